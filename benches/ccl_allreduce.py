@@ -56,5 +56,5 @@ def worker(rank: int, torch: RuntimeContext, size_bytes: int, algorithm: str) ->
 def collectives_ns(torch: RuntimeContext) -> float:
     """Return the simulated time in all-reduces so far, from the last rank's arrival on."""
     return sum(
-        each["time_ns"] for each in torch.report()["collectives"] if each["op"] == "all_reduce"
+        item["time_ns"] for item in torch.report()["collectives"] if item["op"] == "all_reduce"
     )

@@ -35,17 +35,17 @@ def print_table(
         asked = Asked(op, ranks, size_kib * 512, 2)
         chosen = selector.choose(asked, sips)
         by.append(chosen.chosen_by)
-        for each in selector.table(asked, sips):
-            mark = "*" if name(each) == name(chosen) else " "
-            text = "-" if each.time_ps is None else f"{each.time_ps / 1e6:.2f}{mark}"
-            cells.setdefault(name(each), []).append(text)
-            if each.why_not and show_refused:
-                print(f"  {size_kib} KiB: {name(each)} {each.why_not}")
+        for item in selector.table(asked, sips):
+            mark = "*" if name(item) == name(chosen) else " "
+            text = "-" if item.time_ps is None else f"{item.time_ps / 1e6:.2f}{mark}"
+            cells.setdefault(name(item), []).append(text)
+            if item.why_not and show_refused:
+                print(f"  {size_kib} KiB: {name(item)} {item.why_not}")
     print(f"{'':28}" + "".join(f"{size_kib:>13}" for size_kib in sizes_kib))
     for label, row in cells.items():
         if set(row) != {"-"}:
             print(f"{label:28}" + "".join(f"{cell:>13}" for cell in row))
-    print(f"{'chosen by':28}" + "".join(f"{each:>13}" for each in by))
+    print(f"{'chosen by':28}" + "".join(f"{entry:>13}" for entry in by))
 
 
 def name(choice: Choice) -> str:

@@ -135,6 +135,8 @@ def worker(rank, torch, size_bytes, dtype, variants):
 def time_us(torch, way, before):
     """Return the time from the last rank's start to the last rank's end."""
     name = "all_reduce" if way == "ring" else way
-    found = [each for each in torch.op_log.instances[before:] if each.template.name == name]
-    start_ps = max(max(each.starts_ps) for each in found)
-    return (max(max(each.ends_ps) for each in found) - start_ps) / 1e6
+    instances = [
+        instance for instance in torch.op_log.instances[before:] if instance.template.name == name
+    ]
+    start_ps = max(max(item.starts_ps) for item in instances)
+    return (max(max(item.ends_ps) for item in instances) - start_ps) / 1e6

@@ -281,9 +281,9 @@ def check(data: Array, weights: list[Array], ranks: list[Trained]) -> None:
         for rank, step in enumerate(steps):
             at = f"{where}, rank {rank}"
             compare(f"{at}: loss", step.loss, float(np.mean(outputs[-1] ** 2)), rounding)
-            for layer, found in enumerate(step.activations):
-                compare(f"{at}: activation of layer {layer}", found, outputs[layer], rounding)
-                if not np.array_equal(found, steps[0].activations[layer]):
+            for layer, activation in enumerate(step.activations):
+                compare(f"{at}: activation of layer {layer}", activation, outputs[layer], rounding)
+                if not np.array_equal(activation, steps[0].activations[layer]):
                     raise CheckFailedError(
                         f"{at}: activation of layer {layer} has other bits than on rank 0"
                     )
@@ -292,10 +292,10 @@ def check(data: Array, weights: list[Array], ranks: list[Trained]) -> None:
             compare(f"{where}: gradient of layer {layer}", grad, wanted[layer], rounding)
         optimizer.update(grads)
     for layer, weight in enumerate(optimizer.weights):
-        found = join_columns(rank.weights[layer] for rank in ranks)
+        activation = join_columns(rank.weights[layer] for rank in ranks)
         # A handful of roundings per update, of numbers no larger than the weight or the step.
         tolerance = 8 * F32_EPSILON * num_steps
-        compare(f"weight of layer {layer} after the last update", found, weight, tolerance)
+        compare(f"weight of layer {layer} after the last update", activation, weight, tolerance)
 
 
 def join_columns(shards: Iterable[Array]) -> Array:
@@ -328,10 +328,10 @@ def check_gradients(
                 )
 
 
-def compare(what: str, found: Array | float, wanted: Array | float, tolerance: float) -> None:
+def compare(what: str, number: Array | float, wanted: Array | float, tolerance: float) -> None:
     """Require ``found`` to be ``wanted`` up to ``tolerance`` of its largest element."""
     scale = float(np.max(np.abs(wanted)))
-    error = float(np.max(np.abs(found - wanted)))
+    error = float(np.max(np.abs(number - wanted)))
     # Written so that a NaN fails.
     if not error <= tolerance * scale:
         raise CheckFailedError(

@@ -143,13 +143,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("slow")
     number = config.getoption("--adr")
     if number is not None:
-        kept = [each for each in items if holds_record(each, str(number).zfill(4))]
+        kept = [item for item in items if holds_record(item, str(number).zfill(4))]
     elif not config.getoption("--campaigns"):
-        kept = [each for each in items if each.get_closest_marker("campaign") is None]
+        kept = [item for item in items if item.get_closest_marker("campaign") is None]
     else:
         return
-    kept_ids = {id(each) for each in kept}
-    config.hook.pytest_deselected(items=[each for each in items if id(each) not in kept_ids])
+    kept_ids = {id(item) for item in kept}
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept_ids])
     items[:] = kept
 
 

@@ -119,8 +119,8 @@ def _search_modules() -> None:
 
 
 if __name__ == "__main__":
-    for each in sys.argv[1:]:
-        import_module(each)
+    for item in sys.argv[1:]:
+        import_module(item)
     if set(PYTORCH) <= set(sys.argv):
         _search_modules()
     serve(sys.stdin, os.fdopen(os.dup(1), "w"))

@@ -44,7 +44,7 @@ def requirements(name: str, minor: str) -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     named = project["project"]["dependencies"] + project["dependency-groups"]["test"]
     left_out = {name, *LIBRARIES[name].brings}
-    others = [each for each in named if re.split(r"[^\w-]", each)[0] not in left_out]
+    others = [item for item in named if re.split(r"[^\w-]", item)[0] not in left_out]
     builds = [*project["build-system"]["requires"], "editables", "setuptools>=77"]
     return [*others, *builds, f"{name}=={minor}.*"]
 
@@ -57,8 +57,8 @@ def make_environment(home: Path, name: str, minor: str) -> Path:
         venv.create(folder, with_pip=True, clear=True)
         pip = [str(python), "-m", "pip", "install", "--quiet"]
         subprocess.run([*pip, *requirements(name, minor)], check=True)
-        for each in (ROOT, ROOT / "validation"):
-            editable = ["--no-build-isolation", "--no-deps", "--editable", str(each)]
+        for root in (ROOT, ROOT / "validation"):
+            editable = ["--no-build-isolation", "--no-deps", "--editable", str(root)]
             subprocess.run([*pip, *editable], check=True)
         installed.touch()
     return python
@@ -69,7 +69,7 @@ def run_tests(python: Path, home: Path, name: str, minor: str) -> int:
     print(f"== {name} {minor}", flush=True)
     done = subprocess.run(
         [str(python), "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]
-        + [each for each in LIBRARIES[name].tests if (ROOT / each).exists()],
+        + [item for item in LIBRARIES[name].tests if (ROOT / item).exists()],
         cwd=ROOT,
         env={
             "PATH": "/usr/bin:/bin",

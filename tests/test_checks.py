@@ -63,9 +63,9 @@ def test_what_nan_is_has_a_parameter_of_its_own(monkeypatch: pytest.MonkeyPatch)
     for wrong in ({"check": False, "nan_is_error": True}, {"check": True, "nan_is_error": "yes"}):
         with pytest.raises(UsageError, match="nan_is_error"):
             kernbench.RuntimeContext(**wrong)
-    given: Any = "nan"
+    value: Any = "nan"
     with pytest.raises(UsageError, match="check=True, nan_is_error=True"):
-        kernbench.RuntimeContext(check=given)
+        kernbench.RuntimeContext(check=value)
 
 
 @pytest.mark.parametrize("check", [1, 0, "Nan", "all", [], object()])

@@ -23,18 +23,18 @@ def test_every_name_of_a_dtype_finds_it(dtype: dtypes.DType) -> None:
 
 def test_the_names_are_torchs() -> None:
     torch = pytest.importorskip("torch")
-    found = {n: d for n, d in vars(dtypes.TorchNames).items() if isinstance(d, dtypes.DType)}
-    assert set(found.values()) == set(dtypes.ALL)
-    assert {name: str(getattr(torch, name)) for name in found} == {
-        n: str(d) for n, d in found.items()
+    names = {n: d for n, d in vars(dtypes.TorchNames).items() if isinstance(d, dtypes.DType)}
+    assert set(names.values()) == set(dtypes.ALL)
+    assert {name: str(getattr(torch, name)) for name in names} == {
+        n: str(d) for n, d in names.items()
     }
-    for name, dtype in found.items():
+    for name, dtype in names.items():
         assert getattr(kernbench.RuntimeContext, name) is dtypes.as_dtype(name) is dtype
 
 
-@pytest.mark.parametrize("copied", [copy, deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+@pytest.mark.parametrize("copied", [copy, deepcopy, lambda item: pickle.loads(pickle.dumps(item))])
 def test_a_copy_of_a_dtype_is_the_dtype(copied: Callable[[dtypes.DType], dtypes.DType]) -> None:
-    assert [copied(each) for each in dtypes.ALL] == list(dtypes.ALL)
+    assert [copied(item) for item in dtypes.ALL] == list(dtypes.ALL)
 
 
 def test_the_text_is_torchs_and_bits_are_significant_bits() -> None:

@@ -7,9 +7,9 @@ import pytest
 from kernbench import errors
 
 USER_ERRORS = [
-    each
-    for _, each in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(each, errors.KernbenchError) and each is not errors.KernbenchError
+    item
+    for _, item in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(item, errors.KernbenchError) and item is not errors.KernbenchError
 ]
 
 

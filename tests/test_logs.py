@@ -49,7 +49,7 @@ def test_every_command_has_the_option() -> None:
     while groups:
         group = groups.pop()
         for command in (group, *group.commands.values()):  # type: ignore[attr-defined]
-            options = [each for each in command.params if "--log-level" in each.opts]
+            options = [item for item in command.params if "--log-level" in item.opts]
             assert len(options) == 1, command.name
             num_commands += 1
             if command is not group and hasattr(command, "commands"):
@@ -69,13 +69,13 @@ def test_a_run_says_machine_cache_compiling_phases_and_files(
     out, err = capsys.readouterr()
     assert out.splitlines()[0] == "32.0"
     lines = [re.sub(r"[\d.]+ m?s\b", "T", line).split(maxsplit=1)[1] for line in err.splitlines()]
-    for each in (
+    for text in (
         "info    run: machine ahbm: 2 SIPs, links: ring; world size 2, with data",
         f"info    compile: kernels are kept in {tmp_path / 'kernels'}",
         "info    run: bench.py begins",
         "info    compile: twice1: make_ttir in T",
     ):
-        assert each in lines
+        assert text in lines
     assert [line for line in lines if line.startswith("info    files: --log ")]
     assert not [line for line in lines if line.startswith("debug")]
     # From the cache: not compiled again. What is planned and computed is said at debug.

@@ -66,7 +66,7 @@ def test_a_notebook_shows_a_bar_while_a_cell_runs_and_nothing_afterwards() -> No
         assert printed == "16.0\n"
         assert len(shown) > 2
         assert shown[-1] == ""
-        assert all("simulated, " in each and "<progress max" in each for each in shown[:-1])
+        assert all("simulated, " in item and "<progress max" in item for item in shown[:-1])
         # A run may go on in other cells; its bar is the first's.
         shown, _ = displayed(client, OVER_CELLS)
         assert len(shown) > 1

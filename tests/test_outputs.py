@@ -34,13 +34,13 @@ def test_a_file_is_the_old_or_the_new_one_wherever_its_writer_is_killed(tmp_path
     assert len(killed) == NUM_KILLS
     before = [0, 0, 0]
     statuses = []
-    for number, how, status, found, left in killed:
+    for number, how, status, result, left in killed:
         statuses.append(status)
-        for (num_values, value, size), earlier in zip(found, before, strict=True):
+        for (num_values, value, size), earlier in zip(result, before, strict=True):
             assert num_values == 1, "two writers in one file"
             assert value in (earlier, number)
             assert size == 40 * 500 * len(f"{value}\n")
-        before = [value for _, value, _ in found]
+        before = [value for _, value, _ in result]
         if how != 9:
             assert not left
         assert len(left) <= 3
@@ -48,9 +48,9 @@ def test_a_file_is_the_old_or_the_new_one_wherever_its_writer_is_killed(tmp_path
     assert {130, -15, -9} < set(statuses) | {0}
     assert statuses.count(0) < NUM_KILLS / 2
     # What is left goes with the next writer.
-    names = [tmp_path / each for each in ("log", "trace", "json")]
-    for each in names:
-        write_text(each, "new")
+    names = [tmp_path / name for name in ("log", "trace", "json")]
+    for name in names:
+        write_text(name, "new")
     assert sorted(tmp_path.iterdir()) == sorted(names)
 
 
@@ -93,7 +93,7 @@ def test_a_disk_that_is_full_leaves_all_files_of_a_command(
                 file.write(b"new")
         with pytest.raises(OutputError, match=r"--log .*log: cannot be written: No space left"):
             outputs.publish()
-    assert [each.read_text() for each in sorted(tmp_path.iterdir())] == ["old", "old"]
+    assert [path.read_text() for path in sorted(tmp_path.iterdir())] == ["old", "old"]
 
 
 @pytest.mark.adr("0110-D2")
@@ -207,7 +207,7 @@ def test_permissions_stay_and_new_files_have_the_usual_ones(tmp_path: Path) -> N
         write_text(new, "x")
     finally:
         os.umask(before)
-    assert [stat.S_IMODE(each.stat().st_mode) for each in (old, new)] == [0o640, 0o640]
+    assert [stat.S_IMODE(item.stat().st_mode) for item in (old, new)] == [0o640, 0o640]
     old.chmod(0o604)
     write_text(old, "x")
     assert stat.S_IMODE(old.stat().st_mode) == 0o604
@@ -215,10 +215,10 @@ def test_permissions_stay_and_new_files_have_the_usual_ones(tmp_path: Path) -> N
 
 @contextmanager
 def reader_of(path: Path) -> Iterator[list[bytes]]:
-    found: list[bytes] = []
-    thread = threading.Thread(target=lambda: found.append(path.read_bytes()), daemon=True)
+    datas: list[bytes] = []
+    thread = threading.Thread(target=lambda: datas.append(path.read_bytes()), daemon=True)
     thread.start()
-    yield found
+    yield datas
     thread.join(10)
     assert not thread.is_alive()
 
@@ -227,15 +227,15 @@ def reader_of(path: Path) -> Iterator[list[bytes]]:
 def test_a_pipe_is_opened_once_and_gets_everything(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with reader_of(pipe) as found, Outputs({"--log": pipe}) as outputs:
+    with reader_of(pipe) as reader, Outputs({"--log": pipe}) as outputs:
         with outputs.writing("--log") as file:
             file.seek(2)
             file.write(b"tail")
             file.seek(0)
             file.write(b"he")
-        assert not found
+        assert not reader
         outputs.publish()
-    assert found == [b"hetail"]
+    assert reader == [b"hetail"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     with pytest.raises(OutputError, match="/dev/full: cannot be written: No space left"):
         write_text("/dev/full", "x")
@@ -284,7 +284,7 @@ def test_a_place_that_cannot_be_is_refused(name: str, message: str, tmp_path: Pa
 def test_the_longest_name_there_is_can_be_written(tmp_path: Path) -> None:
     path = tmp_path / ("n" * 255)
     write_text(path, "x")
-    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    assert [path.name for path in tmp_path.iterdir()] == [path.name]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -59,13 +59,13 @@ def test_a_commit_that_is_a_release_has_no_obstacle(root: Path) -> None:
 )
 def test_a_commit_that_is_none_is_told_why(root: Path, name: str, text: str, reason: str) -> None:
     commit(root, name, text)
-    (found,) = obstacles(root)
-    assert reason in found
+    (result,) = obstacles(root)
+    assert reason in result
 
 
 def test_neither_a_changed_work_tree_nor_a_version_that_was_tagged_is_a_release(root: Path) -> None:
     (root / "more.py").write_text("x = 1\n")
-    assert [found.split(";")[0] for found in obstacles(root)] == [
+    assert [obstacle.split(";")[0] for obstacle in obstacles(root)] == [
         "the work tree differs from the commit"
     ]
     (root / "more.py").unlink()
@@ -87,16 +87,16 @@ def test_no_link_of_the_readme_depends_on_where_it_is_shown() -> None:
     assert all(target.startswith("https://") for target in targets)
     home = PROJECT["project"]["urls"]["Homepage"]
     ours = [target for target in targets if target.startswith(home)]
-    assert all((ROOT / found.split("/blob/main/")[1].split("#")[0]).exists() for found in ours)
+    assert all((ROOT / result.split("/blob/main/")[1].split("#")[0]).exists() for result in ours)
 
 
 @pytest.mark.parametrize("name", ["triton", "torch"])
 def test_a_pin_is_of_the_releases_that_are_tested(name: str) -> None:
     extras = PROJECT["project"]["optional-dependencies"]["torch"]
     (pin,) = [
-        each
-        for each in [*PROJECT["project"]["dependencies"], *extras]
-        if re.match(rf"{name}\b", each)
+        item
+        for item in [*PROJECT["project"]["dependencies"], *extras]
+        if re.match(rf"{name}\b", item)
     ]
     newest, *_, oldest = LIBRARIES[name].minors
     major, minor = newest.split(".")

@@ -45,8 +45,8 @@ def test_a_case_beyond_the_margin_is_named_with_its_factor_and_commit(
     check: Any, now: tuple[float, int], python: str, times: str | None
 ) -> None:
     kept = baseline(check, launches=check.Measured(2.0, 1000), other=check.Measured(1.0))
-    found = {"launches": check.Measured(*now), "other": check.Measured(1.0)}
-    lines = check.complaints(found, kept, python)
+    result = {"launches": check.Measured(*now), "other": check.Measured(1.0)}
+    lines = check.complaints(result, kept, python)
     if times is None:
         assert lines == []
     else:
@@ -119,7 +119,7 @@ def count_runs(measured: Any) -> Any:
 
 @pytest.mark.adr("0061-D7")
 def test_each_case_has_a_process_that_knows_nothing_of_others(check: Any) -> None:
-    found = [check.apart(count_runs, check.Measured) for _ in range(2)]
-    assert [each.ratio for each in found] == [1, 1]
-    assert os.getpid() not in {each.bytecodes for each in found}
+    checks = [check.apart(count_runs, check.Measured) for _ in range(2)]
+    assert [item.ratio for item in checks] == [1, 1]
+    assert os.getpid() not in {item.bytecodes for item in checks}
     assert not _RUNS

@@ -33,7 +33,7 @@ def collected(file: str, *options: str) -> list[str]:
     ],
 )
 def test_campaigns_run_where_asked_for(options: list[str], is_run: bool) -> None:
-    names = [each.rpartition("::")[2] for each in collected("tests/test_tuner_truth.py", *options)]
+    names = [item.rpartition("::")[2] for item in collected("tests/test_tuner_truth.py", *options)]
     assert (CAMPAIGN in names) is is_run
 
 
@@ -47,8 +47,8 @@ def test_order_can_be_turned_round() -> None:
 @pytest.mark.adr("0263-D1")
 def test_of_the_cases_those_that_are_chosen_run_every_day() -> None:
     cases = daily("b", "c", of=("a", "b", "c"))
-    assert [each.values for each in cases] == [("a",), ("b",), ("c",)]
-    assert [[mark.name for mark in each.marks] for each in cases] == [["campaign"], [], []]
+    assert [item.values for item in cases] == [("a",), ("b",), ("c",)]
+    assert [[mark.name for mark in item.marks] for item in cases] == [["campaign"], [], []]
 
 
 @pytest.mark.parametrize("chosen", [(), ("d",), ("a", "d")])

@@ -9,15 +9,15 @@ from tools.tuner_truth import NEAR, TOP, Score, sample, score
 
 
 def scores_of(rows: list[AnyTuned], num_configurations: int = 45) -> list[Score]:
-    scores = [score(each, num_configurations) for each in rows]
+    scores = [score(row, num_configurations) for row in rows]
     # None is refused: each ran on its device.
-    assert max(each.slower for each in scores) < 2
+    assert max(score.slower for score in scores) < 2
     return scores
 
 
 def test_published_configurations_are_near_the_best_of_a_few_modeled_ones() -> None:
     rows: list[AnyTuned] = [*read_products()[::44], *read_experts("seen")[::40]]
-    assert all(each.slower <= NEAR for each in scores_of(rows, 12))
+    assert all(score.slower <= NEAR for score in scores_of(rows, 12))
 
 
 @pytest.mark.campaign
@@ -25,10 +25,10 @@ def test_published_configurations_are_near_the_best_of_a_few_modeled_ones() -> N
 def test_most_published_products_are_among_the_best_modeled_ones() -> None:
     rows = read_products()
     assert len(rows) == 88
-    found = scores_of([*rows[::8]])
-    assert len(found) == 11
-    assert sum(each.ahead <= TOP for each in found) >= 10
-    assert sum(each.slower <= NEAR for each in found) >= 8
+    scores = scores_of([*rows[::8]])
+    assert len(scores) == 11
+    assert sum(item.ahead <= TOP for item in scores) >= 10
+    assert sum(item.slower <= NEAR for item in scores) >= 8
 
 
 @pytest.mark.campaign
@@ -36,17 +36,17 @@ def test_most_published_products_are_among_the_best_modeled_ones() -> None:
 def test_most_published_mixtures_are_among_the_best_modeled_ones() -> None:
     seen, apart = read_experts("seen"), read_experts("apart")
     assert len(seen) == len(apart) == 42
-    found = scores_of([*seen[:40:5]])
-    assert sum(each.ahead <= TOP for each in found) >= 6
-    assert sum(each.slower <= NEAR for each in found) >= 6
+    scores = scores_of([*seen[:40:5]])
+    assert sum(item.ahead <= TOP for item in scores) >= 6
+    assert sum(item.slower <= NEAR for item in scores) >= 6
 
 
 def test_a_sample_has_the_published_one_first_and_its_neighbours() -> None:
     for tuned in read_experts("seen"):
-        found = sample(tuned, 45, 0)
-        assert found[0] == tuned.best
-        assert len(found) == len(set(found)) >= 25
-        assert found == sample(tuned, 45, 0)
+        result = sample(tuned, 45, 0)
+        assert result[0] == tuned.best
+        assert len(result) == len(set(result)) >= 25
+        assert result == sample(tuned, 45, 0)
 
 
 def test_tuners_draw_their_gates_at_random() -> None:

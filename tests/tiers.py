@@ -31,10 +31,10 @@ def daily(*chosen: Any, of: Iterable[Any]) -> list[Any]:
     [1, 0]
     """
     cases = list(of)
-    unknown = [each for each in chosen if each not in cases]
+    unknown = [item for item in chosen if item not in cases]
     if unknown or not chosen:
         raise ValueError(f"must be some of {cases}, but got {list(chosen)}")
-    return [pytest.param(each) if each in chosen else of_campaigns(each) for each in cases]
+    return [pytest.param(item) if item in chosen else of_campaigns(item) for item in cases]
 
 
 def examples(number: int, **others: Any) -> settings:

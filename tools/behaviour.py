@@ -50,7 +50,7 @@ _WALL = re.compile(r"simulated in [0-9.]+ s|[0-9.]+ s wall")
 _STAMP = re.compile(r"W[0-9]{4} [0-9:.]+(?: [0-9]+)?")
 """What PyTorch puts before its own warnings: the day, the time, the process."""
 _OURS = re.compile(r"[\w/.-]*kernbench/(?:\w+/)*(\w+\.py)")
-_KERNELS = "|".join(each.stem for each in (ROOT / "src" / "kernbench" / "ops").rglob("*.py"))
+_KERNELS = "|".join(path.stem for path in (ROOT / "src" / "kernbench" / "ops").rglob("*.py"))
 _OWN_LINE = re.compile(rf"\b({_KERNELS})\.py:[0-9]+")
 _ADDRESS = re.compile(r"at 0x[0-9a-f]{6,}")
 
@@ -96,7 +96,7 @@ def pages() -> Iterator[Program]:
                 commands += [line[2:] for line in block["body"].splitlines() if line[:2] == "$ "]
         yield Program(
             f"page/{Path(page).name}",
-            tuple(each for each in commands if not each.startswith("make ")),
+            tuple(command for command in commands if not command.startswith("make ")),
             files,
         )
 
@@ -140,10 +140,10 @@ def field_programs() -> Iterator[Program]:
         yield Program(
             f"field/{path.parent.name}-{path.stem}",
             tuple(
-                each.replace(
+                command.replace(
                     "kernbench torchrun", f"kernbench torchrun --log {number}.parquet"
                 ).replace("{file}", str(path))
-                for number, each in enumerate(commands)
+                for number, command in enumerate(commands)
             ),
         )
 
@@ -155,28 +155,28 @@ def all_programs() -> list[Program]:
 
 def run_program(program: Program) -> dict[str, str]:
     """Run a program in an empty folder; return what it gave, by name."""
-    given: dict[str, str] = {}
+    texts: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="kernbench-behaviour-") as name:
         folder = Path(name)
         for file, text in program.files.items():
             (folder / file).write_text(text, encoding="utf-8")
         for number, command in enumerate(program.commands):
             printed = run_command(command, program, folder)
-            given[f"{number:02} {masked(command, folder)}"] = masked(printed, folder)
+            texts[f"{number:02} {masked(command, folder)}"] = masked(printed, folder)
         for path in sorted(folder.rglob("*.parquet")):
-            given[f"file {path.name}"] = log_text(path, folder)
+            texts[f"file {path.name}"] = log_text(path, folder)
         for path in sorted(folder.rglob("report.json")):
             report = json.loads(path.read_text())
             report.pop("wall_s", None)
-            given[f"file {path.name}"] = masked(json.dumps(report, indent=1), folder)
-    return given
+            texts[f"file {path.name}"] = masked(json.dumps(report, indent=1), folder)
+    return texts
 
 
 def log_text(path: Path, folder: Path) -> str:
     """Return a hash of each column of an op log; files are compared as text is."""
     table = parquet.read_table(path)
     lines = [f"{table.num_rows} rows"]
-    files = [str(each) for each in table.column("file").to_pylist()]
+    files = [str(item) for item in table.column("file").to_pylist()]
     for name in table.column_names:
         values = table.column(name).to_pylist()
         if name == "line":
@@ -255,29 +255,31 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[""], help="only programs whose name has one")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
-    programs = [each for each in all_programs() if any(name in each.name for name in options.only)]
+    programs = [
+        program for program in all_programs() if any(name in program.name for name in options.only)
+    ]
     if options.what == "list":
-        for each in programs:
-            print(each.name, *(shlex.quote(command) for command in each.commands))
+        for item in programs:
+            print(item.name, *(shlex.quote(command) for command in item.commands))
         return 0
     if options.folder is None:
         parser.error(f"{options.what} needs a folder")
     options.folder.mkdir(parents=True, exist_ok=True)
     different = 0
     with ThreadPoolExecutor(options.jobs) as pool:
-        for program, given in zip(programs, pool.map(run_program, programs), strict=True):
+        for program, value in zip(programs, pool.map(run_program, programs), strict=True):
             kept = file_of(options.folder, program)
             if options.what == "keep":
-                kept.write_text(json.dumps(given, indent=1))
+                kept.write_text(json.dumps(value, indent=1))
                 print(f"kept       {program.name}", flush=True)
                 continue
             if not kept.exists():
                 print(f"not kept   {program.name}", flush=True)
                 different += 1
                 continue
-            found = list(differences(json.loads(kept.read_text()), given))
-            different += bool(found)
-            print("\n".join([f"{'DIFFERENT' if found else 'the same'}  {program.name}", *found]))
+            result = list(differences(json.loads(kept.read_text()), value))
+            different += bool(result)
+            print("\n".join([f"{'DIFFERENT' if result else 'the same'}  {program.name}", *result]))
     if options.what == "compare":
         print(f"{len(programs) - different} of {len(programs)} programs are the same")
     return 1 if different else 0

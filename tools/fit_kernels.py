@@ -34,20 +34,20 @@ def main() -> None:
         "--hold", type=float, default=0.0, help="weight of a first guess, beside one row's error"
     )
     parser.add_argument("--dry-run", action="store_true")
-    given = parser.parse_args()
+    args = parser.parse_args()
     rows = [
-        row
-        for row in read_rows(given.data, FORMS)
-        if not given.device or row.device in given.device
+        row for row in read_rows(args.data, FORMS) if not args.device or row.device in args.device
     ]
-    found = fit_kernels(given.architecture, rows, given.only, print, given.hold)
-    for each in found.changes:
-        print(f"  {each.kernel + '.' + each.key:50} {each.before:10.4g} -> {each.after:10.4g}")
-    print(f"fitted: {_said(found.fitted)}\napart:  {_said(found.apart)}")
-    if not given.dry_run:
-        for family in {each.family for each in found.changes}:
-            paths = (each / given.architecture / f"{family}.yaml" for each in _FOLDERS)
-            _write(next(each for each in paths if each.exists()), found.library.families[family])
+    kernels = fit_kernels(args.architecture, rows, args.only, print, args.hold)
+    for change in kernels.changes:
+        print(
+            f"  {change.kernel + '.' + change.key:50} {change.before:10.4g} -> {change.after:10.4g}"
+        )
+    print(f"fitted: {_said(kernels.fitted)}\napart:  {_said(kernels.apart)}")
+    if not args.dry_run:
+        for family in {item.family for item in kernels.changes}:
+            paths = (folder / args.architecture / f"{family}.yaml" for folder in _FOLDERS)
+            _write(next(path for path in paths if path.exists()), kernels.library.families[family])
 
 
 def _write(path: Path, family: KernelFamily) -> None:

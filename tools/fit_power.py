@@ -213,7 +213,7 @@ def text_of(group: dict[str, Any]) -> str:
     lines = ["  power:"]
     for key, value in group.items():
         if isinstance(value, dict):
-            inside = ", ".join(f"{name}: {each:g}" for name, each in value.items())
+            inside = ", ".join(f"{name}: {item:g}" for name, item in value.items())
             lines.append(f"    {key}: {{{inside}}}")
         else:
             lines.append(f"    {key}: {value:g}")
@@ -228,8 +228,8 @@ def sources_of(name: str, board: Board) -> dict[str, str]:
     standby = _STANDBY_W[name][1] if name in _STANDBY_W else f"{like}; by the limit"
     is_made_up = name in ("ahbm", "ahbm-mesh", "tpu-v5e-like", "wormhole-like")
     pci_express = f"{_NVLINK}: 5 times the 1.3 pJ/bit of NVLink-C2C, PCI Express 5.0"
-    found = {"sip.power.cap_w": _LIMITS[name][1]} if name in _LIMITS else {}
-    return found | {
+    result = {"sip.power.cap_w": _LIMITS[name][1]} if name in _LIMITS else {}
+    return result | {
         "sip.power": "estimate",
         "sip.power.board_w": "assumed" if is_made_up else "the vendor's data sheet",
         "sip.power.idle_w": board.idle_source,
@@ -257,11 +257,11 @@ def main() -> None:
     """Print or write the groups of all presets."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
+    args = parser.parse_args()
     for name, board in _BOARDS.items():
         group = power_of(name, board)
         print(name, text_of(group), sep="\n")
-        if given.write:
+        if args.write:
             _write(_PRESETS / f"{name}.yaml", text_of(group), sources_of(name, board))
 
 

@@ -31,13 +31,13 @@ def curves(file: Path) -> Numbers:
             if row["network"] == "bert_base_uncased":
                 numbers = ("power_limit", "time_per_epoch", "average_power")
                 key = row["dataset"], row["batch_size"]
-                groups[key].append(tuple(float(row[each]) for each in numbers))
-    found = []
+                groups[key].append(tuple(float(row[number]) for number in numbers))
+    result = []
     for rows in map(sorted, groups.values()):
         limit_w, base_s, top_w = rows[-1]
         if top_w > _AT_LIMIT * limit_w:
-            found += [(base_s / taken_s, watts, top_w) for _, taken_s, watts in rows]
-    return np.array(found)
+            result += [(base_s / taken_s, watts, top_w) for _, taken_s, watts in rows]
+    return np.array(result)
 
 
 def _error(share: Numbers, still_w: float, watts: Numbers, top: Numbers) -> float:

@@ -50,13 +50,13 @@ def picture() -> str:
         for name in layer:
             rooms = houses.get(f"kernbench.{name}")
             if rooms:
-                order = " > ".join(" | ".join(each) for each in rooms)
+                order = " > ".join(" | ".join(room) for room in rooms)
                 lines.append(f"    {name}: {order}")
     lines += ["```", "", "| package or room | what it is |", "| --- | --- |"]
     for layer in houses["kernbench"]:
         for name in layer:
             lines.append(f"| `{name}` | {purpose(f'kernbench.{name}')} |")
-            for room in (each for rooms in houses.get(f"kernbench.{name}", []) for each in rooms):
+            for room in (room for rooms in houses.get(f"kernbench.{name}", []) for room in rooms):
                 if (ROOT / "src/kernbench" / name / room).is_dir():
                     lines.append(f"| `{name}.{room}` | {purpose(f'kernbench.{name}.{room}')} |")
     return "\n".join([*lines, ""])

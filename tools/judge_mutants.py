@@ -62,10 +62,14 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         if name in _CALLS:
             yield f"{name} to {_CALLS[name]}", lambda: setattr(node.func, "attr", _CALLS[name])
-        masks = [each for each in node.keywords if each.arg == "mask"]
+        masks = [keyword for keyword in node.keywords if keyword.arg == "mask"]
         if masks:
             yield "no mask", lambda: node.keywords.remove(masks[0])
-        axes = [each for each in [*node.args, *(k.value for k in node.keywords)] if _is_axis(each)]
+        axes = [
+            argument
+            for argument in [*node.args, *(k.value for k in node.keywords)]
+            if _is_axis(argument)
+        ]
         if axes and name in ("program_id", "sum", "max", "min", "arange"):
             constant = axes[0]
             assert isinstance(constant, ast.Constant)
@@ -85,9 +89,9 @@ def mutants(text: str, most: int, seed: int = 0) -> Iterator[tuple[str, str]]:
             (f"{name} at line {node.lineno}", change)
             for function in ast.walk(tree)
             if isinstance(function, ast.FunctionDef)
-            and any("jit" in ast.unparse(each) for each in function.decorator_list)
-            for each in function.body
-            for node in ast.walk(each)
+            and any("jit" in ast.unparse(item) for item in function.decorator_list)
+            for entry in function.body
+            for node in ast.walk(entry)
             if isinstance(node, ast.expr | ast.stmt)
             for name, change in _changes(node)
         ]
@@ -127,13 +131,13 @@ def main() -> None:
                 )
                 if verdict.is_right:
                     print(f"  not found: {name}", flush=True)
-    changed = [each for each in rows if each["change"]]
-    missed = [each for each in changed if each["outcome"].startswith("right")]
-    given = [each for each in rows if not each["change"]]
-    wrong = [each for each in given if each["outcome"] in ("wrong", "cheat")]
+    changed = [row for row in rows if row["change"]]
+    missed = [item for item in changed if item["outcome"].startswith("right")]
+    value = [row for row in rows if not row["change"]]
+    wrong = [item for item in value if item["outcome"] in ("wrong", "cheat")]
     print(
         f"{len(changed) - len(missed)} of {len(changed)} mutants found; "
-        f"{len(wrong)} of {len(given)} kernels called wrong"
+        f"{len(wrong)} of {len(value)} kernels called wrong"
     )
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")

@@ -26,7 +26,7 @@ from kernbench.judging import CandidateLimits, Judge
 def pairs(folder: Path, scratch: Path) -> Iterator[tuple[Path, Path]]:
     """Yield candidates and their tasks."""
     for level in sorted((folder / "KernelBench").glob("level[1-3]")):
-        for task in sorted(level.glob("*.py"), key=lambda each: int(each.name.split("_")[0])):
+        for task in sorted(level.glob("*.py"), key=lambda item: int(item.name.split("_")[0])):
             candidate = scratch / f"{level.name}_{task.name}"
             text = re.sub(r"\bModel\b", "ModelNew", task.read_text())
             candidate.write_text(text)
@@ -67,7 +67,7 @@ def main() -> None:
                 print(f"{task.name}: {outcome}: {why} ({wall_s} s)", flush=True)
             if options.json:
                 options.json.write_text(json.dumps(rows, indent=2) + "\n")
-    counts = Counter(each["outcome"] for each in rows)
+    counts = Counter(row["outcome"] for row in rows)
     print(f"of {len(rows)}: " + ", ".join(f"{n} {what}" for what, n in counts.most_common()))
 
 

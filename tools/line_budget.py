@@ -40,16 +40,16 @@ def budget() -> Mapping[str, int]:
 
 def verdicts(most: Mapping[str, int], counted: Mapping[str, int]) -> list[str]:
     """Return a sentence for every folder that has other than its lines, with what to do."""
-    found = []
+    result = []
     for folder, limit in most.items():
         lines = counted[folder]
         if lines > limit:
-            found.append(
+            result.append(
                 f"{folder} has {lines} lines, {lines - limit} more than its budget of {limit}: "
                 f"make the change smaller, or raise the budget with python tools/line_budget.py "
                 f"--write and say in the change what the lines buy"
             )
-    return found
+    return result
 
 
 def main() -> None:

@@ -22,8 +22,8 @@ def run(module: Any, name: str) -> None:
     values: tuple[Any, ...] = ()
     for mark in getattr(function, "pytestmark", ()):
         if mark.name == "parametrize":
-            given = mark.args[1][int(index)]
-            values = given if isinstance(given, tuple) else (given,)
+            value = mark.args[1][int(index)]
+            values = value if isinstance(value, tuple) else (value,)
     assert len(inspect.signature(function).parameters) == len(values), f"{name} wants fixtures"
     if owner and hasattr(instance, "setup_method"):
         _call(instance.setup_method, function)
@@ -37,9 +37,9 @@ def _call(hook: Any, function: Any) -> None:
 
 
 sys.path.insert(0, sys.argv[1])
-found = importlib.import_module(sys.argv[3])
+result = importlib.import_module(sys.argv[3])
 with Path(sys.argv[2], f"rank{os.environ['RANK']}").open("w") as notes:
-    for each in sys.argv[4:]:
-        run(found, each)
-        notes.write(each + "\n")
+    for item in sys.argv[4:]:
+        run(result, item)
+        notes.write(item + "\n")
         notes.flush()

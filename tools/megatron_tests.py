@@ -54,7 +54,7 @@ def run_file(checkout: Path, path: Path, ranks: int) -> tuple[list[str], dict[st
     while left:
         with tempfile.TemporaryDirectory() as folder:
             error = _run(checkout, module, left, ranks, Path(folder))
-            done = [each.read_text().splitlines() for each in Path(folder).iterdir()]
+            done = [path.read_text().splitlines() for path in Path(folder).iterdir()]
         through = set.intersection(*map(set, done)) if len(done) == ranks else set()
         passed += [name for name in left if name in through]
         left = [name for name in left if name not in through]

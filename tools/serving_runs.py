@@ -130,8 +130,8 @@ def main() -> int:
             (folder / "client.py").write_text(VLLM if is_vllm else CLIENT)
             (folder / "prompts.json").write_text(json.dumps(prompts))
             for ranks in options.tensor_parallel:
-                found = serve(options.checkout, folder, options.machine, ranks)
-                same = [a == b for a, b in zip(found, expected, strict=True)] if found else []
+                result = serve(options.checkout, folder, options.machine, ranks)
+                same = [a == b for a, b in zip(result, expected, strict=True)] if result else []
                 failed += not same or not all(same)
                 print(
                     f"{model}, TP {ranks}: {sum(same)} of {len(expected)} requests as the "
@@ -167,14 +167,14 @@ def continued(model: Any, prompt: list[int]) -> list[int]:
 
     asked = torch.tensor([prompt])
     with torch.no_grad():
-        made = model.generate(
+        generate = model.generate(
             asked,
             attention_mask=torch.ones_like(asked),
             max_new_tokens=NEW_TOKENS,
             do_sample=False,
             eos_token_id=None,
         )
-    tokens: list[int] = made[0, len(prompt) :].tolist()
+    tokens: list[int] = generate[0, len(prompt) :].tolist()
     return tokens
 
 
@@ -191,8 +191,8 @@ def serve(checkout: Path, folder: Path, machine: str, ranks: int) -> list[list[i
     )
     if done.returncode:
         return []
-    found: list[list[int]] = json.loads((folder / "found.json").read_text())
-    return found
+    numbers: list[list[int]] = json.loads((folder / "found.json").read_text())
+    return numbers
 
 
 if __name__ == "__main__":

@@ -54,10 +54,10 @@ def losses(folder: Path, name: str) -> list[float]:
     if done.returncode:
         raise SystemExit(f"{name}: {done.stderr[-2000:]}")
     plain = re.sub(r"\x1b\[[\d;]*m", "", done.stdout + done.stderr)
-    found: dict[int, float] = {}
+    numbers: dict[int, float] = {}
     for step, loss in LOSS.findall(plain):
-        found[int(step)] = max(float(loss), found.get(int(step), -1.0))
-    return [found[step] for step in sorted(found)]
+        numbers[int(step)] = max(float(loss), numbers.get(int(step), -1.0))
+    return [numbers[step] for step in sorted(numbers)]
 
 
 def main() -> int:
@@ -69,11 +69,11 @@ def main() -> int:
     failed = 0
     with tempfile.TemporaryDirectory() as name:
         lay_out(options.checkout, Path(name))
-        for each in options.names:
-            found = losses(Path(name), each)
-            is_well = len(found) == 4 and found[-1] < found[0]
+        for item in options.names:
+            result = losses(Path(name), item)
+            is_well = len(result) == 4 and result[-1] < result[0]
             failed += not is_well
-            print(f"{each}: {'trains' if is_well else 'FAILS'}, losses {found}", flush=True)
+            print(f"{item}: {'trains' if is_well else 'FAILS'}, losses {result}", flush=True)
     return 1 if failed else 0
 
 

@@ -145,7 +145,7 @@ class TunedProduct(Tuned):
         """Yield what the tuner tries, of fewer groups and depths."""
         stages = (2,) if self.is_amd else (2, 3, 4, 5)
         sides = product((16, 32, 64, 128, 256), (32, 64, 128, 256), (128,), (1, 32), (4, 8), stages)
-        yield from (Block(*each) for each in sides)
+        yield from (Block(*side) for side in sides)
 
     def launches(self, torch: Any) -> tuple[Launch, ...]:
         """Return what launches the product with a configuration."""
@@ -189,7 +189,7 @@ class TunedExperts(Tuned):
         """Of each expert that has any: the tuner draws its gates at random."""
         draw = random.Random(self.tokens)
         chosen = (draw.sample(range(self.experts), self.choices) for _ in range(self.tokens))
-        return tuple(Counter(each for token in chosen for each in token).values())
+        return tuple(Counter(item for token in chosen for item in token).values())
 
     def tried(self) -> Iterator[Block]:
         """Yield what the tuner tries, of fewer groups."""
@@ -203,7 +203,7 @@ class TunedExperts(Tuned):
                 (16, 32, 64, 128, 256), (32, 64, 128, 256), (64, 128, 256),
                 (1, 32), (4, 8), (2, 3, 4, 5),
             )  # fmt: skip
-        for block in (Block(*each) for each in sides):
+        for block in (Block(*side) for side in sides):
             # Scales are for whole squares; deeper tiles than that are cut to it.
             if self.scaled and (block.k != self.scaled or block.n % self.scaled):
                 continue
@@ -232,14 +232,14 @@ class TunedExperts(Tuned):
         parts = -(-k // self.scaled) if self.scaled else 1
         squares = -(-n // self.scaled) if self.scaled else 1
         a, b = (
-            torch.empty(*each, dtype=dtype) for each in ((routed // per_row, k), (experts, n, k))
+            torch.empty(*item, dtype=dtype) for item in ((routed // per_row, k), (experts, n, k))
         )
         c = torch.empty(routed, n, dtype=torch.bfloat16)
         scales = torch.empty(routed // per_row, parts), torch.empty(experts, squares, parts)
         rows = self.rows
 
         def launch(block: Block) -> Any:
-            tiles = sum(-(-each // block.m) for each in rows)
+            tiles = sum(-(-row // block.m) for row in rows)
             # Of a length that suffices for any choice of experts.
             most = routed + experts * (block.m - 1)
             if self.tokens < block.m:
@@ -261,11 +261,11 @@ AnyTuned = TunedProduct | TunedExperts
 
 def read_products(path: Path = BLOCKS) -> list[TunedProduct]:
     """Return the rows of a file of products."""
-    found = []
+    products = []
     for row in _rows(path):
         m, n, k = _numbers(row, "m", "n", "k")
-        found.append(TunedProduct(row["machine"], row["dtype"], _block(row), (m, n, k)))
-    return found
+        products.append(TunedProduct(row["machine"], row["dtype"], _block(row), (m, n, k)))
+    return products
 
 
 def read_experts(part: str, path: Path = EXPERTS) -> list[TunedExperts]:

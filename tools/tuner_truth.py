@@ -52,21 +52,21 @@ def sample(tuned: AnyTuned, count: int, seed: int) -> list[Block]:
     best, draw = tuned.best, random.Random(seed)
     near: list[Block] = []
     far: list[Block] = []
-    for each in tuned.tried():
-        alike = (each.m, each.n, each.k) == (best.m, best.n, best.k)
-        if each != best:
-            (near if alike else far).append(each)
+    for item in tuned.tried():
+        alike = (item.m, item.n, item.k) == (best.m, best.n, best.k)
+        if item != best:
+            (near if alike else far).append(item)
     return [best, *near, *draw.sample(far, min(max(count - len(near) - 1, 0), len(far)))]
 
 
 def score(tuned: AnyTuned, count: int, seed: int = 0) -> Score:
     """Return how a row's configuration does among about ``count`` of those that a tuner tries."""
-    found: dict[Block, float] = {}
+    numbers: dict[Block, float] = {}
     with RuntimeContext(machine=tuned.machine, data=False) as torch:
         launches = tuned.launches(torch)
         for block in sample(tuned, count, seed):
             try:
-                found[block] = sum(
+                numbers[block] = sum(
                     triton.testing.do_bench_cudagraph(
                         lambda launch=launch, block=block: launch(block)
                     )
@@ -74,19 +74,19 @@ def score(tuned: AnyTuned, count: int, seed: int = 0) -> Score:
                 )
             except OutOfResources:
                 continue
-    modeled = min(found, key=found.__getitem__)
-    own = found.get(tuned.best, float("inf"))
-    ahead = sum(each < own for each in found.values()) / len(found)
+    modeled = min(numbers, key=numbers.__getitem__)
+    own = numbers.get(tuned.best, float("inf"))
+    ahead = sum(item < own for item in numbers.values()) / len(numbers)
     wrong = {
         changed[0]
-        for each, time in found.items()
-        if time < own / NEAR and len(changed := _different(each, tuned.best)) == 1
+        for name, time in numbers.items()
+        if time < own / NEAR and len(changed := _different(name, tuned.best)) == 1
     }
-    return Score(tuned, modeled, own / found[modeled], ahead, len(found), tuple(sorted(wrong)))
+    return Score(tuned, modeled, own / numbers[modeled], ahead, len(numbers), tuple(sorted(wrong)))
 
 
 def _different(one: Block, other: Block) -> list[str]:
-    names = (each.name for each in fields(Block))
+    names = (field.name for field in fields(Block))
     return [name for name in names if getattr(one, name) != getattr(other, name)]
 
 
@@ -108,27 +108,27 @@ def report_kernel(kernel: str, rows: Sequence[AnyTuned], count: int) -> None:
     print(f"{kernel + ':':<13} {'shape':<30} {'published':<22} {'modeled best':<22} slower  ahead")
     scores = []
     for tuned in rows:
-        each = score(tuned, count)
-        scores.append(each)
+        item = score(tuned, count)
+        scores.append(item)
         print(
-            f"{tuned.machine:<13} {tuned!s:<30} {tuned.best!s:<22} {each.modeled!s:<22} "
-            f"{each.slower:>5.2f}x {each.ahead:>5.0%} of {each.count} {' '.join(each.wrong)}",
+            f"{tuned.machine:<13} {tuned!s:<30} {tuned.best!s:<22} {item.modeled!s:<22} "
+            f"{item.slower:>5.2f}x {item.ahead:>5.0%} of {item.count} {' '.join(item.wrong)}",
             flush=True,
         )
-    for machine in dict.fromkeys(each.tuned.machine for each in scores):
-        report(machine, [each for each in scores if each.tuned.machine == machine])
+    for machine in dict.fromkeys(score.tuned.machine for score in scores):
+        report(machine, [score for score in scores if score.tuned.machine == machine])
     report("all", scores)
 
 
 def report(name: str, scores: list[Score]) -> None:
     """Print how many of some rows reach each goal, and which single knob would have."""
-    near = sum(each.slower <= NEAR for each in scores)
-    top = sum(each.ahead <= TOP for each in scores)
+    near = sum(score.slower <= NEAR for score in scores)
+    top = sum(score.ahead <= TOP for score in scores)
     alike = sum(
-        (each.modeled.m, each.modeled.n) == (each.tuned.best.m, each.tuned.best.n)
-        for each in scores
+        (score.modeled.m, score.modeled.n) == (score.tuned.best.m, score.tuned.best.n)
+        for score in scores
     )
-    wrong = Counter(knob for each in scores for knob in each.wrong)
+    wrong = Counter(knob for score in scores for knob in score.wrong)
     knobs = ", ".join(f"{knob} {count}" for knob, count in wrong.most_common()) or "none"
     print(
         f"{name}: of {len(scores)} published, {near} within 10 % of the modeled best, {top} in the "

@@ -59,22 +59,22 @@ with kernbench.RuntimeContext(machine="h100-sxm:{{nodes}}x8", ranks=ranks, data=
     ("nodes", "seconds", "megabytes"), [(128, 3, 400), (2048, 30, 1000)], ids=["1024", "16384"]
 )
 def test_all_reduce_of_two_levels(nodes: int, seconds: float, megabytes: float, goal: Goal) -> None:
-    found = measured_in_a_process(TWO_LEVELS.format(nodes=nodes))
-    print(f"\n  simulated {found['simulated_us']:.1f} us")
+    measured = measured_in_a_process(TWO_LEVELS.format(nodes=nodes))
+    print(f"\n  simulated {measured['simulated_us']:.1f} us")
     what = f"all-reduce 64 MiB, {nodes * 8} ranks, two levels"
-    goal(f"{what}, CPU time", found["cpu_s"], seconds, " s")
-    goal(f"{what}, peak memory", found["peak_mb"], megabytes, " MB")
+    goal(f"{what}, CPU time", measured["cpu_s"], seconds, " s")
+    goal(f"{what}, peak memory", measured["peak_mb"], megabytes, " MB")
 
 
 @pytest.mark.parametrize("body", [ON_LINKS, WHOLE_RUN], ids=["on_links", "whole_run"])
 def test_all_reduce_of_1024_ranks_in_a_process(
     body: str, goal: Goal, request: pytest.FixtureRequest
 ) -> None:
-    found = measured_in_a_process(body)
-    print(f"\n  simulated {found['simulated_us']:.1f} us")
+    measured = measured_in_a_process(body)
+    print(f"\n  simulated {measured['simulated_us']:.1f} us")
     what = f"all-reduce 64 MiB, {NUM_RANKS} ranks, {request.node.callspec.id.replace('_', ' ')}"
-    goal(f"{what}, CPU time", found["cpu_s"], 3, " s")
-    goal(f"{what}, peak memory", found["peak_mb"], 400, " MB")
+    goal(f"{what}, CPU time", measured["cpu_s"], 3, " s")
+    goal(f"{what}, peak memory", measured["peak_mb"], 400, " MB")
 
 
 def test_all_reduce_of_1024_ranks_timed_anew(benchmark: BenchmarkFixture) -> None:

@@ -101,12 +101,12 @@ class Keeping(KernelProbe):
 
 
 def best_ms(work: Callable[[], Any], times: int = TIMES) -> float:
-    found = []
+    result = []
     for _ in range(times):
         start = process_time()
         work()
-        found.append((process_time() - start) * 1e3)
-    return min(found)
+        result.append((process_time() - start) * 1e3)
+    return min(result)
 
 
 def measure(launch: Callable[[], Any]) -> dict[str, float]:
@@ -122,29 +122,29 @@ def measure(launch: Callable[[], Any]) -> dict[str, float]:
     def evaluated() -> Any:
         return evaluate(binary.module, grid, ints, **options)
 
-    found = {
+    result = {
         "parse and verify": best_ms(lambda: parse_module(binary.ttir)),
         "TCM": best_ms(lambda: tcm_use(modules.pop(), binary.num_stages)),
     }
     try:
         trace = evaluated()
     except NeedsDataError:
-        return {**found, "evaluate": 0.0}
+        return {**result, "evaluate": 0.0}
     machine = load_machine("ahbm")
-    found["evaluate"] = best_ms(evaluated)
+    result["evaluate"] = best_ms(evaluated)
     footprints(trace)
-    found["schedule"] = best_ms(lambda: schedule_kernel(trace, machine, 0, Conditions()))
-    return found
+    result["schedule"] = best_ms(lambda: schedule_kernel(trace, machine, 0, Conditions()))
+    return result
 
 
 def test_division(goal: Goal) -> None:
     programs = -(-DIVIDED // inductor.XBLOCK)
-    found = measure(
+    result = measure(
         lambda: inductor.poi_fused_cat_view[(programs,)](
             F, F, F, F, DIVIDED, XBLOCK=inductor.XBLOCK
         )
     )
-    goal("28M elements divided, evaluation", found["evaluate"], 200, " ms")
+    goal("28M elements divided, evaluation", result["evaluate"], 200, " ms")
 
 
 def test_compilation(goal: Goal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,10 +153,10 @@ def test_compilation(goal: Goal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / str(index)))
         parts = measure(launch)
         cold[name] = parts["parse and verify"] + parts["TCM"] + parts["evaluate"]
-        each = ", ".join(f"{what} {ms:.1f}" for what, ms in parts.items())
-        print(f"\n  {name}: cold {cold[name]:.1f} ms ({each})", end="")
+        text = ", ".join(f"{what} {ms:.1f}" for what, ms in parts.items())
+        print(f"\n  {name}: cold {cold[name]:.1f} ms ({text})", end="")
     long = {name: cold.pop(name) for name in list(cold) if name.endswith(f"{LONG:,}")}
     slowest = max(cold, key=cold.__getitem__)
     goal(f"TTIR to commands, cold, slowest of {len(cold)}: {slowest}", cold[slowest], 30, " ms")
-    for name, each in long.items():
-        goal(f"TTIR to commands, cold: {name}", each, 30, " ms")
+    for name, text in long.items():
+        goal(f"TTIR to commands, cold: {name}", text, 30, " ms")

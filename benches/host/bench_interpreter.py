@@ -55,7 +55,7 @@ print(json.dumps({{"seconds": seconds, "finite": bool(first.isfinite().all())}})
 def kernbench_seconds(name: str, dtype: str, shapes: tuple[tuple[int, ...], ...]) -> float:
     """Return the best of several warm calls, each with its data computed."""
     rng = np.random.default_rng(0)
-    found = []
+    result = []
     with kernbench.RuntimeContext(machine="ahbm", ranks=1, data=True) as torch:
         args = [torch.from_numpy(rng.standard_normal(shape).astype(dtype)) for shape in shapes]
         for _ in range(6):
@@ -63,10 +63,10 @@ def kernbench_seconds(name: str, dtype: str, shapes: tuple[tuple[int, ...], ...]
             out: Any = getattr(calls, name)(torch, *args)
             torch.ahbm.synchronize()
             torch.run.replay_queue.drain()
-            found.append(process_time() - start)
+            result.append(process_time() - start)
             del out
     # The first one compiles.
-    return min(found[1:])
+    return min(result[1:])
 
 
 @pytest.mark.parametrize("what", CASES)

@@ -38,26 +38,26 @@ def compare(
 
     def replayed() -> tuple[float, float]:
         start = process_time()
-        found.append(ours())
+        result.append(ours())
         torch.ahbm.synchronize()
         launched = process_time()
         torch.run.replay_queue.drain()
         return launched - start, process_time() - launched
 
-    found: list[Any] = []
+    result: list[Any] = []
     cold = sum(replayed())
-    close(found.pop(), numpy())
+    close(result.pop(), numpy())
     with_kernbench, with_numpy = [], []
     deadline = process_time() + 2
     while process_time() < deadline or len(with_numpy) < 5:
         with_kernbench.append(replayed())
-        found.clear()
+        result.clear()
         start = process_time()
         expected = numpy()
         with_numpy.append(process_time() - start)
         del expected
     whole, theirs = min(map(sum, with_kernbench)), min(with_numpy)
-    launch, replay = (min(each) for each in zip(*with_kernbench, strict=True))
+    launch, replay = (min(pair) for pair in zip(*with_kernbench, strict=True))
     print(
         f"\n  {name}: {whole * 1e3:.3f} ms (launch {launch * 1e3:.3f}, replay {replay * 1e3:.3f}), "
         f"numpy {theirs * 1e3:.3f} ms, ratio {whole / theirs:.2f}; first call {cold * 1e3:.0f} ms"
@@ -78,8 +78,8 @@ def random(*shape: int, dtype: Any = np.float32) -> Array:
 def close_to(rtol: float, atol: float = 0) -> Callable[[Any, Any], None]:
     def close(out: Any, expected: Any) -> None:
         pairs = zip(out, expected, strict=True) if isinstance(out, tuple) else [(out, expected)]
-        for found, wanted in pairs:
-            np.testing.assert_allclose(found.numpy(), wanted, rtol=rtol, atol=atol)
+        for result, wanted in pairs:
+            np.testing.assert_allclose(result.numpy(), wanted, rtol=rtol, atol=atol)
 
     return close
 
@@ -98,7 +98,7 @@ def inductor_cases(torch: Any) -> dict[str, tuple[Work, Work]]:
     x, y, bias = random(4096, 1024), random(4096, 1024), random(1024)
     wide, weight, heads = random(1024, 4096), random(4096), random(4, 1024, 12, 64)
     on = torch.from_numpy
-    device = [on(each) for each in (x, y, bias, wide, weight, heads)]
+    device = [on(item) for item in (x, y, bias, wide, weight, heads)]
 
     def softmax() -> Array:
         powers = np.exp(x - x.max(axis=1, keepdims=True))
@@ -172,12 +172,12 @@ def test_matmul(torch: Any, goal: Goal, persistent: bool) -> None:
 def test_attention(torch: Any, goal: Goal, causal: bool) -> None:
     shape = (4, 8, 512, 64)
     q, k, v = (random(*shape, dtype=np.float16) for _ in range(3))
-    on_device = [torch.from_numpy(each) for each in (q, k, v)]
+    on_device = [torch.from_numpy(item) for item in (q, k, v)]
     scale = np.float32(shape[-1] ** -0.5)
     hidden = np.triu(np.full((shape[2], shape[2]), -np.inf, np.float32), 1)
 
     def numpy() -> Array:
-        wide_q, wide_k, wide_v = (each.astype(np.float32) for each in (q, k, v))
+        wide_q, wide_k, wide_v = (item.astype(np.float32) for item in (q, k, v))
         scores = wide_q @ wide_k.swapaxes(-1, -2) * scale
         if causal:
             scores += hidden
@@ -210,10 +210,10 @@ def test_layer_norm_backward(torch: Any, goal: Goal, rows: int, columns: int, dt
     w = random(columns, dtype=dtype)
     wide = x.astype(np.float32)
     mean, rstd = wide.mean(axis=1), 1 / np.sqrt(wide.var(axis=1) + 1e-5)
-    on_device = [torch.from_numpy(each) for each in (dy, x, w, mean, rstd)]
+    on_device = [torch.from_numpy(item) for item in (dy, x, w, mean, rstd)]
 
     def numpy() -> tuple[Array, Array, Array]:
-        wide_x, wide_dy, wide_w = (each.astype(np.float32) for each in (x, dy, w))
+        wide_x, wide_dy, wide_w = (item.astype(np.float32) for item in (x, dy, w))
         normed = (wide_x - mean[:, None]) * rstd[:, None]
         scaled = wide_w * wide_dy
         c1 = (normed * scaled).sum(axis=1, keepdims=True) / np.float32(columns)

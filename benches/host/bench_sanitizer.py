@@ -40,11 +40,11 @@ def best_of(torch: Any, work: Callable[[Any], Any], seconds: float = 2.0) -> flo
 
 def compare(name: str, build: Callable[[Any], Callable[[Any], Any]]) -> None:
     """Print the times of replay with and without the sanitizer."""
-    found = []
+    result = []
     for check in (False, True):
         with kernbench.RuntimeContext(machine="ahbm", ranks=1, check=check) as torch:
-            found.append(best_of(torch, build(torch)))
-    plain, checked = (seconds * 1e3 for seconds in found)
+            result.append(best_of(torch, build(torch)))
+    plain, checked = (seconds * 1e3 for seconds in result)
     print(f"\n  {name}: {plain:.2f} ms, checked {checked:.2f} ms, ratio {checked / plain:.1f}")
 
 

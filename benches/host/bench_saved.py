@@ -56,7 +56,7 @@ def test_keeping_and_explaining_a_run(goal: Goal, tmp_path: Path) -> None:
     ):
         traced = tmp_path / name
         took = seconds("trace", str(kept), str(traced), *form)
-        sizes = [each.stat().st_size for each in (traced.iterdir() if form else [traced])]
+        sizes = [path.stat().st_size for path in (traced.iterdir() if form else [traced])]
         print(f"  {name}: {took:.1f} s")
         goal(f"the same, {name}", sum(sizes) / MEGABYTE, 10 if form else 5, " MB")
 

@@ -59,8 +59,8 @@ def test_a_listing_of_many_points(tmp_path: Path, goal: Goal) -> None:
     begun_s = perf_counter()
     points = asked.points(SweptBench(BENCH, asked.settings))
     rows = store.rows(points)
-    listed = [flat(each, rows.get(each.key)) for each in points]
+    listed = [flat(point, rows.get(point.key)) for point in points]
     write_table(listed, str(tmp_path / "results.parquet"))
     took_s = perf_counter() - begun_s
-    assert [each["status"] for each in listed] == ["done"] * LISTED
+    assert [item["status"] for item in listed] == ["done"] * LISTED
     goal(f"sweep, {LISTED:,} points listed", took_s, 2, " s")

@@ -91,28 +91,34 @@ SMALLER = {"hidden": 8192, "heads": 64, "batch": 4, "tokens": 2048}
 
 @pytest.mark.parametrize("machine", ["a100-sxm-80g", "ahbm"])
 def test_gemm_of_4096(machine: str, goal: Goal) -> None:
-    found = measured_in_a_process(GEMM.format(machine=machine))
-    ours = found["cold_s"] - found["triton_s"]
-    print(f"\n  cold {found['cold_s']:.3f} s, of which Triton's tracing {found['triton_s']:.3f} s")
+    measured = measured_in_a_process(GEMM.format(machine=machine))
+    ours = measured["cold_s"] - measured["triton_s"]
+    print(
+        f"\n  cold {measured['cold_s']:.3f} s, of which Triton's tracing "
+        f"{measured['triton_s']:.3f} s"
+    )
     goal(f"f16 GEMM 4096^3 on {machine}, cold, without Triton's own", ours, 0.5, " s")
-    goal(f"f16 GEMM 4096^3 on {machine}, again", found["first_s"] * 1e6, 500, " us")
+    goal(f"f16 GEMM 4096^3 on {machine}, again", measured["first_s"] * 1e6, 500, " us")
     what = f"f16 GEMM 4096^3 on {machine}, again, median of 50"
-    goal(what, found["again_s"] * 1e6, 500, " us")
+    goal(what, measured["again_s"] * 1e6, 500, " us")
 
 
 def test_a_layer_of_gpt3(goal: Goal) -> None:
-    found = measured_in_a_process(
+    measured = measured_in_a_process(
         TRANSFORMER.format(machine="a100-sxm-80g", ranks=4, layers=1, **GPT3)
     )
-    print(f"\n  simulated {found['simulated_us']:.0f} us, {found['cpu_s']:.2f} s with all imports")
+    print(
+        f"\n  simulated {measured['simulated_us']:.0f} us, "
+        f"{measured['cpu_s']:.2f} s with all imports"
+    )
     what = "GPT-3 175B layer, TP4, prefill 8 x 2048, cold, Triton's tracing included"
-    goal(what, found["layers_s"], 10, " s")
+    goal(what, measured["layers_s"], 10, " s")
 
 
 def test_cost_by_layers_and_ranks(goal: Goal) -> None:
     """What grows with neither is distinct work; what does are calls, some 20 per layer and rank."""
     costs = {}
-    for ranks, layers in [(4, each) for each in (1, 8, 32, 96)] + [(1, 8), (16, 8), (64, 8)]:
+    for ranks, layers in [(4, number) for number in (1, 8, 32, 96)] + [(1, 8), (16, 8), (64, 8)]:
         body = TRANSFORMER.format(machine="ahbm", ranks=ranks, layers=layers, **SMALLER)
         costs[ranks, layers] = measured_in_a_process(body)["layers_s"]
         print(f"\n  {ranks} ranks, {layers} layers: {costs[ranks, layers]:.2f} s")
@@ -135,10 +141,10 @@ found = {{"simulated_us": max(placed.ends_ps) / 1e6}}
 @pytest.mark.parametrize("machine", ["ahbm", "ahbm-mesh"])
 def test_a_choice_for_1024_ranks(machine: str, op: str, goal: Goal) -> None:
     """On a ring and on a mesh of 32 x 32; 64 MiB per rank."""
-    found = measured_in_a_process(EXCHANGE.format(machine=machine, op=op, elements=16 * 2**20))
-    print(f"\n  simulated {found['simulated_us']:.1f} us")
-    goal(f"{op} chosen and timed, 1024 ranks of {machine}, CPU time", found["cpu_s"], 10, " s")
-    goal("the same, peak memory", found["peak_mb"], 1000, " MB")
+    measured = measured_in_a_process(EXCHANGE.format(machine=machine, op=op, elements=16 * 2**20))
+    print(f"\n  simulated {measured['simulated_us']:.1f} us")
+    goal(f"{op} chosen and timed, 1024 ranks of {machine}, CPU time", measured["cpu_s"], 10, " s")
+    goal("the same, peak memory", measured["peak_mb"], 1000, " MB")
 
 
 GEMM_ROWS = """
@@ -162,7 +168,7 @@ found = dict(rows=len(rows), rows_s=process_time() - start)
 def test_rate_of_gemm_rows(goal: Goal) -> None:
     """Every 20th shape of a file with measured rows, as ``kernbench validate`` answers them."""
     path, every = os.environ["GEMM_ROWS"], int(os.environ.get("GEMM_ROWS_EVERY", "20"))
-    found = measured_in_a_process(GEMM_ROWS.format(path=path, every=every))
-    rate = found["rows"] / found["rows_s"]
-    print(f"\n  {found['rows']:.0f} rows in {found['rows_s']:.1f} s")
+    measured = measured_in_a_process(GEMM_ROWS.format(path=path, every=every))
+    rate = measured["rows"] / measured["rows_s"]
+    print(f"\n  {measured['rows']:.0f} rows in {measured['rows_s']:.1f} s")
     goal("GEMM rows answered per CPU-s (7,621 in 5 minutes on 2 cores)", rate, 12.7, "/s", True)

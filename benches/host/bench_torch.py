@@ -140,9 +140,9 @@ def test_an_operation(tmp_path: Path, goal: Goal) -> None:
     said = tmp_path / "found.json"
     simulate(tmp_path, PER_OPERATION, json.dumps(OPERATIONS), str(said))
     for name, seconds in json.loads(said.read_text()).items():
-        quiet = sorted(seconds, key=lambda each: each[1] + each[2])[: len(seconds) // 10]
+        quiet = sorted(seconds, key=lambda item: item[1] + item[2])[: len(seconds) // 10]
         ours, mode = (
-            1e6 * statistics.median(each[place] - each[2] for each in quiet) for place in (0, 1)
+            1e6 * statistics.median(entry[place] - entry[2] for entry in quiet) for place in (0, 1)
         )
         print(f"\n  a dispatch mode that does nothing: {mode:.1f} us")
         goal(f"{name} on a device, over plain torch", ours, 10, " us")
@@ -249,9 +249,13 @@ def test_a_llama_step_without_data(model: str, goal: Goal) -> None:
     if program is None:
         pytest.skip("LLAMA_SHAPES names no program")
     args, seconds, megabytes = MODELS[model]
-    found: dict[str, Any] = measured_in_a_process(WITHOUT_DATA.format(program=program, args=args))
-    goal(f"Llama {model} step, 8 ranks, no data, CPU time", found["cpu_s"], seconds, " s")
-    goal(f"Llama {model} step, 8 ranks, no data, peak memory", found["peak_mb"], megabytes, " MB")
+    measured: dict[str, Any] = measured_in_a_process(
+        WITHOUT_DATA.format(program=program, args=args)
+    )
+    goal(f"Llama {model} step, 8 ranks, no data, CPU time", measured["cpu_s"], seconds, " s")
+    goal(
+        f"Llama {model} step, 8 ranks, no data, peak memory", measured["peak_mb"], megabytes, " MB"
+    )
 
 
 MANY_RANKS = 1024
@@ -293,15 +297,15 @@ def measured_on_nodes(program: str, more: str, folder: Path) -> dict[str, Any]:
     path = folder / "program.py"
     path.write_text(program)
     script = ON_NODES.format(path=str(path), nodes=MANY_RANKS // 8, more=more)
-    found: dict[str, Any] = measured_in_a_process(script)
-    return found
+    measured: dict[str, Any] = measured_in_a_process(script)
+    return measured
 
 
 def test_a_folded_step_of_1024_ranks(tmp_path: Path, goal: Goal) -> None:
-    found = measured_on_nodes(LAYERS, "--fold", tmp_path)
+    measured = measured_on_nodes(LAYERS, "--fold", tmp_path)
     what = f"{MANY_RANKS} ranks of 5.9B parameters, FSDP2 and TP, folded, two steps"
-    goal(f"{what}, CPU time", found["cpu_s"], 90, " s")
-    goal(f"{what}, peak memory", found["peak_mb"], 2000, " MB")
+    goal(f"{what}, CPU time", measured["cpu_s"], 90, " s")
+    goal(f"{what}, peak memory", measured["peak_mb"], 2000, " MB")
 
 
 SMALL_MODEL = """
@@ -322,7 +326,7 @@ torch.cuda.synchronize()
 
 
 def test_a_small_model_on_1024_ranks_that_all_run(tmp_path: Path, goal: Goal) -> None:
-    found = measured_on_nodes(SMALL_MODEL, "", tmp_path)
+    measured = measured_on_nodes(SMALL_MODEL, "", tmp_path)
     what = f"{MANY_RANKS} PyTorch ranks, none folded, two steps of a small model, no data"
-    goal(f"{what}, CPU time", found["cpu_s"], 600, " s")
-    goal(f"{what}, peak memory", found["peak_mb"], 8000, " MB")
+    goal(f"{what}, CPU time", measured["cpu_s"], 600, " s")
+    goal(f"{what}, peak memory", measured["peak_mb"], 8000, " MB")

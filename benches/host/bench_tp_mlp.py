@@ -104,7 +104,7 @@ with kernbench.RuntimeContext(machine="ahbm:{MANY}", ranks={MANY}, data=False) a
 
 
 def test_tp_mlp_of_80_layers_on_64_ranks_without_data(goal: Goal) -> None:
-    found = measured_in_a_process(WITHOUT_DATA)
+    measured = measured_in_a_process(WITHOUT_DATA)
     what = f"TP MLP, {LAYERS} layers, {MANY} ranks, no data"
-    goal(f"{what}, CPU time", found["cpu_s"], 10, " s")
-    goal(f"{what}, peak memory", found["peak_mb"], 1000, " MB")
+    goal(f"{what}, CPU time", measured["cpu_s"], 10, " s")
+    goal(f"{what}, peak memory", measured["peak_mb"], 1000, " MB")

@@ -64,7 +64,7 @@ def page(rows: Sequence[Row], left_out: Sequence[str], described: tuple[str, str
         *lines(rows),
     ]
     if left_out:
-        text += ["", "Left out:", "", *(f"- {each}" for each in left_out)]
+        text += ["", "Left out:", "", *(f"- {item}" for item in left_out)]
     return "\n".join(text) + "\n"
 
 

@@ -313,9 +313,9 @@ def torch_operations() -> Measured:
 
     from kernbench.torch_bridge import run_torchrun
 
-    found: list[Measured] = []
+    result: list[Measured] = []
     # Libraries are shared with the program, whose own clocks are those of the modeled host.
-    vars(torch)["_speed_check"] = lambda work: found.append(in_turns(work))
+    vars(torch)["_speed_check"] = lambda work: result.append(in_turns(work))
     try:
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -326,7 +326,7 @@ def torch_operations() -> Measured:
                 run_torchrun(context, path, code, [str(path)], 1)
     finally:
         del torch._speed_check
-    return found[0]
+    return result[0]
 
 
 CASES: dict[str, Callable[[], Measured]] = {

@@ -57,7 +57,7 @@ class Baseline:
     @classmethod
     def from_json(cls, text: str) -> Baseline:
         whole = json.loads(text)
-        cases = {name: Measured(**each) for name, each in whole["cases"].items()}
+        cases = {name: Measured(**value) for name, value in whole["cases"].items()}
         return cls(whole["commit"], whole["date"], whole["python"], cases)
 
 
@@ -78,12 +78,12 @@ def measure(case: Callable[[], Measured], kept: Measured | None, same_python: bo
 
     What nothing is kept of is taken as often as may be: a baseline of a bad moment hides much.
     """
-    found = case()
+    best = case()
     for _ in range(TRIES - 1):
-        if kept is not None and not is_slower(found, kept, same_python):
+        if kept is not None and not is_slower(best, kept, same_python):
             break
-        found = found.best_of(case())
-    return found
+        best = best.best_of(case())
+    return best
 
 
 def apart(work: Callable[..., Measured], *args: object) -> Measured:
@@ -93,12 +93,12 @@ def apart(work: Callable[..., Measured], *args: object) -> Measured:
 
 
 def complaints(
-    found: Mapping[str, Measured], kept: Baseline, python: str, skipped: Sequence[str] = ()
+    result: Mapping[str, Measured], kept: Baseline, python: str, skipped: Sequence[str] = ()
 ) -> list[str]:
     """Return a line for each case that is slower than it was, or that cannot be compared."""
     lines = []
     same_python = kept.python == python
-    for name, now in found.items():
+    for name, now in result.items():
         before = kept.cases.get(name)
         if before is None:
             lines.append(f"{name}: has no baseline; keep one by make bench-baseline")
@@ -107,7 +107,7 @@ def complaints(
                 f"{name}: {factor(now, before, same_python):.2f} times as slow as at {kept.commit} "
                 f"({shown(before)} then, {shown(now)} now; at most {MARGIN} times passes)"
             )
-    gone = [name for name in kept.cases if name not in found and name not in skipped]
+    gone = [name for name in kept.cases if name not in result and name not in skipped]
     return lines + [f"{name}: is in the baseline, but no case of that name ran" for name in gone]
 
 
@@ -116,11 +116,11 @@ def shown(measured: Measured) -> str:
     return f"{measured.ratio:.2f}x its reference{counted}"
 
 
-def table(found: Mapping[str, Measured], kept: Baseline | None, python: str) -> str:
+def table(result: Mapping[str, Measured], kept: Baseline | None, python: str) -> str:
     """Return all cases, with how many times as slow they are as the baseline's."""
-    width = max(map(len, found), default=0)
+    width = max(map(len, result), default=0)
     lines = []
-    for name, now in found.items():
+    for name, now in result.items():
         before = None if kept is None else kept.cases.get(name)
         times = (
             ""
@@ -160,26 +160,26 @@ def run(argv: Sequence[str] | None = None) -> int:
     kept = Baseline.from_json(BASELINE.read_text()) if BASELINE.exists() else None
     same_python = kept is not None and kept.python == python
     before = {} if kept is None or asked.write else kept.cases
-    found = {
+    measures = {
         name: measure(partial(apart, run_case, name), before.get(name), same_python)
         for name in CASES
         if asked.only is None or asked.only in name
     }
-    print(table(found, kept, python))
+    print(table(measures, kept, python))
     for name, why in UNAVAILABLE.items():
         print(f"  {name}: not measured, {why}")
     if asked.write:
         if asked.only is not None or UNAVAILABLE:
             parser.error("a baseline is written whole")
-        BASELINE.write_text(Baseline(*describe_commit(), python, found).to_json())
+        BASELINE.write_text(Baseline(*describe_commit(), python, measures).to_json())
         return 0
     if kept is None:
         parser.error(f"there is no {BASELINE.name}; write one by make bench-baseline")
     if not same_python:
         print(f"  bytecodes are not compared: Python is {python}, the baseline's is {kept.python}")
-    skipped = [name for name in kept.cases if name not in CASES or name not in found]
+    skipped = [name for name in kept.cases if name not in CASES or name not in measures]
     unknown = [*UNAVAILABLE] if asked.only is None else skipped
-    lines = complaints(found, kept, python, unknown)
+    lines = complaints(measures, kept, python, unknown)
     for line in lines:
         print(f"slower: {line}")
     return 1 if lines else 0

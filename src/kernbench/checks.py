@@ -75,10 +75,10 @@ class Checks:
             if value is not None and type(value) is not bool:
                 raise UsageError(f"{name} must be True, False or None, but got {value!r}")
         if check is None:
-            given = os.environ.get("KERNBENCH_CHECK", "")
-            if given not in _BY_VARIABLE:
-                raise UsageError(f"KERNBENCH_CHECK must be 0, 1 or nan, but is {given!r}")
-            check, by_variable = _BY_VARIABLE[given]
+            environ = os.environ.get("KERNBENCH_CHECK", "")
+            if environ not in _BY_VARIABLE:
+                raise UsageError(f"KERNBENCH_CHECK must be 0, 1 or nan, but is {environ!r}")
+            check, by_variable = _BY_VARIABLE[environ]
             nan_is_error = by_variable if nan_is_error is None else nan_is_error
         if nan_is_error and not check:
             raise UsageError("nan_is_error=True says what a check does; add check=True")
@@ -88,20 +88,20 @@ class Checks:
         return cls(enabled=check, nan_is_error=bool(nan_is_error), allowed=as_allowed(allow, what))
 
 
-def as_allowed(given: Any, what: str = "allow") -> frozenset[Allowed]:
+def as_allowed(value: Any, what: str = "allow") -> frozenset[Allowed]:
     """Return the mistakes that names stand for: several, or a text with commas between them.
 
     Raises:
         UsageError: One of them is no such name; begins with ``what`` it is given as.
     """
-    if isinstance(given, str):
-        given = [name.strip() for name in given.split(",") if name.strip()]
+    if isinstance(value, str):
+        value = [name.strip() for name in value.split(",") if name.strip()]
     known = list(map(str, Allowed))
-    if not isinstance(given, Iterable):
-        raise UsageError(f"{what} must be names ({', '.join(known)}), but got {given!r}")
-    found = []
-    for name in given:
+    if not isinstance(value, Iterable):
+        raise UsageError(f"{what} must be names ({', '.join(known)}), but got {value!r}")
+    result = []
+    for name in value:
         if name not in known:
             raise UsageError(f"{what}: there is no {name!r} to allow; {nearest(str(name), known)}")
-        found.append(Allowed(name))
-    return frozenset(found)
+        result.append(Allowed(name))
+    return frozenset(result)

@@ -114,7 +114,7 @@ uint8, uint16 = TorchNames.uint8, TorchNames.uint16
 uint32, uint64 = TorchNames.uint32, TorchNames.uint64
 
 _BY_NAME: dict[str, DType] = {
-    name: each for name, each in vars(TorchNames).items() if isinstance(each, DType)
+    name: dtype for name, dtype in vars(TorchNames).items() if isinstance(dtype, DType)
 }
 
 ALL: tuple[DType, ...] = tuple(dict.fromkeys(_BY_NAME.values()))
@@ -123,12 +123,12 @@ for _each in ALL:
     for _name in (_each.name, _each.mlir, _each.triton, *_each.aliases):
         _BY_NAME[_name] = _each
 
-_BY_NUMPY: dict[np.dtype[Any], DType] = {each.numpy: each for each in ALL}
+_BY_NUMPY: dict[np.dtype[Any], DType] = {dtype.numpy: dtype for dtype in ALL}
 
-_BY_MLIR: dict[str, DType] = {each.mlir: each for each in ALL}
+_BY_MLIR: dict[str, DType] = {dtype.mlir: dtype for dtype in ALL}
 
 
-def as_dtype(given: Any) -> DType:
+def as_dtype(value: Any) -> DType:
     """Return the element type that ``given`` names.
 
     Takes a :class:`DType`, a name (``"f16"``, ``"float16"``, ``"fp16"``), a numpy dtype, or any
@@ -137,19 +137,19 @@ def as_dtype(given: Any) -> DType:
     >>> as_dtype("bf16")
     torch.bfloat16
     """
-    if isinstance(given, DType):
-        return given
-    if not isinstance(given, str):
+    if isinstance(value, DType):
+        return value
+    if not isinstance(value, str):
         try:
-            found = _BY_NUMPY.get(np.dtype(given))
+            dtype = _BY_NUMPY.get(np.dtype(value))
         except TypeError:
-            found = None
-        if found is not None:
-            return found
-    name = str(given).removeprefix("torch.")
+            dtype = None
+        if dtype is not None:
+            return dtype
+    name = str(value).removeprefix("torch.")
     if name in _BY_NAME:
         return _BY_NAME[name]
-    raise UnknownNameError(f"unknown dtype {given!r}: {nearest(name, _BY_NAME)}")
+    raise UnknownNameError(f"unknown dtype {value!r}: {nearest(name, _BY_NAME)}")
 
 
 def from_mlir(name: str) -> DType:

@@ -27,9 +27,9 @@ def raisable(error: Exception, where: str) -> Exception:
     """
     if not isinstance(error, StopIteration | StopAsyncIteration):
         return error
-    found = InternalError(f"{where} raised {type(error).__name__}")
-    found.__cause__ = error
-    return found
+    internal_error = InternalError(f"{where} raised {type(error).__name__}")
+    internal_error.__cause__ = error
+    return internal_error
 
 
 class UsageError(KernbenchError, ValueError):
@@ -199,12 +199,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     'none of the 300 known names is like it'
     """
     known = sorted(known)
-    folded = {each.casefold(): each for each in known}
+    folded = {name.casefold(): name for name in known}
     asked = name.casefold()
-    close = [each for each in folded if len(asked) > 1 and each.startswith(asked)]
-    close += [each for each in difflib.get_close_matches(asked, folded) if each not in close]
+    close = [name for name in folded if len(asked) > 1 and name.startswith(asked)]
+    close += [
+        close_match
+        for close_match in difflib.get_close_matches(asked, folded)
+        if close_match not in close
+    ]
     if close:
-        return f"did you mean {' or '.join(folded[each] for each in close[:3])}?"
+        return f"did you mean {' or '.join(folded[name] for name in close[:3])}?"
     if len(known) > _MOST_LISTED:
         return f"none of the {len(known)} known names is like it"
     return f"known: {', '.join(known)}" if known else "none are known"

@@ -138,7 +138,7 @@ def _count(node: yaml.Node, known: dict[int, int]) -> int:
     size = 1
     parts = node.value if isinstance(node, yaml.CollectionNode) else ()
     for part in parts:
-        size += sum(_count(each, known) for each in (part if isinstance(part, tuple) else (part,)))
+        size += sum(_count(item, known) for item in (part if isinstance(part, tuple) else (part,)))
         if size > _MOST_NODES:
             raise _wrong(f"it repeats parts by name, to more than {_MOST_NODES:,} values", node)
     known[id(node)] = size
@@ -174,8 +174,8 @@ def parse_yaml(
         raise error(f"{origin}: not valid YAML: of at most {MOST_YAML_BYTES:,} characters")
     try:
         # SafeLoaders that only add checks.
-        found = yaml.load(text, Loader=_ShippedLoader if is_shipped else _Loader)
-        _check_depth(found)
+        data = yaml.load(text, Loader=_ShippedLoader if is_shipped else _Loader)
+        _check_depth(data)
     except yaml.MarkedYAMLError as reason:
         mark = reason.problem_mark
         where = f" line {mark.line + 1}" if mark is not None else ""
@@ -187,7 +187,7 @@ def parse_yaml(
     except (ValueError, TypeError, AttributeError):
         # PyYAML lets the errors of what it converts through.
         raise error(f"{origin}: not valid YAML: a value is not what its tag says") from None
-    return found
+    return data
 
 
 def _check_depth(value: Any, depth: int = 0) -> None:
@@ -195,8 +195,8 @@ def _check_depth(value: Any, depth: int = 0) -> None:
     if isinstance(value, dict | list):
         if depth == _MOST_DEPTH:
             raise RecursionError
-        for each in value.values() if isinstance(value, dict) else value:
-            _check_depth(each, depth + 1)
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_depth(item, depth + 1)
 
 
 def parse_json(text: str, origin: str, error: type[KernbenchError] = UsageError) -> Any:
@@ -208,15 +208,15 @@ def parse_json(text: str, origin: str, error: type[KernbenchError] = UsageError)
     try:
         # It knows lines, and ends where nesting is too deep; but not which keys are there twice.
         from_json(text, allow_inf_nan=False)
-        found = json.loads(text, object_pairs_hook=_once, parse_float=_finite)
-        _check_depth(found)
+        data = json.loads(text, object_pairs_hook=_once, parse_float=_finite)
+        _check_depth(data)
     except RecursionError:
         raise error(f"{origin}: not valid JSON: nested too deeply") from None
     except _TwiceError as twice:
         raise error(f"{origin}{_line_of_twice(text)}: not valid JSON: {twice}") from None
     except (ValueError, TypeError) as reason:
         raise error(f"{origin}: not valid JSON: {reason}") from None
-    return found
+    return data
 
 
 class _TwiceError(ValueError):
@@ -224,12 +224,12 @@ class _TwiceError(ValueError):
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    once = dict(pairs)
+    if len(once) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise _TwiceError(f"the key {twice!r} is given twice")
-    return found
+    return once
 
 
 def _line_of_twice(text: str) -> str:
@@ -244,10 +244,10 @@ def _line_of_twice(text: str) -> str:
 
 
 def _finite(text: str) -> float:
-    found = float(text)
-    if not math.isfinite(found):
+    finite = float(text)
+    if not math.isfinite(finite):
         raise ValueError(f"the number {text} is beyond those that a computer has")
-    return found
+    return finite
 
 
 @contextmanager

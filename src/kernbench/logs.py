@@ -52,14 +52,14 @@ def show_logs(level: str) -> None:
     Raises:
         UsageError: There is no such level.
     """
-    found = level.strip().lower()
-    if found not in LEVELS:
-        raise UsageError(f"log level {level!r}: {nearest(found, LEVELS)}")
+    text = level.strip().lower()
+    if text not in LEVELS:
+        raise UsageError(f"log level {level!r}: {nearest(text, LEVELS)}")
     root = _root()
-    for handler in [each for each in root.handlers if isinstance(each, _StderrLogs)]:
+    for handler in [handler for handler in root.handlers if isinstance(handler, _StderrLogs)]:
         root.removeHandler(handler)
     root.addHandler(_StderrLogs())
-    root.setLevel(found.upper())
+    root.setLevel(text.upper())
     # A program that shows all loggers would show each line twice.
     root.propagate = False
     # One that configures its own disables all others, unless told not to.

@@ -17,8 +17,8 @@ _REFRESH_S = 0.5
 
 def notebook() -> Any:
     """Return the shell of the notebook that this process serves, None if it serves none."""
-    found = sys.modules.get("IPython")
-    shell = None if found is None else found.get_ipython()
+    module = sys.modules.get("IPython")
+    shell = None if module is None else module.get_ipython()
     return shell if getattr(shell, "kernel", None) is not None else None
 
 

@@ -58,15 +58,15 @@ def written_files() -> frozenset[str]:
     """Return the names of the files that this process has open for writing."""
     import fcntl
 
-    found = set()
-    for each in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names, not paths
+    files = set()
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names, not paths
         with suppress(OSError):  # the folder's own descriptor, closed by now
-            number = int(each)
+            number = int(name)
             if number >= _STREAMS and stat.S_ISREG(os.fstat(number).st_mode):
                 access = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
                 if access != os.O_RDONLY:
-                    found.add(os.readlink(f"/proc/self/fd/{number}"))  # noqa: PTH115
-    return frozenset(found)
+                    files.add(os.readlink(f"/proc/self/fd/{number}"))  # noqa: PTH115
+    return frozenset(files)
 
 
 def open_files() -> list[Any]:
@@ -79,7 +79,7 @@ def open_files() -> list[Any]:
         for kind in set(map(type, objects))
         if issubclass(kind, (io.TextIOWrapper, *_CLOSED_AT_END, *_BUFFERS))
     }
-    return [each for each in objects if type(each) in kinds]
+    return [item for item in objects if type(item) in kinds]
 
 
 def write_out(files: Iterable[Any], *, is_end: bool = False) -> None:
@@ -88,12 +88,12 @@ def write_out(files: Iterable[Any], *, is_end: bool = False) -> None:
     for file in files:
         if issubclass(type(file), io.TextIOWrapper):
             _attempt(file, file.flush)
-    for each in files if is_end else ():
-        if issubclass(type(each), _CLOSED_AT_END):
-            _attempt(each, each.close)
-    for each in files:
-        if issubclass(type(each), _BUFFERS):
-            _attempt(each, each.flush)
+    for item in files if is_end else ():
+        if issubclass(type(item), _CLOSED_AT_END):
+            _attempt(item, item.close)
+    for entry in files:
+        if issubclass(type(entry), _BUFFERS):
+            _attempt(entry, entry.flush)
 
 
 def _attempt(file: Any, work: Callable[[], object]) -> None:

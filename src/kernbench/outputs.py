@@ -67,9 +67,9 @@ class Outputs:
         """
         self._targets: dict[str, _Target] = {}
         self._inputs: dict[str, os.stat_result | None] = {}
-        given = {option: path for option, path in asked.items() if path is not None}
+        paths = {option: path for option, path in asked.items() if path is not None}
         try:
-            for option, path in given.items():
+            for option, path in paths.items():
                 self._add(option, _target(option, path))
             self.refuse(inputs)
             for target in self._targets.values():
@@ -97,13 +97,13 @@ class Outputs:
         targets = [target for target in self._targets.values() if target.is_there]
         if not targets:
             return
-        for each in inputs:
-            path = os.fspath(each)
+        for name in inputs:
+            path = os.fspath(name)
             if path not in self._inputs:
                 self._inputs[path] = _status(path)
         for target in targets:
-            for path, found in self._inputs.items():
-                if found is not None and target.is_file(found):
+            for path, result in self._inputs.items():
+                if result is not None and target.is_file(result):
                     raise OutputError(
                         f"{target.said} is {path}, which this command reads; name another file"
                     )
@@ -213,25 +213,25 @@ def take_away() -> None:
 
 
 def _target(option: str, path: str | os.PathLike[str]) -> _Target:
-    given = os.fspath(path)
-    said = given if given == option else f"{option} {given}"
-    if not given:
+    target = os.fspath(path)
+    said = target if target == option else f"{option} {target}"
+    if not target:
         raise OutputError(f"{option or 'an output'} has an empty name; name a file")
-    if given == "-" != option:
+    if target == "-" != option:
         raise OutputError(f"{option} takes a file, and - is none (./- would be)")
     try:
-        number = _own_descriptor(given)
-        found = _status(given) if number is None else os.fstat(number)
+        number = _own_descriptor(target)
+        status = _status(target) if number is None else os.fstat(number)
     except OSError as error:
         raise OutputError(f"{said}: cannot be written: {error.strerror}") from None
-    if found is not None and stat.S_ISDIR(found.st_mode):
+    if status is not None and stat.S_ISDIR(status.st_mode):
         raise OutputError(f"{said} is a folder; name a file in it")
-    if number is not None or (found is not None and not stat.S_ISREG(found.st_mode)):
-        return _Straight(said, given, found, number)
+    if number is not None or (status is not None and not stat.S_ISREG(status.st_mode)):
+        return _Straight(said, target, status, number)
     for stream in (sys.__stdout__, sys.__stderr__):
-        if found is not None and _is_stream(found, stream):
+        if status is not None and _is_stream(status, stream):
             raise OutputError(f"{said} is where the command prints to; name another file")
-    return _Beside(said, given, found)
+    return _Beside(said, target, status)
 
 
 def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
@@ -241,9 +241,9 @@ def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
         return None
 
 
-def _is_stream(found: os.stat_result, stream: TextIO | None) -> bool:
+def _is_stream(result: os.stat_result, stream: TextIO | None) -> bool:
     try:
-        return stream is not None and os.path.samestat(found, os.fstat(stream.fileno()))
+        return stream is not None and os.path.samestat(result, os.fstat(stream.fileno()))
     except (OSError, ValueError):  # of a closed one
         return False
 
@@ -265,10 +265,10 @@ def _own_descriptor(path: str) -> int | None:
 class _Target:
     """Where one output goes."""
 
-    def __init__(self, said: str, given: str, found: os.stat_result | None) -> None:
+    def __init__(self, said: str, text: str, result: os.stat_result | None) -> None:
         self.said = said
-        self.given = given
-        self._found = found
+        self.given = text
+        self._found = result
         self._file: BinaryIO | None = None
         self.is_written = False
 
@@ -289,9 +289,9 @@ class _Target:
         """Whether there was something under its name when it was taken."""
         return self._found is not None
 
-    def is_file(self, found: os.stat_result) -> bool:
+    def is_file(self, result: os.stat_result) -> bool:
         """Return whether this is an existing file that another name leads to."""
-        return self._found is not None and os.path.samestat(self._found, found)
+        return self._found is not None and os.path.samestat(self._found, result)
 
     def is_same(self, other: _Target) -> bool:
         """Return whether two outputs would be in each other's way."""
@@ -323,11 +323,11 @@ class _Straight(_Target):
     """A pipe or a device, or a descriptor that this process has been given."""
 
     def __init__(
-        self, said: str, given: str, found: os.stat_result | None, number: int | None
+        self, said: str, text: str, result: os.stat_result | None, number: int | None
     ) -> None:
-        super().__init__(said, given, found)
+        super().__init__(said, text, result)
         self._number = number
-        if number is None and not os.access(given, os.W_OK):
+        if number is None and not os.access(text, os.W_OK):
             raise OutputError(f"{said}: cannot be written: Permission denied")
 
     def is_same(self, other: _Target) -> bool:
@@ -366,14 +366,14 @@ class _Straight(_Target):
 class _Beside(_Target):
     """A regular file, there or not; links lead to it and stay."""
 
-    def __init__(self, said: str, given: str, found: os.stat_result | None) -> None:
-        super().__init__(said, given, found)
+    def __init__(self, said: str, text: str, result: os.stat_result | None) -> None:
+        super().__init__(said, text, result)
         self._owner = os.getpid()
         self._lock = -1
         with self.naming_errors():
-            self.path = Path(given).resolve()  # also where a dangling link leads
+            self.path = Path(text).resolve()  # also where a dangling link leads
             self._beside = self.path.with_name(_name_beside(self.path.name))
-            if found is not None and not os.access(self.path, os.W_OK):
+            if result is not None and not os.access(self.path, os.W_OK):
                 raise OutputError(f"{said}: cannot be written: Permission denied")
 
     def is_same(self, other: _Target) -> bool:
@@ -440,8 +440,8 @@ class _Beside(_Target):
 
     def _is_beside(self, number: int) -> bool:
         """Return whether the file that is open is still the one beside the target."""
-        found = _status(self._beside)
-        return found is not None and os.path.samestat(found, os.fstat(number))
+        status = _status(self._beside)
+        return status is not None and os.path.samestat(status, os.fstat(number))
 
     def open(self) -> BinaryIO:
         if self._file is None:

@@ -50,10 +50,10 @@ def test_kernbench_scores_own_rows_without_the_validation_package(tmp_path: Path
     assert "the 1 rows that are furthest off:" in done.stdout
     errors = json.loads(target.read_text())
     counts = {
-        name: (each["rows"], each["unanswered"]) for name, each in errors["categories"].items()
+        name: (value["rows"], value["unanswered"]) for name, value in errors["categories"].items()
     }
     assert counts == {"gemm": (2, 1), "membound": (2, 1)}
-    (add,) = (each for each in errors["groups"] if each["op"] == "add")
+    (add,) = (item for item in errors["groups"] if item["op"] == "add")
     # 201 MB at 3.35 TB/s are 60 us at least.
     assert -25 < add["mape"] < 25
 
@@ -122,7 +122,7 @@ def test_a_collective_of_own_rows_takes_what_its_schedule_takes(tmp_path: Path) 
 def test_commands_of_other_distributions_are_found_and_take_the_place_of_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    names = {each.name for each in metadata.entry_points(group=command_line.GROUP)}
+    names = {entry.name for entry in metadata.entry_points(group=command_line.GROUP)}
     assert {"validate", "calibrate"} <= names, "pip install --editable validation"
     modules = {app.registered_commands[0].callback.__module__ for app in command_line._commands()}
     assert "validation.commands.validate" in modules

@@ -55,14 +55,14 @@ SEAMS = {
 @cache
 def modules() -> list[tuple[str, Path, list[tuple[str, int]]]]:
     """Return every module with its file, and what it imports, with lines."""
-    found = []
+    result = []
     files = [*(SOURCE / "kernbench").rglob("*.py"), *(ROOT / "validation").rglob("*.py")]
     for path in sorted(files):
         base = SOURCE if path.is_relative_to(SOURCE) else ROOT
         parts = path.relative_to(base).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found.append((name, path, list(imports(path))))
-    return found
+        result.append((name, path, list(imports(path))))
+    return result
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
@@ -95,8 +95,8 @@ def test_the_layers_of_the_house_hold(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_third_party_is_imported_behind_its_seam_only(party: str) -> None:
     outside = [
         f"{path.relative_to(ROOT)}:{line}"
-        for module, path, found in modules()
-        for imported, line in found
+        for module, path, result in modules()
+        for imported, line in result
         if is_inside(imported, party) and not any(is_inside(module, seam) for seam in SEAMS[party])
     ]
     assert not outside, f"{party} is imported outside of {SEAMS[party]}"
@@ -106,8 +106,8 @@ def test_a_third_party_is_imported_behind_its_seam_only(party: str) -> None:
 def test_packages_import_from_each_other_not_past_each_other() -> None:
     past = [
         f"{path.relative_to(ROOT)}:{line} imports {imported}"
-        for module, path, found in modules()
-        for imported, line in found
+        for module, path, result in modules()
+        for imported, line in result
         if is_inside(imported, "kernbench")
         and imported != "kernbench"
         # Commands take the place of kernbench's own, and are made of their parts.

@@ -20,9 +20,9 @@ def test_every_room_has_its_place_in_an_order() -> None:
     for package in ORDERED:
         listed = {name for layer in houses[f"kernbench.{package}"] for name in layer}
         folder = PACKAGE / package
-        rooms = {each.parent.name for each in folder.glob("*/__init__.py")}
+        rooms = {path.parent.name for path in folder.glob("*/__init__.py")}
         assert rooms <= listed
-        assert listed <= rooms | {each.stem for each in folder.glob("*.py")}
+        assert listed <= rooms | {path.stem for path in folder.glob("*.py")}
 
 
 @pytest.mark.adr("0123-D2")
@@ -38,7 +38,7 @@ def test_the_time_of_kernels_knows_no_clock_and_plans_know_no_user_of_theirs() -
         if "from kernbench.clock" in path.read_text(encoding="utf-8")
     ]
     assert not importing
-    accuracy = {each.parent.name for each in (PACKAGE / "accuracy").glob("*/__init__.py")}
+    accuracy = {path.parent.name for path in (PACKAGE / "accuracy").glob("*/__init__.py")}
     assert accuracy == {"rows", "predictors", "calibration", "measurement"}
 
 

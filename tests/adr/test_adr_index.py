@@ -19,7 +19,7 @@ def entries() -> list[re.Match[str]]:
 
 
 def test_every_record_is_in_the_index_exactly_once() -> None:
-    assert sorted(each["file"] for each in entries()) == [path.name for path in adr_files()]
+    assert sorted(entry["file"] for entry in entries()) == [path.name for path in adr_files()]
 
 
 def test_no_number_is_given_twice() -> None:
@@ -29,7 +29,7 @@ def test_no_number_is_given_twice() -> None:
 
 @pytest.mark.parametrize("path", adr_files(), ids=lambda path: path.name[:4])
 def test_an_entry_says_what_the_record_says(path: Path) -> None:
-    (entry,) = [each for each in entries() if each["file"] == path.name]
+    (entry,) = [entry for entry in entries() if entry["file"] == path.name]
     title = TITLE.search(path.read_text(encoding="utf-8"))
     assert title is not None
     front = front_matter(path)

@@ -28,9 +28,9 @@ def adr_files() -> list[Path]:
 
 
 def front_matter(path: Path) -> dict[str, str]:
-    found = FRONT_MATTER.match(path.read_text())
-    assert found, f"{path.name} has no front matter"
-    return dict(line.split(": ", 1) for line in found[1].splitlines())
+    result = FRONT_MATTER.match(path.read_text())
+    assert result, f"{path.name} has no front matter"
+    return dict(line.split(": ", 1) for line in result[1].splitlines())
 
 
 def live_decisions() -> set[str]:
@@ -60,11 +60,11 @@ def texts() -> dict[Path, str]:
 
 @cache
 def marks() -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for path in texts():
         for decision in adr_marks(tree(path)):
-            found.setdefault(str(decision), set()).add(str(path.relative_to(ROOT)))
-    return found
+            result.setdefault(str(decision), set()).add(str(path.relative_to(ROOT)))
+    return result
 
 
 def test_every_live_decision_has_a_test() -> None:
@@ -74,7 +74,7 @@ def test_every_live_decision_has_a_test() -> None:
 
 def is_of_campaigns(function: ast.FunctionDef) -> bool:
     """Return whether campaigns alone run a test, whatever its parameters."""
-    return any(ast.unparse(each) == "pytest.mark.campaign" for each in function.decorator_list)
+    return any(ast.unparse(item) == "pytest.mark.campaign" for item in function.decorator_list)
 
 
 @pytest.mark.adr("0263-D3")
@@ -83,11 +83,11 @@ def test_every_live_decision_has_a_test_of_every_day() -> None:
     for path in texts():
         module = tree(path)
         campaigns = [
-            each
-            for each in ast.walk(module)
-            if isinstance(each, ast.FunctionDef) and is_of_campaigns(each)
+            node
+            for node in ast.walk(module)
+            if isinstance(node, ast.FunctionDef) and is_of_campaigns(node)
         ]
-        of_campaigns = Counter(mark for each in campaigns for mark in adr_marks(each))
+        of_campaigns = Counter(mark for campaign in campaigns for mark in adr_marks(campaign))
         daily |= (Counter(adr_marks(module)) - of_campaigns).keys()
     assert live_decisions() <= daily
 

@@ -24,25 +24,25 @@ Definition = tuple[Path, ast.AST]
 @cache
 def definitions(path: Path) -> dict[str, Definition]:
     """Return what the names of a file are: its functions, values, and imports from other tests."""
-    found: dict[str, Definition] = {}
+    result: dict[str, Definition] = {}
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests"):
             folder = ROOT.joinpath(*(node.module or "").split("."))
             for alias in node.names:
                 name = alias.asname or alias.name
                 if (module := folder / f"{alias.name}.py").exists():
-                    found[name] = (module, tree(module))
+                    result[name] = (module, tree(module))
                 elif (module := folder.with_suffix(".py")).exists():
-                    found[name] = definitions(module).get(alias.name, (path, node))
+                    result[name] = definitions(module).get(alias.name, (path, node))
     for node in tree(path).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found[node.name] = (path, node)
+            result[node.name] = (path, node)
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
                 if isinstance(target, ast.Name):
-                    found[target.id] = (path, node.value)
-    return found
+                    result[target.id] = (path, node.value)
+    return result
 
 
 def named(path: Path, node: ast.AST) -> Iterator[Definition]:
@@ -52,15 +52,15 @@ def named(path: Path, node: ast.AST) -> Iterator[Definition]:
         if isinstance(of_module, ast.Module) and node.attr in definitions(module):
             yield definitions(module)[node.attr]
     elif isinstance(node, ast.Name) and node.id in definitions(path):
-        found = definitions(path)[node.id]
-        if not isinstance(found[1], ast.Module):
-            yield found
+        definition = definitions(path)[node.id]
+        if not isinstance(definition[1], ast.Module):
+            yield definition
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         text = node.value
         if text.endswith(".py") and "\n" not in text:
-            for each in folders_of(path):
-                if (each / text).is_file():
-                    yield each / text, tree(each / text)
+            for folder in folders_of(path):
+                if (folder / text).is_file():
+                    yield folder / text, tree(folder / text)
         elif ASSERTS.search(text):
             yield path, ast.Assert(ast.Constant(True))
 
@@ -74,12 +74,12 @@ def folders_of(path: Path) -> list[Path]:
 
 def cases_of(program: ast.Module, test: ast.AST) -> list[ast.stmt]:
     """Return what a program runs for a test: if globals() chooses it, the cases that are named."""
-    if not any(isinstance(each, ast.Name) and each.id == "globals" for each in ast.walk(program)):
+    if not any(isinstance(node, ast.Name) and node.id == "globals" for node in ast.walk(program)):
         return program.body
-    functions = {each.name: each for each in program.body if isinstance(each, ast.FunctionDef)}
-    words = {each.value for each in ast.walk(test) if isinstance(each, ast.Constant)}
+    functions = {item.name: item for item in program.body if isinstance(item, ast.FunctionDef)}
+    words = {node.value for node in ast.walk(test) if isinstance(node, ast.Constant)}
     cases = [function for name, function in functions.items() if name in words]
-    own = [each for each in program.body if not isinstance(each, ast.FunctionDef)]
+    own = [item for item in program.body if not isinstance(item, ast.FunctionDef)]
     return [*cases, *own]
 
 
@@ -96,10 +96,10 @@ def claims(path: Path, node: ast.AST, seen: set[int], test: ast.AST) -> bool:
         return False
     seen.add(id(node))
     if isinstance(node, ast.Module):
-        return any(claims(path, each, seen, test) for each in cases_of(node, test))
+        return any(claims(path, item, seen, test) for item in cases_of(node, test))
     within = list(ast.walk(node))
     return any(map(asserts, within)) or any(
-        claims(*found, seen, test) for each in within for found in named(path, each)
+        claims(*result, seen, test) for item in within for result in named(path, item)
     )
 
 
@@ -116,8 +116,8 @@ def silent(paths: list[Path]) -> list[str]:
 
 
 def test_every_test_asserts_something() -> None:
-    found = silent([*TESTS.rglob("test_*.py"), *(ROOT / "benches").rglob("test_*.py")])
-    assert not found, f"these show only that nothing raises: {found}"
+    result = silent([*TESTS.rglob("test_*.py"), *(ROOT / "benches").rglob("test_*.py")])
+    assert not result, f"these show only that nothing raises: {result}"
 
 
 def test_one_that_only_calls_is_found_and_one_whose_helper_asserts_is_not(tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ WORDS = {
 @cache
 def classes() -> dict[str, list[str]]:
     """Return where classes are, by name; those inside of functions and classes too."""
-    found: dict[str, list[str]] = defaultdict(list)
+    texts: dict[str, list[str]] = defaultdict(list)
     for path in sorted((ROOT / "src" / "kernbench").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
-                found[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
-    return found
+                texts[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    return texts
 
 
 def test_no_class_has_the_name_of_another() -> None:
@@ -33,5 +33,5 @@ def test_no_class_has_the_name_of_another() -> None:
 
 
 def test_words_that_are_listed_are_names_of_several_classes() -> None:
-    found = classes()
-    assert {name for name in WORDS if len(found[name]) > 1} == set(WORDS)
+    result = classes()
+    assert {name for name in WORDS if len(result[name]) > 1} == set(WORDS)

@@ -48,29 +48,31 @@ def test_the_time_of_each_rank_adds_up_to_that_of_the_run_and_its_parts_to_the_r
 ) -> None:
     torch = spawned(uneven, machine)
     report: Any = torch.report()
-    found = of(torch)
-    for each in report["per_rank"]:
-        mine = [spent for spent in found if spent.rank == each["rank"]]
+    result = of(torch)
+    for item in report["per_rank"]:
+        mine = [spent for spent in result if spent.rank == item["rank"]]
         assert all(spent.time_ps > 0 for spent in mine)
 
         def total(resources: set[str], of: list[Spent] = mine) -> int:
             return sum(spent.time_ps for spent in of if spent.resource in resources)
 
         assert sum(spent.time_ps for spent in mine) == torch.op_log.end_ps
-        assert total({ENDED}) == torch.op_log.end_ps - round(1000 * each["time_ns"])
-        assert total(COMM) == round(1000 * each["comm_exposed_ns"])
-        assert total(HOST) == round(1000 * each["idle_ns"])
+        assert total({ENDED}) == torch.op_log.end_ps - round(1000 * item["time_ns"])
+        assert total(COMM) == round(1000 * item["comm_exposed_ns"])
+        assert total(HOST) == round(1000 * item["idle_ns"])
 
 
 @pytest.mark.adr("0153-D1")
 def test_who_comes_first_to_a_collective_waits_for_the_last_at_the_line_of_its_call() -> None:
     torch = spawned(uneven)
-    late = [each for each in of(torch) if each.resource == RANKS]
-    assert [(each.rank, each.detail, each.name) for each in late] == [(0, "rank 1", "all_reduce")]
+    late = [item for item in of(torch) if item.resource == RANKS]
+    assert [(item.rank, item.detail, item.name) for item in late] == [(0, "rank 1", "all_reduce")]
     file, line = late[0].site
     assert file == __file__
     assert "all_reduce" in Path(file).read_text().splitlines()[line - 1]
-    (reduced,) = (each for each in torch.op_log.instances if each.template.kind == "collective")
+    (reduced,) = (
+        instance for instance in torch.op_log.instances if instance.template.kind == "collective"
+    )
     assert late[0].time_ps <= reduced.starts_ps[1] - reduced.starts_ps[0]
 
 
@@ -80,8 +82,8 @@ def test_a_kernels_time_is_its_longest_limits_and_latency() -> None:
         x = torch.zeros(8192, 8192, dtype="f16")
         ops.gelu(x)
         x @ x
-    spent = {(each.name, each.resource): each.time_ps for each in of(torch)}
-    templates = {each.template.name: each.template for each in torch.op_log.instances}
+    spent = {(item.name, item.resource): item.time_ps for item in of(torch)}
+    templates = {instance.template.name: instance.template for instance in torch.op_log.instances}
     for name, limit in (("gelu", "HBM"), ("matmul", "GEMM")):
         own = {resource: ps for (kernel, resource), ps in spent.items() if kernel == name}
         own.pop("host launch", None)

@@ -39,9 +39,9 @@ def test_a_group_counts_where_its_ranks_are() -> None:
 def test_neighbours_share_a_cell_where_there_are_many() -> None:
     builder = LogBuilder()
     builder.collective(ring(200), range(200), [0] * 200)
-    found = communication(builder.log, 200)
-    assert (found["ranks_per_cell"], len(found["bytes"])) == (4, 50)
-    assert np.array(found["bytes"]).sum() == found["total_bytes"] == 200 * 199 * 512
+    result = communication(builder.log, 200)
+    assert (result["ranks_per_cell"], len(result["bytes"])) == (4, 50)
+    assert np.array(result["bytes"]).sum() == result["total_bytes"] == 200 * 199 * 512
 
 
 def test_as_many_cells_are_printed_as_the_console_has_room_for() -> None:
@@ -66,8 +66,8 @@ def test_hops_over_several_links_count_once(tmp_path: Path) -> None:
             torch.distributed.recv(x, 0)
 
     run = simulated(tmp_path / "run", work, ranks=4)
-    found = communication(run.log, 4)
-    assert found["bytes"][0][2] == found["total_bytes"] == 4096
+    result = communication(run.log, 4)
+    assert result["bytes"][0][2] == result["total_bytes"] == 4096
 
 
 def test_ranks_that_do_not_talk_send_nothing() -> None:

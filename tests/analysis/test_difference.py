@@ -28,12 +28,12 @@ def kept(folder: Path, name: str, *work: tuple[str, int], machine: str = "ahbm:1
     return load_run(path)
 
 
-def causes(found: Difference, name: str) -> str:
+def causes(difference: Difference, name: str) -> str:
     """Return what is said about a kernel on the device."""
     listed = [
-        each["causes"]
-        for each in found["contributions"]
-        if each["name"] == name and not each["resource"].startswith("host")
+        item["causes"]
+        for item in difference["contributions"]
+        if item["name"] == name and not item["resource"].startswith("host")
     ]
     return "; ".join(listed[0])
 
@@ -51,20 +51,20 @@ def test_contributions_add_up_to_the_difference_of_the_runs(
     tmp_path: Path, first: list[tuple[str, int]], second: list[tuple[str, int]]
 ) -> None:
     before, after = kept(tmp_path, "a", *first), kept(tmp_path, "b", *second)
-    found = difference(before, after)
-    assert sum(each["difference_ns"] for each in found["contributions"]) == pytest.approx(
-        found["difference_ns"], abs=1e-3
+    result = difference(before, after)
+    assert sum(item["difference_ns"] for item in result["contributions"]) == pytest.approx(
+        result["difference_ns"], abs=1e-3
     )
-    assert found["after_ns"] - found["before_ns"] == found["difference_ns"]
+    assert result["after_ns"] - result["before_ns"] == result["difference_ns"]
     back = difference(after, before)
-    assert back["difference_ns"] == -found["difference_ns"]
+    assert back["difference_ns"] == -result["difference_ns"]
 
 
 def test_a_run_does_not_differ_from_itself(tmp_path: Path) -> None:
     run = kept(tmp_path, "a", ("matmul", 64))
-    found = difference(run, run)
-    assert slower_by(found) == 0
-    assert not any(each["difference_ns"] or each["causes"] for each in found["contributions"])
+    result = difference(run, run)
+    assert slower_by(result) == 0
+    assert not any(item["difference_ns"] or item["causes"] for item in result["contributions"])
 
 
 def test_what_caused_a_difference_is_named(tmp_path: Path) -> None:

@@ -25,42 +25,44 @@ def example() -> RuntimeContext:
 
 def test_lines_add_up_to_the_kernel_in_time_bytes_and_operations() -> None:
     torch = example()
-    found = kernel_lines(torch.op_log, "matmul")
-    instances = [each for each in torch.op_log.instances if each.template.name == "matmul"]
-    time_ps = sum(each.ends_ps[0] - each.starts_ps[0] for each in instances)
-    assert (found["launches"], found["time_ns"]) == (3, time_ps / 1000)
-    lines = found["lines"]
-    assert sum(each["time_ns"] for each in lines) == pytest.approx(found["time_ns"])
-    assert sum(each["flops"] for each in lines) == 3 * 2 * 512**3
+    result = kernel_lines(torch.op_log, "matmul")
+    instances = [
+        instance for instance in torch.op_log.instances if instance.template.name == "matmul"
+    ]
+    time_ps = sum(instance.ends_ps[0] - instance.starts_ps[0] for instance in instances)
+    assert (result["launches"], result["time_ns"]) == (3, time_ps / 1000)
+    lines = result["lines"]
+    assert sum(line["time_ns"] for line in lines) == pytest.approx(result["time_ns"])
+    assert sum(line["flops"] for line in lines) == 3 * 2 * 512**3
     table = torch.op_log.to_arrow().to_pylist()
     moved = sum(row["bytes"] for row in table if row["name"] == "matmul")
-    assert sum(each["bytes"] for each in lines) == moved
+    assert sum(line["bytes"] for line in lines) == moved
 
 
 def test_the_dot_does_the_operations_and_loads_and_stores_move_the_bytes() -> None:
-    found = kernel_lines(example().op_log, "matmul")
-    for each in found["lines"]:
-        text = Path(each["file"]).read_text().splitlines()[each["line"] - 1]
-        assert (each["flops"] > 0) == ("tl.dot" in text)
-        if each["bytes"]:
+    lines = kernel_lines(example().op_log, "matmul")
+    for item in lines["lines"]:
+        text = Path(item["file"]).read_text().splitlines()[item["line"] - 1]
+        assert (item["flops"] > 0) == ("tl.dot" in text)
+        if item["bytes"]:
             assert "tl.load" in text or "tl.store" in text
-            assert each["engine"] in ("dma_in", "dma_out", "math")
+            assert item["engine"] in ("dma_in", "dma_out", "math")
 
 
 def test_printed_lines_stand_beside_their_source() -> None:
     torch = example()
-    found = kernel_lines(torch.op_log, "matmul")
+    lines = kernel_lines(torch.op_log, "matmul")
     out = io.StringIO()
-    files = [each["file"] for each in found["lines"]]
-    print_lines(found, source_texts(files), Console(file=out, width=160))
+    files = [item["file"] for item in lines["lines"]]
+    print_lines(lines, source_texts(files), Console(file=out, width=160))
     (dot,) = (line for line in out.getvalue().splitlines() if "tl.dot(" in line)
-    number = next(each["line"] for each in found["lines"] if each["flops"])
+    number = next(item["line"] for item in lines["lines"] if item["flops"])
     assert dot.split()[0] == str(number)
     assert "gemm" in dot
     assert "def gemm(" in out.getvalue()
     # Without the sources, the numbers are still there.
     out = io.StringIO()
-    print_lines(found, {}, Console(file=out, width=160))
+    print_lines(lines, {}, Console(file=out, width=160))
     assert any(line.split()[:1] == [str(number)] for line in out.getvalue().splitlines())
 
 
@@ -73,13 +75,13 @@ def test_kernels_are_known_by_name_the_longest_first() -> None:
 
 @pytest.mark.parametrize("width", [30, 50, 80, 120])
 def test_numbers_of_lines_are_whole_at_any_width(width: int) -> None:
-    found = kernel_lines(example().op_log, "matmul")
+    lines = kernel_lines(example().op_log, "matmul")
     out = io.StringIO()
-    files = [each["file"] for each in found["lines"]]
-    print_lines(found, source_texts(files), Console(file=out, width=width))
+    files = [item["file"] for item in lines["lines"]]
+    print_lines(lines, source_texts(files), Console(file=out, width=width))
     rows = out.getvalue().splitlines()
-    for each in found["lines"]:
-        (row,) = (row for row in rows if row.split()[:1] == [str(each["line"])])
-        assert format_ns(each["time_ns"]) in row
-        assert each["engine"] in row
+    for item in lines["lines"]:
+        (row,) = (row for row in rows if row.split()[:1] == [str(item["line"])])
+        assert format_ns(item["time_ns"]) in row
+        assert item["engine"] in row
         assert len(row) <= max(width, LEAST_COLUMNS)

@@ -41,30 +41,30 @@ def example() -> tuple[RuntimeContext, list[int]]:
 @pytest.mark.adr("0157-D1")
 def test_the_peak_is_the_allocators_and_its_parts_add_up() -> None:
     torch, peaks = example()
-    found = memory_use(torch.op_log)
-    assert [each["peak_bytes"] for each in found["ranks"]] == peaks
+    use = memory_use(torch.op_log)
+    assert [item["peak_bytes"] for item in use["ranks"]] == peaks
     for rank in range(RANKS):
         peak: Any = memory_use(torch.op_log, rank)["peak"]
         assert (peak["rank"], peak["bytes"]) == (rank, peaks[rank])
         for parts in ("phases", "modules", "lines"):
-            assert sum(each["bytes"] for each in peak[parts]) == peaks[rank]
-        assert {each["file"].rpartition("/")[2] for each in peak["tensors"]} == {"test_memory.py"}
+            assert sum(item["bytes"] for item in peak[parts]) == peaks[rank]
+        assert {item["file"].rpartition("/")[2] for item in peak["tensors"]} == {"test_memory.py"}
 
 
 def test_layers_say_what_their_tensors_are_for() -> None:
     torch, _ = example()
-    phases = {each["name"]: each["bytes"] for each in memory_use(torch.op_log)["peak"]["phases"]}
+    phases = {item["name"]: item["bytes"] for item in memory_use(torch.op_log)["peak"]["phases"]}
     shards = 2 * 2 * WIDTH * 4 * WIDTH // RANKS
     assert phases["weights"] == shards
     assert phases["gradients"] == shards
     assert torch.op_log.allocations is not None
     kept = [
-        each.asked_bytes
-        for each in torch.op_log.allocations.entries
-        if each.rank == 0 and each.phase is Phase.ACTIVATIONS
+        entry.asked_bytes
+        for entry in torch.op_log.allocations.entries
+        if entry.rank == 0 and entry.phase is Phase.ACTIVATIONS
     ]
     assert sum(kept) == 2 * TOKENS * (WIDTH + 4 * WIDTH // RANKS)
-    modules = {str(each.module) for each in torch.op_log.allocations.entries}
+    modules = {str(entry.module) for entry in torch.op_log.allocations.entries}
     assert modules == {"", "ColumnParallelLinear", "RowParallelLinear"}
 
 
@@ -73,21 +73,21 @@ def test_a_cache_says_that_it_is_one() -> None:
         keys, values = (torch.zeros(1, 2, 16, 32, dtype="f16") for _ in range(2))
         heads = tp.Heads(num_heads=2, num_key_heads=2, size=32)
         tp.CachedAttention(keys, values, heads, 1)
-        found = memory_use(torch.op_log)["peak"]["phases"]
-    assert found == [{"name": "KV cache", "bytes": 2 * keys.nbytes, "tensors": 2}]
+        result = memory_use(torch.op_log)["peak"]["phases"]
+    assert result == [{"name": "KV cache", "bytes": 2 * keys.nbytes, "tensors": 2}]
 
 
 def test_marks_rise_to_the_peak_and_the_curve_has_it() -> None:
     torch, peaks = example()
-    for each in memory_use(torch.op_log)["ranks"]:
-        marks = [size for _, size in each["high_water"]]
+    for item in memory_use(torch.op_log)["ranks"]:
+        marks = [size for _, size in item["high_water"]]
         assert marks == sorted(set(marks))
-        assert each["high_water"][-1] == (each["peak_ns"], each["peak_bytes"])
-        assert max(size for _, size in each["in_use"]) == each["peak_bytes"]
-        assert [end for end, _ in each["in_use"]][-1] == torch.op_log.end_ps / 1000
-        times_ps, sizes = memory_curve(torch.op_log, each["rank"], each["device"])
+        assert item["high_water"][-1] == (item["peak_ns"], item["peak_bytes"])
+        assert max(size for _, size in item["in_use"]) == item["peak_bytes"]
+        assert [end for end, _ in item["in_use"]][-1] == torch.op_log.end_ps / 1000
+        times_ps, sizes = memory_curve(torch.op_log, item["rank"], item["device"])
         assert (np.diff(times_ps) >= 0).all()
-        assert sizes.max() == peaks[each["rank"]]
+        assert sizes.max() == peaks[item["rank"]]
         assert sizes[-1] == 0  # all is freed in the end
 
 

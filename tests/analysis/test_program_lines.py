@@ -45,7 +45,7 @@ def work(rank: int, torch: Any) -> None:
 
 def line_with(text: str) -> int:
     lines = Path(__file__).read_text().splitlines()
-    return next(n for n, each in enumerate(lines, 1) if each.endswith(f"# {text}"))
+    return next(n for n, line in enumerate(lines, 1) if line.endswith(f"# {text}"))
 
 
 def made(**options: Any) -> RuntimeContext:
@@ -61,28 +61,32 @@ def example() -> RuntimeContext:
 
 
 def by_line(torch: RuntimeContext) -> dict[int, Any]:
-    found = program_lines(torch.op_log, RANKS)["lines"]
-    assert {each["file"] for each in found} <= {__file__, ""}
-    return {each["line"]: each for each in found}
+    program_line = program_lines(torch.op_log, RANKS)["lines"]
+    assert {item["file"] for item in program_line} <= {__file__, ""}
+    return {item["line"]: item for item in program_line}
 
 
 @pytest.mark.adr("0172-D1")
 def test_what_lines_caused_adds_up_to_the_run() -> None:
     log = example().op_log
-    found = program_lines(log, RANKS)
-    whole = found["all"]
+    lines = program_lines(log, RANKS)
+    whole = lines["all"]
     for name, value in whole.items():
-        assert sum(each[name] for each in found["lines"]) == pytest.approx(value)  # type: ignore[literal-required]
-    assert whole["critical_path_ns"] == found["time_ns"] == log.end_ps / 1000
-    times_ps = [end - start for each in log.instances
-                for start, end in zip(each.starts_ps, each.ends_ps, strict=True)]  # fmt: skip
+        caused = [line[name] for line in lines["lines"]]  # type: ignore[literal-required]
+        assert sum(caused) == pytest.approx(value)
+    assert whole["critical_path_ns"] == lines["time_ns"] == log.end_ps / 1000
+    times_ps = [
+        end - start
+        for instance in log.instances
+        for start, end in zip(instance.starts_ps, instance.ends_ps, strict=True)
+    ]
     assert (whole["launches"], whole["device_ns"]) == (len(times_ps), sum(times_ps) / 1000)
     for name, is_wait in (("host_ns", False), ("wait_ns", True)):
-        spans = [each for each in log.host_spans if (each.kind == "wait") is is_wait]
-        assert whole[name] == sum(each.end_ps - each.start_ps for each in spans) / 1000  # type: ignore[literal-required]
+        spans = [host_span for host_span in log.host_spans if (host_span.kind == "wait") is is_wait]
+        assert whole[name] == sum(span.end_ps - span.start_ps for span in spans) / 1000  # type: ignore[literal-required]
     assert whole["communicated_bytes"] == RANKS * BYTES
     assert log.allocations is not None
-    assert whole["allocated_bytes"] == sum(each.size_bytes for each in log.allocations.entries)
+    assert whole["allocated_bytes"] == sum(entry.size_bytes for entry in log.allocations.entries)
 
 
 @pytest.mark.adr("0172-D1")
@@ -90,15 +94,17 @@ def test_commands_are_of_the_line_that_launched_them_on_any_stream() -> None:
     lines = by_line(example())
     launched = {name: lines[line_with(name)] for name in (
         "filled", "products", "in a function", "reduced", "waited for")}  # fmt: skip
-    counts = {name: each["launches"] // RANKS for name, each in launched.items()}
+    counts = {name: value["launches"] // RANKS for name, value in launched.items()}
     assert counts == {
         "filled": 1, "products": TIMES, "in a function": 1, "reduced": 1, "waited for": 0,
     }  # fmt: skip
     assert launched["reduced"]["communicated_bytes"] == RANKS * BYTES
     assert launched["products"]["allocated_bytes"] == RANKS * TIMES * BYTES
     assert launched["waited for"]["wait_ns"] > 0
-    kernels = [each for each in example().op_log.instances if each.template.name == "matmul"]
-    device_ps = sum(each.ends_ps[0] - each.starts_ps[0] for each in kernels)
+    kernels = [
+        instance for instance in example().op_log.instances if instance.template.name == "matmul"
+    ]
+    device_ps = sum(kernel.ends_ps[0] - kernel.starts_ps[0] for kernel in kernels)
     assert launched["products"]["device_ns"] == device_ps / 1000
     host_ns = float(example().machine.sip.host_launch_us) * 1000
     assert launched["products"]["host_ns"] == RANKS * TIMES * host_ns
@@ -132,19 +138,19 @@ def test_a_saved_run_has_the_lines_and_their_source(tmp_path: Path) -> None:
         said = wide.invoke(app, ["why", str(tmp_path / "run"), *arguments])
         assert said.exit_code == 0, said.output
         assert "x = x @ x  # products" in said.output
-    (row,) = (each for each in said.output.splitlines() if "# products" in each)
+    (row,) = (line for line in said.output.splitlines() if "# products" in line)
     assert row.split()[0] == str(line_with("products"))
     assert '"critical_path_device_ns"' in (tmp_path / "json").read_text()
 
 
 @pytest.mark.parametrize("width", [30, 80, 160])
 def test_tables_of_lines_have_any_width(width: int) -> None:
-    found = program_lines(example().op_log, RANKS)
+    lines = program_lines(example().op_log, RANKS)
     out = io.StringIO()
-    print_program_lines(found, source_texts([__file__]), Console(file=out, width=width))
+    print_program_lines(lines, source_texts([__file__]), Console(file=out, width=width))
     line = by_line(example())[line_with("products")]
-    (row,) = (each for each in out.getvalue().splitlines()
-              if each.split()[:1] == [str(line["line"])])  # fmt: skip
+    (row,) = (item for item in out.getvalue().splitlines()
+              if item.split()[:1] == [str(line["line"])])  # fmt: skip
     for name in ("critical_path_ns", "device_ns"):
         assert format_ns(line[name]) in row
     assert ("192.00 KiB" in row) == (width == 160)
@@ -185,9 +191,9 @@ def test_one_text_in_two_folders_is_shown_where_it_was_launched(tmp_path: Path) 
     for name in modules:
         file = str(tmp_path / name / "kernels.py")
         for log in (torch.op_log, run.log):
-            assert {each["file"] for each in kernel_lines(log, name)["lines"]} == {file}
-            launches = [each["launches"] for each in program_lines(log, 1)["lines"]
-                        if each["file"] == file]  # fmt: skip
+            assert {item["file"] for item in kernel_lines(log, name)["lines"]} == {file}
+            launches = [item["launches"] for item in program_lines(log, 1)["lines"]
+                        if item["file"] == file]  # fmt: skip
             assert sum(launches) == 3  # two fills and the kernel
         assert run.sources[file] == KERNELS
 
@@ -197,21 +203,21 @@ def test_segments_of_the_critical_path_and_the_time_of_hosts_and_copies_have_lin
     torch = example()
     why = explain(torch.op_log, torch.machine, RANKS)
     on_path: dict[int, float] = {}
-    for each in why["critical_path"]:
-        on_path[each["line"]] = on_path.get(each["line"], 0) + each["end_ns"] - each["start_ns"]
+    for item in why["critical_path"]:
+        on_path[item["line"]] = on_path.get(item["line"], 0) + item["end_ns"] - item["start_ns"]
     known = by_line(torch)
     assert {line for line, ns in on_path.items() if ns} == {
-        line for line, each in known.items() if each["critical_path_ns"]
+        line for line, value in known.items() if value["critical_path_ns"]
     }
     for line, time_ns in on_path.items():
         assert time_ns == pytest.approx(known[line]["critical_path_ns"])
     products = line_with("products")
-    assert {each["line"] for each in why["spent"] if each["name"] == "matmul"
-            and each["resource"] == "host launch"} == {products}  # fmt: skip
+    assert {entry["line"] for entry in why["spent"] if entry["name"] == "matmul"
+            and entry["resource"] == "host launch"} == {products}  # fmt: skip
     unknown = explain(made(record_lines=False).op_log, torch.machine, RANKS)
-    assert {each["line"] for each in unknown["critical_path"] if each["kind"] != "collective"} == {
-        0
-    }
+    assert {
+        entry["line"] for entry in unknown["critical_path"] if entry["kind"] != "collective"
+    } == {0}
 
 
 def interleaved(rank: int, torch: Any) -> None:

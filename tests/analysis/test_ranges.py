@@ -60,31 +60,31 @@ def example(name: str = "step {}") -> RuntimeContext:
 
 
 def spent(torch: RuntimeContext, within: Window | None = None) -> Counter[Any]:
-    found: Counter[Any] = Counter()
-    for each in attribution(torch.op_log, torch.machine, RANKS, within):
-        found[each.rank, each.resource, each.name, each.site, each.detail] += each.time_ps
-    return found
+    counts: Counter[Any] = Counter()
+    for item in attribution(torch.op_log, torch.machine, RANKS, within):
+        counts[item.rank, item.resource, item.name, item.site, item.detail] += item.time_ps
+    return counts
 
 
 def path(log: OpLog, within: Window | None = None) -> Counter[Any]:
-    found: Counter[Any] = Counter()
-    for each in critical_path(log, within):
-        found[each.rank, each.kind, each.name, each.launch] += each.duration_ps
-    return found
+    counts: Counter[Any] = Counter()
+    for item in critical_path(log, within):
+        counts[item.rank, item.kind, item.name, item.launch] += item.duration_ps
+    return counts
 
 
 def lines(log: OpLog, within: Window | None = None) -> Counter[Any]:
-    found: Counter[Any] = Counter()
-    for each in program_lines(log, RANKS, within)["lines"]:
-        for what, value in each.items():
+    counts: Counter[Any] = Counter()
+    for item in program_lines(log, RANKS, within)["lines"]:
+        for what, value in item.items():
             if what not in ("file", "line"):
-                found[each["file"], each["line"], what] += round(1000 * value)  # type: ignore[operator]
-    return found
+                counts[item["file"], item["line"], what] += round(1000 * value)  # type: ignore[operator]
+    return counts
 
 
 def cut(times: list[list[int]], end_ps: int) -> list[Window]:
     """Return windows that make up a run, from where each rank's time is cut."""
-    edges = [[0, *sorted(each), end_ps] for each in times]
+    edges = [[0, *sorted(time), end_ps] for time in times]
     return [
         Window({rank: [(edges[rank][k], edges[rank][k + 1])] for rank in range(RANKS)})
         for k in range(len(edges[0]) - 1)
@@ -97,7 +97,7 @@ def cut(times: list[list[int]], end_ps: int) -> list[Window]:
 def test_parts_of_a_run_add_up_to_it_to_the_picosecond(cuts: list[float]) -> None:
     torch = example()
     log = torch.op_log
-    times = [round(each * log.end_ps) for each in cuts]
+    times = [round(item * log.end_ps) for item in cuts]
     windows = cut([times[:3], times[3:]], log.end_ps)
     for of in (lambda w=None: spent(torch, w), lambda w=None: path(log, w)):
         whole: Counter[Any] = of()
@@ -114,19 +114,19 @@ def test_parts_of_a_run_add_up_to_it_to_the_picosecond(cuts: list[float]) -> Non
 def test_steps_and_the_rest_add_up_for_lines_and_energy() -> None:
     torch = example()
     log = torch.op_log
-    found = find_steps(log)
-    assert found is not None
-    windows = [found.startup, *(each.window for each in found.steps)]
+    steps = find_steps(log)
+    assert steps is not None
+    windows = [steps.startup, *(step.window for step in steps.steps)]
     windows.append(joined(windows).outside(log.end_ps))
     parts: Counter[Any] = Counter()
     for window in windows:
         parts.update(lines(log, window))
     assert {k: v for k, v in parts.items() if v} == {k: v for k, v in lines(log).items() if v}
     whole: Any = energy_of(log, torch.machine, RANKS)
-    each: Any = [energy_of(log, torch.machine, RANKS, within=window) for window in windows]
+    value: Any = [energy_of(log, torch.machine, RANKS, within=window) for window in windows]
     for name, joules in whole["parts_j"].items():
-        assert sum(e["parts_j"].get(name, 0) for e in each) == pytest.approx(joules, rel=1e-9)
-    assert max(max(r["peak_w"] for r in e["per_rank"]) for e in each) == max(
+        assert sum(e["parts_j"].get(name, 0) for e in value) == pytest.approx(joules, rel=1e-9)
+    assert max(max(r["peak_w"] for r in e["per_rank"]) for e in value) == max(
         rank["peak_w"] for rank in whole["per_rank"]
     )
     peaks = [memory_use(log, within=window)["peak"]["bytes"] for window in windows[:-1]]
@@ -136,19 +136,19 @@ def test_steps_and_the_rest_add_up_for_lines_and_energy() -> None:
 @pytest.mark.adr("0260-D2")
 def test_a_step_ends_when_the_device_has_done_what_was_launched_in_it() -> None:
     log = example().op_log
-    found = find_steps(log)
-    assert found is not None
-    assert [each.name for each in found.steps] == [f"step {k}" for k in range(STEPS)]
+    steps = find_steps(log)
+    assert steps is not None
+    assert [step.name for step in steps.steps] == [f"step {k}" for k in range(STEPS)]
     times = DeviceTimes(log)
     for rank in range(RANKS):
-        own = sorted(x for each in found.steps for x in each.window.intervals(rank))
+        own = sorted(x for step in steps.steps for x in step.window.intervals(rank))
         assert all(a[1] <= b[0] for a, b in pairwise(own))
-        ends = [each.end_ps for each in log.host_ranges if each.rank == rank]
+        ends = [host_range.end_ps for host_range in log.host_ranges if host_range.rank == rank]
         # Nothing that runs between the end of a step and what its device has done is of the next.
         assert [end for _, end in own] == [times.done_ps(rank, end) for end in ends]
         assert any(end > host for (_, end), host in zip(own, ends, strict=True))
-    lengths = sorted(each.window.mean_ps for each in found.steps[1:])
-    assert found.steps[found.steady].window.mean_ps == lengths[(len(lengths) - 1) // 2]
+    lengths = sorted(step.window.mean_ps for step in steps.steps[1:])
+    assert steps.steps[steps.steady].window.mean_ps == lengths[(len(lengths) - 1) // 2]
 
 
 @pytest.mark.adr("0260-D3")
@@ -165,20 +165,20 @@ def test_steps_are_found_by_what_a_program_names(
     name: str, found_by: str | None, names: str
 ) -> None:
     log = example(name).op_log
-    found = find_steps(log)
-    assert (None if found is None else found.found_by) == found_by
-    if found is not None:
-        assert (found.steps[0].name, len(found.steps)) == (names, STEPS)
+    steps = find_steps(log)
+    assert (None if steps is None else steps.found_by) == found_by
+    if steps is not None:
+        assert (steps.steps[0].name, len(steps.steps)) == (names, STEPS)
     assert part_of(log, range_names(log)[0]).window is not None
 
 
 @pytest.mark.adr("0260-D3")
 def test_a_part_is_named_or_counted_and_a_step_may_begin_at_a_line() -> None:
     log = example().op_log
-    found = find_steps(log)
-    assert found is not None
+    steps = find_steps(log)
+    assert steps is not None
     steady = part_of(log)
-    assert steady.name == found.steps[found.steady].name
+    assert steady.name == steps.steps[steps.steady].name
     assert part_of(log, is_steady=False).window is part_of(log, "all").window is None
     parts: dict[str, Callable[[], Any]] = {
         "step 1": lambda: part_of(log, "step 1"),

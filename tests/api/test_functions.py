@@ -61,7 +61,7 @@ def result(tmp_path: Path) -> RunResult:
 
 
 @pytest.mark.adr("0270-D1")
-@pytest.mark.parametrize(("function", "returned"), FUNCTIONS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize(("function", "returned"), FUNCTIONS, ids=lambda item: item.__name__)
 def test_a_command_is_a_documented_function_with_a_typed_result(
     function: Callable[..., Any], returned: type
 ) -> None:
@@ -96,16 +96,16 @@ def test_a_result_prints_what_the_command_prints_and_is_a_table(result: RunResul
     assert str(result).splitlines()[0] in result._repr_html_()
     table = result.to_pandas()
     assert isinstance(table, pandas.DataFrame)
-    assert table["time_ns"].sum() == sum(each["time_ns"] for each in result.report["kernels"])
+    assert table["time_ns"].sum() == sum(item["time_ns"] for item in result.report["kernels"])
 
 
 @pytest.mark.adr("0270-D2")
 def test_why_is_what_explains_the_log(result: RunResult) -> None:
     assert kernbench.load_run(result.path).report == result.report
     for asked in (result, result.path):
-        found = kernbench.why(asked)
-        assert found.report == explain(result.log, result.machine, 1)
-        assert found.to_pandas()["time_ns"].sum() == pytest.approx(result.time_ns)
+        why = kernbench.why(asked)
+        assert why.report == explain(result.log, result.machine, 1)
+        assert why.to_pandas()["time_ns"].sum() == pytest.approx(result.time_ns)
     with pytest.raises(kernbench.errors.UnknownNameError, match="no range or step"):
         kernbench.why(result, range="step 7")
 

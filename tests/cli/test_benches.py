@@ -49,7 +49,7 @@ def test_ccl_allreduce_prints_a_line_per_case_and_busbw_stays_below_the_link(
 ) -> None:
     cases = ["-p", "world_sizes=2,3", "-p", "sizes_kib=4,256", "-p", "algorithms=ring,tree"]
     report, printed = report_of(capsys, "ccl_allreduce", *cases)
-    assert {(each["op"], each["algorithm"], each["count"]) for each in report["collectives"]} == {
+    assert {(item["op"], item["algorithm"], item["count"]) for item in report["collectives"]} == {
         ("all_reduce", "ring", 4),
         ("all_reduce", "tree", 4),
     }
@@ -65,7 +65,7 @@ def test_tp_mlp_is_right_on_any_number_of_ranks(
 ) -> None:
     sizes = ["-p", "hidden=64", "-p", "ffn=128", "-p", "tokens=8", "-p", "iterations=2"]
     report, _ = report_of(capsys, "tp_mlp", *sizes, "--ranks", str(ranks))
-    launches = {each["name"]: each["launches"] for each in report["kernels"]}
+    launches = {item["name"]: item["launches"] for item in report["kernels"]}
     assert launches["matmul"] == 2 * 2 * ranks
     if ranks > 1:
         (collective,) = report["collectives"]
@@ -86,7 +86,7 @@ def test_oneshot_allreduce_is_right_and_compares_with_the_ring(
         times = dict(zip(header, map(float, line[:4]), strict=True))
         assert line[4] == min(header[1:], key=times.__getitem__)
     assert len(lines) == 2
-    assert {each["name"]: each["launches"] for each in report["kernels"]} == {
+    assert {item["name"]: item["launches"] for item in report["kernels"]} == {
         "one_shot": 2 * ranks,
         "two_shot": 2 * ranks,
     }

@@ -22,14 +22,14 @@ def kernbench_run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[
 @pytest.mark.adr("0020-D1")
 def test_a_race_that_nobody_reads_is_found_with_check_only(tmp_path: Path) -> None:
     assert kernbench_run(tmp_path, "--no-check").returncode == 0
-    found = kernbench_run(tmp_path, "--check")
-    assert found.returncode == 1
-    assert "DataRaceError" in found.stderr
-    assert "bench.py:11" in found.stderr
-    assert "bench.py:10" in found.stderr
-    assert "rank 0" in found.stderr
-    assert "Traceback" not in found.stderr
-    assert "src/kernbench" not in found.stderr
+    result = kernbench_run(tmp_path, "--check")
+    assert result.returncode == 1
+    assert "DataRaceError" in result.stderr
+    assert "bench.py:11" in result.stderr
+    assert "bench.py:10" in result.stderr
+    assert "rank 0" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "src/kernbench" not in result.stderr
     assert kernbench_run(tmp_path, "--check", "-p", "programs=1").returncode == 0
 
 

@@ -147,8 +147,8 @@ def test_a_kernel_that_goes_where_data_says_is_shown_as_far_as_it_is_known(show:
 @pytest.mark.adr("0052-D3")
 def test_ttir_of_a_production_cache_is_shown_as_far_as_text_goes(show: Run, tmp_path: Path) -> None:
     show("bench.py:accumulate")
-    [found] = (tmp_path / "triton").rglob("accumulate.ttir")
-    status, out, _ = show(str(found), "--num-stages", "4")
+    [result] = (tmp_path / "triton").rglob("accumulate.ttir")
+    status, out, _ = show(str(result), "--num-stages", "4")
     assert status == 0
     assert out.startswith("kernel accumulate, num_stages 4")
     assert "!tt.ptr<f32>" in "\n".join(section(out, "signature"))
@@ -261,7 +261,7 @@ def test_the_time_shown_is_the_time_of_the_launch_in_a_run(
     with pytest.raises(SystemExit):
         app(["run", "timed.py", "--machine", machine, "--json", "-"])
     report = json.loads(capsys.readouterr().out)
-    kernels = {each["name"]: each["time_ns"] for each in report["kernels"]}
+    kernels = {item["name"]: item["time_ns"] for item in report["kernels"]}
     assert kernels.keys() == {"square", "copy_columns", "ragged"}
     for name, time_ns in kernels.items():
         _, out, _ = show(f"timed.py:{name}", "--machine", machine)

@@ -49,7 +49,7 @@ def test_the_fields_of_a_class_are_the_options_of_a_command() -> None:
 
     run = CliRunner().invoke(app, ["--times", "2", "you", "--no-data"])
     assert run.exit_code == 3
-    assert [(each.name, each.times, each.data) for each in seen] == [("you", 2, False)]
+    assert [(item.name, item.times, item.data) for item in seen] == [("you", 2, False)]
     assert {"--times", "--log", "--no-data"} <= seen[0].own_options
     assert CliRunner().invoke(app, ["--times", "0", "you"]).exit_code == 2
     assert "Say hello." in CliRunner().invoke(app, ["--help"]).output

@@ -33,12 +33,12 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_scenario_comes_from_a_file_and_single_keys_change_it(bench: str) -> None:
     Path("noise.yaml").write_text("seed: 7\nslow_devices: {count: 1, clock: 0.5}\n")
     options = ("--no-data", "--scenario", "noise.yaml", "--json", "out.json")
-    found = kernbench("run", bench, *options)
-    assert found.exit_code == 0, found.output
+    result = kernbench("run", bench, *options)
+    assert result.exit_code == 0, result.output
     remarks = json.loads(Path("out.json").read_text())["remarks"]
     assert remarks == ["scenario: 1 of 4 devices at 0.5x the clock by seed 7: SIP 0"]
-    found = kernbench("run", bench, *options, "--set", "scenario.slow_devices.count=2")
-    assert "2 of 4 devices at 0.5x the clock by seed 7: SIP 0, " in found.output
+    result = kernbench("run", bench, *options, "--set", "scenario.slow_devices.count=2")
+    assert "2 of 4 devices at 0.5x the clock by seed 7: SIP 0, " in result.output
 
 
 @pytest.mark.adr("0176-D1")
@@ -67,27 +67,27 @@ def test_seeds_are_axes_of_a_sweep(bench: str) -> None:
 )
 def test_wrong_files_are_named_with_their_keys(bench: str, text: str, says: str) -> None:
     Path("noise.yaml").write_text(text)
-    found = kernbench("run", bench, "--no-data", "--scenario", "noise.yaml")
-    assert found.exit_code != 0
-    assert says in found.output
-    assert "Traceback" not in found.output
+    result = kernbench("run", bench, "--no-data", "--scenario", "noise.yaml")
+    assert result.exit_code != 0
+    assert says in result.output
+    assert "Traceback" not in result.output
 
 
 def test_a_file_that_is_not_there_is_named(bench: str) -> None:
-    found = kernbench("run", bench, "--scenario", "none.yaml")
-    assert found.exit_code == 2
-    assert "--scenario none.yaml: cannot be read: No such file" in found.output
+    result = kernbench("run", bench, "--scenario", "none.yaml")
+    assert result.exit_code == 2
+    assert "--scenario none.yaml: cannot be read: No such file" in result.output
 
 
 @pytest.mark.adr("0176-D5")
 def test_a_bench_is_started_again(bench: str) -> None:
     death = ("--set", "scenario.deaths=[{rank: 1, at_s: 0.00001}]")
-    found = kernbench("run", bench, "--no-data", *death, "--max-restarts", "1")
-    assert found.exit_code == 0, found.output
-    assert "restart 1 of 1 at 10 s, as of 1e-05 s: rank 1 died at 1e-05 s" in found.output
-    found = kernbench("run", bench, "--no-data", *death)
-    assert found.exit_code == 1
-    assert "--max-restarts N starts all ranks again" in found.output
+    result = kernbench("run", bench, "--no-data", *death, "--max-restarts", "1")
+    assert result.exit_code == 0, result.output
+    assert "restart 1 of 1 at 10 s, as of 1e-05 s: rank 1 died at 1e-05 s" in result.output
+    result = kernbench("run", bench, "--no-data", *death)
+    assert result.exit_code == 1
+    assert "--max-restarts N starts all ranks again" in result.output
 
 
 @pytest.mark.adr("0176-D6")
@@ -97,6 +97,6 @@ def test_folding_is_refused_where_ranks_differ(tmp_path: Path) -> None:
     program.write_text("import torch\n")
     options = ("--nproc-per-node", "2", "--machine", "ahbm:2", "--no-data", "--fold")
     for noise in ("host_jitter.per_s=1", "slow_devices.count=1", "deaths=[{rank: 0, at_s: 1}]"):
-        found = kernbench("torchrun", *options, "--set", f"scenario.{noise}", str(program))
-        assert found.exit_code == 2
-        assert "leave --fold or the scenario out" in found.output
+        result = kernbench("torchrun", *options, "--set", f"scenario.{noise}", str(program))
+        assert result.exit_code == 2
+        assert "leave --fold or the scenario out" in result.output

@@ -147,7 +147,7 @@ def test_a_program_finds_the_names_that_torchrun_gives_it(
     (tmp_path / "link.py").symlink_to("one_package/names.py")
     monkeypatch.chdir(tmp_path)
     here = tmp_path.name
-    for given in (
+    for value in (
         ["names.py"],
         ["./names.py", "x"],
         [f"../{here}/names.py"],
@@ -158,11 +158,11 @@ def test_a_program_finds_the_names_that_torchrun_gives_it(
         ["-m", "one_package"],
         ["-m", "one_package.names"],
     ):
-        _, command, arguments = torchs.config_from_args(torchs.parse_args(given))
+        _, command, arguments = torchs.config_from_args(torchs.parse_args(value))
         real = subprocess.run(
             [command, *arguments], capture_output=True, text=True, check=True
         ).stdout.strip()
         for ranks in ("1", "2"):
-            status, output = run(f"--nproc-per-node={ranks}", *given)
+            status, output = run(f"--nproc-per-node={ranks}", *value)
             assert status == 0, output
-            assert output.count(f"{real}\n") == int(ranks), (given, real, output)
+            assert output.count(f"{real}\n") == int(ranks), (value, real, output)

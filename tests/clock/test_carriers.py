@@ -149,13 +149,13 @@ def test_an_interrupt_between_turns_is_not_lost_and_leaves_no_thread(trial: int)
         for rank in ranks:
             rank.abort()
 
-    ranks = [simulation.start_rank(each, body, others_end, carrier=thread()) for each in range(3)]
+    ranks = [simulation.start_rank(index, body, others_end, carrier=thread()) for index in range(3)]
     on_main = interrupted(simulation, 0.02 + 0.003 * trial)
     for rank in ranks:
         if rank.alive:
             rank.kill()
     assert on_main or any(isinstance(rank.error, KeyboardInterrupt) for rank in ranks)
-    assert not any(each.name == "worker" for each in threading.enumerate())
+    assert not any(item.name == "worker" for item in threading.enumerate())
 
 
 @pytest.mark.adr("0077-D5")
@@ -195,7 +195,7 @@ def test_an_interrupt_before_a_thread_gets_to_its_code_reaches_main() -> None:
     with pytest.raises(KeyboardInterrupt):
         simulation.drain()
     rank.kill()
-    assert not any(each.name == "worker" for each in threading.enumerate())
+    assert not any(item.name == "worker" for item in threading.enumerate())
 
 
 @pytest.mark.adr("0077-D5")

@@ -57,7 +57,7 @@ def expected(jobs: list[Job]) -> list[list[Fraction]]:
     done = [Fraction(0) for _ in jobs]
     ends: list[list[Fraction | None]] = [[None] * len(job.parts) for job in jobs]
     now = Fraction(0)
-    while any(None in each for each in ends):
+    while any(None in item for item in ends):
         under_way = [
             (number, part)
             for number, job in enumerate(jobs)
@@ -73,8 +73,8 @@ def expected(jobs: list[Job]) -> list[list[Fraction]]:
             # What asks for nothing is not slowed down itself, but by the others of its job.
             sips = [
                 jobs[number].parts[part][0]
-                for each, part in under_way
-                if each == number and jobs[number].parts[part][1]
+                for item, part in under_way
+                if item == number and jobs[number].parts[part][1]
             ]
             pace[number] = min([Fraction(1), *(Fraction(WHOLE, load[sip]) for sip in sips)])
         steps = [
@@ -83,8 +83,8 @@ def expected(jobs: list[Job]) -> list[list[Fraction]]:
         ]
         steps += [job.start_ps - now for job in jobs if job.start_ps > now]
         step = min(steps)
-        for number, each in pace.items():
-            done[number] += step * each
+        for number, value in pace.items():
+            done[number] += step * value
         now += step
         for number, part in under_way:
             if done[number] >= jobs[number].parts[part][2]:
@@ -104,8 +104,8 @@ JOBS = st.lists(st.builds(Job, st.integers(0, 10**6), PARTS), min_size=1, max_si
 @pytest.mark.adr("0036-D4")
 @given(jobs=JOBS)
 def test_ends_are_those_of_exact_fractions(jobs: list[Job]) -> None:
-    for found, exact in zip(run(jobs), expected(jobs), strict=True):
-        for end, at in zip(found, exact, strict=True):
+    for result, exact in zip(run(jobs), expected(jobs), strict=True):
+        for end, at in zip(result, exact, strict=True):
             # Every change of pace rounds by less than a picosecond, in the pace at that time.
             assert abs(end - at) <= 40
 
@@ -152,7 +152,7 @@ def test_a_collective_runs_at_the_pace_of_its_slowest_sip() -> None:
 
 
 def test_demands_are_the_share_of_the_time_that_hbm_is_busy() -> None:
-    assert [demand_of(*each) for each in ((0, 10), (5, 10), (10, 10), (20, 10), (5, 0))] == [
+    assert [demand_of(*number) for number in ((0, 10), (5, 10), (10, 10), (20, 10), (5, 0))] == [
         0,
         32,
         64,

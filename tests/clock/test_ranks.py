@@ -58,7 +58,7 @@ def test_every_rank_sees_its_own_waits_add_up_and_time_never_falls(delays: list[
         )
     simulation.drain()
     assert clock == sorted(clock)
-    assert ended == {rank: sum(each) for rank, each in enumerate(delays)}
+    assert ended == {rank: sum(delay) for rank, delay in enumerate(delays)}
 
 
 @pytest.mark.adr("0027-D0")

@@ -80,8 +80,8 @@ def test_a_deadlock_lists_every_rank_and_the_one_waited_for_comes_first() -> Non
     assert lines[2].startswith("  rank 0  all_reduce #7, waits for rank 2, since 0.000 us")
     assert lines[2].split()[-1].startswith("test_simulation.py:")
     assert lines[4] == "  rank 3  finished at 12.500 us"
-    for each in simulation.ranks:
-        each.kill()
+    for item in simulation.ranks:
+        item.kill()
 
 
 def test_numbers_are_listed_as_a_sentence_has_them() -> None:

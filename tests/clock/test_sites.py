@@ -59,10 +59,10 @@ def test_a_rank_that_has_not_had_its_first_turn_says_so() -> None:
 
 @pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
 def test_what_another_environment_has_installed_is_a_library(tmp_path: Path, folder: str) -> None:
-    found: dict[str, Any] = {"user_site": user_site}
+    result: dict[str, Any] = {"user_site": user_site}
     path = tmp_path / "lib" / folder / "library.py"
-    exec(compile("def asked(): return user_site()", str(path), "exec"), found)
-    assert found["asked"]().file == __file__
+    exec(compile("def asked(): return user_site()", str(path), "exec"), result)
+    assert result["asked"]().file == __file__
     own: dict[str, Any] = {"user_site": user_site}
     exec(compile("def asked(): return user_site()", str(tmp_path / "own.py"), "exec"), own)
     assert str(own["asked"]()) == "own.py:1"

@@ -45,17 +45,17 @@ def execute(schedule: Schedule, state: list[list[Value]]) -> list[list[Value]]:
 
 def plans(op: str, algorithm: str, n: int, size: int, root: int = 0) -> list[Schedule]:
     """Return the plans for n ranks: one, one per size of node, or none where it is refused."""
-    nodes = [each for each in range(1, n + 1) if n % each == 0]
+    nodes = [index for index in range(1, n + 1) if n % index == 0]
     if algorithm not in ("hierarchical", "rail_tree"):
         nodes = [0]
-    found = []
-    for each in nodes:
-        if refusal(op, algorithm, n, each):
+    result = []
+    for node in nodes:
+        if refusal(op, algorithm, n, node):
             with pytest.raises(UsageError, match=f"{op} by {algorithm} takes"):
-                build(op, algorithm, n, size, 4, root, (), each)
+                build(op, algorithm, n, size, 4, root, (), node)
         else:
-            found.append(build(op, algorithm, n, size, 4, root, (), each))
-    return found
+            result.append(build(op, algorithm, n, size, 4, root, (), node))
+    return result
 
 
 def contributions(value: Value) -> list[int]:
@@ -175,10 +175,10 @@ def test_after_a_barrier_every_rank_has_heard_of_every_other(n: int) -> None:
     schedule = build("barrier", "auto", n, 0, 1)
     heard = [{rank} for rank in range(n)]
     for step in schedule:
-        before = [set(each) for each in heard]
+        before = [set(item) for item in heard]
         for src, dst in zip(step.src.tolist(), step.dst.tolist(), strict=True):
             heard[dst] |= before[src]
-    assert all(each == set(range(n)) for each in heard)
+    assert all(item == set(range(n)) for item in heard)
     assert len(schedule.steps) == (n - 1).bit_length()
 
 
@@ -191,11 +191,11 @@ def test_every_plan_keeps_the_rules_of_steps(op: str, algorithm: str, n: int, si
         for step in schedule.steps:
             pairs = list(zip(step.src.tolist(), step.dst.tolist(), strict=True))
             assert len({src for src, _ in pairs}) == len({dst for _, dst in pairs}) == len(pairs)
-            assert {each for pair in pairs for each in pair} <= set(range(schedule.num_ranks))
+            assert {item for pair in pairs for item in pair} <= set(range(schedule.num_ranks))
             assert all(0 <= first <= schedule.num_chunks - step.span for first in step.chunk)
 
 
-@pytest.mark.parametrize(("op", "algorithm"), [each for each in ALL if each[0] != "send_recv"])
+@pytest.mark.parametrize(("op", "algorithm"), [item for item in ALL if item[0] != "send_recv"])
 def test_one_rank_needs_no_steps(op: str, algorithm: str) -> None:
     assert build(op, algorithm, 1, 0 if op == "barrier" else 5, 4).steps == ()
 

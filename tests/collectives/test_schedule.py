@@ -45,7 +45,7 @@ def test_a_long_plan_is_printed_up_to_a_limit() -> None:
 def one_step(**changes: object) -> Schedule:
     """Return a plan of one step, 0->1 and 1->2 of three ranks, with changed arrays."""
     arrays = {"src": [0, 1], "dst": [1, 2], "chunk": [0, 1]}
-    changed = [np.array(changes.get(name, given), np.int32) for name, given in arrays.items()]
+    changed = [np.array(changes.get(name, value), np.int32) for name, value in arrays.items()]
     step = Step(changed[0], changed[1], changed[2], reduce=False)
     plan = build("all_reduce", "ring", 3, 9, 4)
     return dataclasses.replace(plan, steps=(step,))

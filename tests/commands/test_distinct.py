@@ -23,14 +23,14 @@ def test_few_or_many_different_numbers_among_many_are_numpys(
     values = numbers[drawn.integers(0, different, size)]
     values[drawn.integers(0, size, rare)] = drawn.integers(-_LARGE, _LARGE, rare)
     expected = np.unique(values, return_index=True, return_inverse=True)
-    for found, wanted in zip(distinct(values), expected, strict=True):
-        assert np.array_equal(found, wanted)
+    for result, wanted in zip(distinct(values), expected, strict=True):
+        assert np.array_equal(result, wanted)
 
 
 @given(st.lists(st.integers(-_LARGE, _LARGE) | st.integers(0, 3), max_size=20), st.booleans())
 def test_different_numbers_are_numpys(numbers: list[int], in_order: bool) -> None:
     values = np.array(sorted(numbers) if in_order else numbers, dtype=np.int64)
     expected = np.unique(values, return_index=True, return_inverse=True)
-    for found, wanted in zip(distinct(values), expected, strict=True):
-        assert np.array_equal(found, wanted)
+    for result, wanted in zip(distinct(values), expected, strict=True):
+        assert np.array_equal(result, wanted)
     assert np.array_equal(distinct_values(values), expected[0])

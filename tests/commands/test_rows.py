@@ -89,9 +89,9 @@ def test_an_array_that_is_added_to_is_another_one() -> None:
 
 def test_rows_of_that_differ_too_often_are_none() -> None:
     assert rows_of([np.arange(100)], 8) is None
-    found = rows_of([np.arange(100) % 3, np.arange(100) % 2], 8)
-    assert found is not None
-    assert len(found[1]) == 6
+    rows = rows_of([np.arange(100) % 3, np.arange(100) % 2], 8)
+    assert rows is not None
+    assert len(rows[1]) == 6
 
 
 @pytest.fixture
@@ -125,24 +125,24 @@ def test_quotients_and_remainders_of_quotients_are_numpys(
     value = Separable((lanes,), 3, {k: v for k, v in parts.items() if v.size > 1})
     expected = _dense(value, shape)
     for at, divisor in enumerate(divisors):
-        found = split_by_rows(value, divisor)
-        if found is None:  # It no longer varies over programs and elements.
+        result = split_by_rows(value, divisor)
+        if result is None:  # It no longer varies over programs and elements.
             return
-        for each, wanted in zip(found, np.divmod(expected, divisor), strict=True):
-            assert np.array_equal(_dense(each, shape), wanted)
-            low, high = each.bounds()
+        for item, wanted in zip(result, np.divmod(expected, divisor), strict=True):
+            assert np.array_equal(_dense(item, shape), wanted)
+            low, high = item.bounds()
             assert low <= wanted.min()
             assert high >= wanted.max()
-        both = _applied(np.maximum, value.dims, found[0], found[1])
+        both = _applied(np.maximum, value.dims, result[0], result[1])
         assert np.array_equal(
             np.broadcast_to(np.asarray(both), shape if len(value.dims) == 3 else both.shape),
             np.maximum(*np.divmod(expected, divisor)) if len(value.dims) == 3 else np.asarray(both),
         )
-        less = compare(np.less, found[0], found[1] + Separable((), 2))
+        less = compare(np.less, result[0], result[1] + Separable((), 2))
         wanted = np.less(expected // divisor, expected % divisor + 2)
         held = np.broadcast_to(np.asarray(less.dense((0, 1, axis_dim(0)))), shape)
         assert np.array_equal(held, wanted)
-        value, expected = found[at % 2], np.divmod(expected, divisor)[at % 2]
+        value, expected = result[at % 2], np.divmod(expected, divisor)[at % 2]
 
 
 def test_a_large_kernel_that_divides_holds_few_rows() -> None:
@@ -150,11 +150,11 @@ def test_a_large_kernel_that_divides_holds_few_rows() -> None:
     value = Separable(
         (block,), 0, {(0,): np.arange(programs) * block, (axis_dim(0),): np.arange(block)}
     )
-    found = split_by_rows(value, 50257)
-    assert found is not None
-    for each in found:
-        assert sum(array.nbytes for array in each.terms.values()) < 100e6
-    quotient, remainder = found
+    result = split_by_rows(value, 50257)
+    assert result is not None
+    for item in result:
+        assert sum(array.nbytes for array in item.terms.values()) < 100e6
+    quotient, remainder = result
     for program in (0, 49, 50, 12345, programs - 1):
         index = program * block + np.arange(block)
         assert np.array_equal(quotient.at(0, program).dense((axis_dim(0),)), index // 50257)

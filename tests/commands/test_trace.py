@@ -67,18 +67,18 @@ def test_a_trace_counts_programs_and_lists_commands_of_all_groups() -> None:
 
 
 def test_released_groups_are_made_again_for_whoever_asks() -> None:
-    made = []
+    result = []
 
     def again() -> tuple[ProgramGroup, ...]:
-        made.append(ProgramGroup(np.arange(2), (gemm(1, 1, 1),)))
-        return tuple(made[-1:])
+        result.append(ProgramGroup(np.arange(2), (gemm(1, 1, 1),)))
+        return tuple(result[-1:])
 
     trace = KernelTrace("k", (2, 1, 1), 4, 1, again(), 3, 0, UNKNOWN_LINE, (), again=again)
     trace.release()
     trace.release()
-    assert len(made) == 1
-    assert trace.groups == (made[1],)
-    assert trace.groups == (made[1],)
+    assert len(result) == 1
+    assert trace.groups == (result[1],)
+    assert trace.groups == (result[1],)
     with pytest.raises(AttributeError, match="a trace has no tiles"):
         _ = trace.tiles  # type: ignore[attr-defined]
 

@@ -140,8 +140,8 @@ def reason_of(text: str) -> str:
     if _OF_RANKS.search(head):
         # The first rank's: others often only echo it.
         first = _OF_RANKS.split(text)[1]
-        found = _KINDS.findall(first)
-        return str(found[-1]) if found else head
+        matches = _KINDS.findall(first)
+        return str(matches[-1]) if matches else head
     return head
 
 

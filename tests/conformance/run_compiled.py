@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     for case, (outcome, reason) in outcomes.items():
         if outcome == "failed":
             print(f"{case}: {reason}")
-    counts = [[each.outcome for each in outcomes.values()].count(kind) for kind in _KINDS]
+    counts = [[outcome.outcome for outcome in outcomes.values()].count(kind) for kind in _KINDS]
     print(", ".join(f"{count} {kind}" for count, kind in zip(counts, _KINDS, strict=True)))
     if options.update:
         PAGE.write_text(page(outcomes, options.every, options.first, took_s))
@@ -86,9 +86,9 @@ def run(every: int, first: int, folder: Path) -> dict[str, Outcome]:
     while True:
         path.write_text("")
         log = run_once([every, first, num_seen], path, folder)
-        found = [json.loads(line) for line in path.read_text().splitlines()]
-        lines += found
-        if ["all", "", ""] in found:
+        datas = [json.loads(line) for line in path.read_text().splitlines()]
+        lines += datas
+        if ["all", "", ""] in datas:
             # An outcome comes after the note that the case began.
             last = {case: rest for case, *rest in lines if case != "end"}
             return {
@@ -96,10 +96,10 @@ def run(every: int, first: int, folder: Path) -> dict[str, Outcome]:
                 for case, (outcome, reason) in last.items()
                 if outcome in _KINDS
             }
-        if not found:
+        if not datas:
             sys.exit(f"the program ended before its first case:\n{log[-2000:]}")
         # The operation in which it ended is not tried again.
-        num_seen += sum(case == "end" for case, _, _ in found) + 1
+        num_seen += sum(case == "end" for case, _, _ in datas) + 1
 
 
 def run_once(numbers: list[int], path: Path, folder: Path) -> str:
@@ -158,7 +158,7 @@ def page(outcomes: dict[str, Outcome], every: int, first: int, took_s: float) ->
         "`h100-sxm`, results and gradients are compared with those of eager mode on the same "
         "simulated device: float32 within 1e-4, under `autocast` within 0.04 of the largest number."
     )
-    versions = {each: importlib.metadata.version(each) for each in ("torch", "triton", "numpy")}
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "triton", "numpy")}
     return build_report(
         Heading(how),
         outcomes,

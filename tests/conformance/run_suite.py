@@ -103,13 +103,13 @@ def installed_commit() -> str:
 
 def copy_suite(suite: Suite, checkout: Path, commit: str, under: str, target: Path) -> str:
     """Copy the tests of a commit to ``target`` and return the commit's hash."""
-    found = subprocess.run(
+    result = subprocess.run(
         ["git", "-C", checkout, "rev-parse", "--verify", f"{commit}^{{commit}}"],
         capture_output=True,
         text=True,
         check=False,
     )
-    if found.returncode != 0:
+    if result.returncode != 0:
         sys.exit(
             f"{checkout} has no commit {commit}; give the path of a clone of the {suite.project} "
             "repository, and another commit with --commit"
@@ -121,7 +121,7 @@ def copy_suite(suite: Suite, checkout: Path, commit: str, under: str, target: Pa
     with tarfile.open(fileobj=BytesIO(archive.stdout)) as tar:
         tar.extractall(target, filter="data")
     (target / "pytest.ini").write_text(suite.ini)
-    return found.stdout.strip()
+    return result.stdout.strip()
 
 
 def copy_folder(suite: Suite, folder: Path, target: Path) -> str:
@@ -143,19 +143,19 @@ def copy_folder(suite: Suite, folder: Path, target: Path) -> str:
 
 def extra_selects(extra: list[str]) -> bool:
     """Return whether pytest's arguments leave tests out."""
-    return any(each.startswith(("-k", "--maxfail", "-x")) or ".py" in each for each in extra)
+    return any(item.startswith(("-k", "--maxfail", "-x")) or ".py" in item for item in extra)
 
 
 def read_outcomes(path: Path) -> dict[str, Outcome]:
     """Return what the plugin wrote, by test id without the folders."""
     if not path.exists():
         sys.exit("pytest wrote no outcomes: see its output above")
-    found = {}
+    outcomes = {}
     for line in path.read_text().splitlines():
         test, outcome, reason = json.loads(line)
         # An end comes after the note that the test is there.
-        found[_short(test)] = Outcome(outcome, reason)
-    return found
+        outcomes[_short(test)] = Outcome(outcome, reason)
+    return outcomes
 
 
 def _short(test: str) -> str:

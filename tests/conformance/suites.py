@@ -62,22 +62,22 @@ class Suite:
 
 def environment(folder: Path) -> dict[str, str]:
     """Return the variables that tests are run with."""
-    made = {
+    result = {
         **os.environ,
         # Many of the suites' kernels read what nobody wrote; what counts are their results.
         "KERNBENCH_CHECK": "0",
         "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "OMP_NUM_THREADS": "1",
     }
-    made.setdefault("TRITON_CACHE_DIR", str(folder / "cache"))
-    return made
+    result.setdefault("TRITON_CACHE_DIR", str(folder / "cache"))
+    return result
 
 
 def run_together(
     suite: Suite, folder: Path, outcomes: Path, extra: Sequence[str], limit_s: float
 ) -> None:
     """Run all files by one pytest, each test in a run of its own."""
-    files = [] if any(".py" in each for each in extra) else [f"language/{f}" for f in suite.files]
+    files = [] if any(".py" in item for item in extra) else [f"language/{f}" for f in suite.files]
     command = [sys.executable, "-m", "pytest", "-p", "kernbench_conformance", "--device=cpu"]
     command += [f"--outcomes={outcomes}", *_OPTIONS, *_PLAIN, *files, *extra]
     subprocess.run(command, cwd=folder / "unit", env=environment(folder), check=False)
@@ -87,10 +87,10 @@ def run_as_programs(
     suite: Suite, folder: Path, outcomes: Path, extra: Sequence[str], limit_s: float
 ) -> None:
     """Run each file as a program on the suite's machine, until its time is over."""
-    given = [each for each in extra if ".py" in each]
-    rest = [each for each in extra if each not in given]
-    paths = [folder / each for each in given]
-    paths = paths or sorted(each for name in suite.files for each in folder.glob(name))
+    value = [item for item in extra if ".py" in item]
+    rest = [item for item in extra if item not in value]
+    paths = [folder / item for item in value]
+    paths = paths or sorted(path for name in suite.files for path in folder.glob(name))
     for path in paths:
         command = [
             str(Path(sys.executable).with_name("kernbench")),
@@ -125,8 +125,8 @@ def run_compiled(
 
     ``limit_s`` is for one test here: a longer one is ended, with its program, and is a failure.
     """
-    given = [each for each in extra if ".py" in each]
-    rest = [each for each in extra if each not in given]
+    value = [item for item in extra if ".py" in item]
+    rest = [item for item in extra if item not in value]
     kernbench = str(Path(sys.executable).with_name("kernbench"))
     asked = {
         "KERNBENCH_COMPILE": "inductor",
@@ -134,7 +134,7 @@ def run_compiled(
         # Their tests of the CPU compile C++, and no device is asked.
         "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda",
     }
-    for name in given or suite.files:
+    for name in value or suite.files:
         command = [kernbench, "torchrun", "--machine", "h100-sxm", str(HERE / "pytest_program.py")]
         command += [f"--outcomes={outcomes}", "--go-on", *_OPTIONS, *_PLAIN]
         command += [f"--rootdir={folder}", str(folder / name), *rest]

@@ -39,9 +39,9 @@ def test_after_a_process_that_ended_the_next_one_goes_on_behind_its_operation(
         return ""
 
     monkeypatch.setattr(run_compiled, "run_once", run_once)
-    found = run_compiled.run(4, 1, tmp_path)
+    result = run_compiled.run(4, 1, tmp_path)
     assert asked == [[4, 1, 0], [4, 1, 2]]
-    assert found == {
+    assert result == {
         "m::a[0]": Outcome("passed", ""),
         "m::b[0]": Outcome("failed", "the process ended"),
         "m::c[0]": Outcome("skipped", "why"),
@@ -87,6 +87,6 @@ def test_one_operation_passes_compiled(tmp_path: Path, monkeypatch: pytest.Monke
         return run_forked(*command[2:], env=environment, imports=COMPILER).stderr
 
     monkeypatch.setattr(run_compiled, "run_once", run_once)
-    found = run_compiled.run(100_000, 2, tmp_path)
-    assert {each.outcome for each in found.values()} == {"passed"}
-    assert any("forward" in case for case in found)
+    result = run_compiled.run(100_000, 2, tmp_path)
+    assert {item.outcome for item in result.values()} == {"passed"}
+    assert any("forward" in case for case in result)

@@ -96,13 +96,13 @@ def test_files_of_pytorchs_form_are_run_as_programs_with_devices(tmp_path: Path)
     shutil.copy(PROGRAMS / "dtensor_tests.py", folder / "tensor" / "test_two.py")
     outcomes = tmp_path / "outcomes.jsonl"
     run_as_programs(DISTRIBUTED, folder, outcomes, [], 100)
-    found = read_outcomes(outcomes)
-    assert {test.rpartition("::")[2]: each.outcome for test, each in found.items()} == {
+    result = read_outcomes(outcomes)
+    assert {test.rpartition("::")[2]: value.outcome for test, value in result.items()} == {
         "test_passes": "passed",
         "test_fails": "failed",
         "test_skips": "skipped",
     }
-    reason = next(each.reason for each in found.values() if each.outcome == "failed")
+    reason = next(item.reason for item in result.values() if item.outcome == "failed")
     assert reason == "ValueError: of rank 1"
 
 
@@ -135,20 +135,20 @@ def test_a_program_that_notes_nothing_for_long_is_ended(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_tests_are_compiled_and_go_on_after_one_that_ends_the_program(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    given, folder = tmp_path / "given", tmp_path / "copy"
-    given.mkdir()
+    value, folder = tmp_path / "given", tmp_path / "copy"
+    value.mkdir()
     folder.mkdir()
-    shutil.copy(PROGRAMS / "inductor_tests.py", given / "test_torchinductor.py")
-    assert "SHA-256" in copy_folder(INDUCTOR, given, folder)
+    shutil.copy(PROGRAMS / "inductor_tests.py", value / "test_torchinductor.py")
+    assert "SHA-256" in copy_folder(INDUCTOR, value, folder)
     outcomes = tmp_path / "outcomes.jsonl"
     run_compiled(INDUCTOR, folder, outcomes, [], 60)
-    found = read_outcomes(outcomes)
-    assert {test.rpartition("::")[2]: each.outcome for test, each in found.items()} == {
+    result = read_outcomes(outcomes)
+    assert {test.rpartition("::")[2]: item.outcome for test, item in result.items()} == {
         "test_compiled": "passed",
         "test_ends": "failed",
         "test_fails": "failed",
         "test_last": "passed",
     }
-    reasons = {test.rpartition("::")[2]: each.reason for test, each in found.items()}
+    reasons = {test.rpartition("::")[2]: item.reason for test, item in result.items()}
     assert reasons["test_ends"] == UNENDED
     assert "KeyError" in reasons["test_fails"]

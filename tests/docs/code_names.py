@@ -32,7 +32,7 @@ class Names:
             for node in ast.walk(tree):
                 if isinstance(node, ast.ClassDef):
                     self.members.setdefault(node.name, set()).update(members(node))
-                    bases = {ast.unparse(each).split("[")[0].split(".")[-1] for each in node.bases}
+                    bases = {ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases}
                     self._bases.setdefault(node.name, set()).update(bases)
         self.defined = {name for names in self.modules.values() for name in names}
 
@@ -82,9 +82,9 @@ def defined(body: list[ast.stmt]) -> Iterator[str]:
             yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for each in (leaf for target in targets for leaf in ast.walk(target)):
-                if isinstance(each, ast.Name):
-                    yield each.id
+            for item in (leaf for target in targets for leaf in ast.walk(target)):
+                if isinstance(item, ast.Name):
+                    yield item.id
         elif isinstance(node, ast.If | ast.Try | ast.With):
             yield from defined(node.body)
             yield from defined(getattr(node, "orelse", []))
@@ -93,9 +93,9 @@ def defined(body: list[ast.stmt]) -> Iterator[str]:
 def members(node: ast.ClassDef) -> Iterator[str]:
     """Yield the names in a class, and the attributes that its methods set."""
     yield from defined(node.body)
-    for each in ast.walk(node):
-        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
-            yield each.attr
+    for item in ast.walk(node):
+        if isinstance(item, ast.Attribute) and isinstance(item.ctx, ast.Store):
+            yield item.attr
 
 
 def is_elsewhere(dotted: str) -> bool:

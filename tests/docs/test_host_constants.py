@@ -15,17 +15,17 @@ ROWS = re.findall(r"^\| `([\w.]+_us)` \| ([\d.]+) \|", PAGE, re.MULTILINE)
 
 def test_every_time_of_a_host_is_in_the_table() -> None:
     spec = HostSpec(cpu="any")
-    of_operation = {f"operation.{each}" for each in type(spec.operation).model_fields}
-    own = {each for each in HostSpec.model_fields if each.endswith("_us")}
+    of_operation = {f"operation.{model_field}" for model_field in type(spec.operation).model_fields}
+    own = {model_field for model_field in HostSpec.model_fields if model_field.endswith("_us")}
     assert {name for name, _ in ROWS} == own | of_operation
 
 
 @pytest.mark.parametrize(("name", "said"), ROWS)
 def test_a_time_in_the_table_is_the_default(name: str, said: str) -> None:
-    found: object = HostSpec(cpu="any")
+    value: object = HostSpec(cpu="any")
     for part in name.split("."):
-        found = getattr(found, part)
-    assert float(str(said)) == pytest.approx(float(found))  # type: ignore[arg-type]
+        value = getattr(value, part)
+    assert float(str(said)) == pytest.approx(float(value))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

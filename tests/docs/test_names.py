@@ -29,14 +29,14 @@ def test_what_pages_about_the_code_name_exists(page: Path) -> None:
     checked, missing = 0, []
     for span in spans(page):
         if PATH.fullmatch(span):
-            found = any((place / span).exists() for place in (ROOT, PACKAGE))
+            result = any((place / span).exists() for place in (ROOT, PACKAGE))
         elif NAME.fullmatch(span):
-            found = names().has(span)
+            result = names().has(span)
         else:
             # Not a name: an example of code, or a command.
             continue
         checked += 1
-        if not found:
+        if not result:
             missing.append(span)
     assert not missing, f"{page.name} names what is not there (any more): {missing}"
     assert checked > 50
@@ -45,7 +45,7 @@ def test_what_pages_about_the_code_name_exists(page: Path) -> None:
 def test_words_of_the_glossary_are_in_alphabetical_order_and_each_in_one_line() -> None:
     text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines()[4:] if line]
-    found = [re.fullmatch(r"- \*\*([^*]+)\*\*( \([^)]*\))?: \S.*", line) for line in lines]
-    assert not [line for line, each in zip(lines, found, strict=True) if each is None]
-    words = [each[1].lower() + (each[2] or "") for each in found if each is not None]
+    matches = [re.fullmatch(r"- \*\*([^*]+)\*\*( \([^)]*\))?: \S.*", line) for line in lines]
+    assert not [line for line, item in zip(lines, matches, strict=True) if item is None]
+    words = [item[1].lower() + (item[2] or "") for item in matches if item is not None]
     assert words == sorted(set(words))

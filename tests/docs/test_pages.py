@@ -23,15 +23,15 @@ TARGET = re.compile(r"`make (?P<name>[\w-]+)")
 def links(page: Path) -> list[tuple[Path, str]]:
     """Return the files that a page links to, and the anchors in them."""
     text = CODE.sub("", page.read_text(encoding="utf-8"))
-    targets = [found["target"] for found in LINK.finditer(text)]
-    parts = [each.partition("#") for each in targets if "://" not in each]
+    targets = [result["target"] for result in LINK.finditer(text)]
+    parts = [target.partition("#") for target in targets if "://" not in target]
     return [((page.parent / file).resolve() if file else page, anchor) for file, _, anchor in parts]
 
 
 def anchors(page: Path) -> set[str]:
     """Return what headings of a page are called in links, as GitHub and mkdocs have it."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_page_is_in_the_index_once() -> None:
@@ -51,9 +51,9 @@ def test_make_targets_that_pages_name_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     there = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
     named = {
-        found["name"]
+        result["name"]
         for page in PAGES
-        for found in TARGET.finditer(page.read_text(encoding="utf-8"))
+        for result in TARGET.finditer(page.read_text(encoding="utf-8"))
     }
     assert named
     assert named <= there

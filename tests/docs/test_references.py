@@ -42,25 +42,29 @@ def place(path: Path, text: str, at: int) -> str:
 
 def wrong_records(path: Path, text: str, known: dict[str, set[str]]) -> Iterator[str]:
     """Yield each reference to a record that is not there, or to a decision that is not in it."""
-    for found in REFERENCE.finditer(text):
-        decisions = known.get(found["number"])
-        where = place(path, text, found.start())
+    for result in REFERENCE.finditer(text):
+        decisions = known.get(result["number"])
+        where = place(path, text, result.start())
         if decisions is None:
-            yield f"{where} {found[0]}: no such record"
+            yield f"{where} {result[0]}: no such record"
         else:
-            for each in set(DECISION.findall(found["decisions"])) - decisions:
-                yield f"{where} {found[0]}: the record has no {each}"
+            for item in set(DECISION.findall(result["decisions"])) - decisions:
+                yield f"{where} {result[0]}: the record has no {item}"
 
 
 def records() -> dict[str, set[str]]:
-    found = {path.name[:4]: path.read_text(encoding="utf-8") for path in adr_files()}
-    return {number: {*DECIDED.findall(text), *GONE.findall(text)} for number, text in found.items()}
+    texts = {path.name[:4]: path.read_text(encoding="utf-8") for path in adr_files()}
+    return {number: {*DECIDED.findall(text), *GONE.findall(text)} for number, text in texts.items()}
 
 
 def test_references_to_decisions_lead_to_one() -> None:
     known = records()
     texts = {path: path.read_text(encoding="utf-8") for path in files()}
-    wrong = [each for path, text in texts.items() for each in wrong_records(path, text, known)]
+    wrong = [
+        wrong_record
+        for path, text in texts.items()
+        for wrong_record in wrong_records(path, text, known)
+    ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -84,13 +88,13 @@ def docstrings(node: ast.AST, owners: tuple[str, ...] = ()) -> Iterator[tuple[as
 
 def wrong_symbols(text: str, owner: str) -> Iterator[str]:
     """Yield each symbol that a docstring of a class, or of none, names and that is not there."""
-    for found in ROLE.finditer(text):
-        name = found["name"].removesuffix("()")
+    for result in ROLE.finditer(text):
+        name = result["name"].removesuffix("()")
         if not (names().has(name) or (owner and names().has_member(owner, name))):
-            yield found[0]
-    for found in DOTTED.finditer(ROLE.sub("", text)):
-        if not FILES_OF_OURS.fullmatch(found[0]) and not names().has(found[0]):
-            yield found[0]
+            yield result[0]
+    for answer in DOTTED.finditer(ROLE.sub("", text)):
+        if not FILES_OF_OURS.fullmatch(answer[0]) and not names().has(answer[0]):
+            yield answer[0]
 
 
 def test_symbols_in_docstrings_exist() -> None:
@@ -99,8 +103,8 @@ def test_symbols_in_docstrings_exist() -> None:
     for path in sorted(PACKAGE.rglob("*.py")) + sorted((ROOT / "tests").rglob("*.py")):
         for string, owner in docstrings(ast.parse(path.read_text(encoding="utf-8"))):
             wrong += [
-                f"{path.relative_to(ROOT)}:{string.lineno} {each}"
-                for each in wrong_symbols(str(string.value), owner)
+                f"{path.relative_to(ROOT)}:{string.lineno} {wrong_symbol}"
+                for wrong_symbol in wrong_symbols(str(string.value), owner)
             ]
     assert not wrong, "\n".join(wrong)
 
@@ -108,9 +112,9 @@ def test_symbols_in_docstrings_exist() -> None:
 def test_symbols_in_pages_exist() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "adr").glob("*.md")]
     wrong = [
-        f"{page.relative_to(ROOT)} {each}"
+        f"{page.relative_to(ROOT)} {wrong_symbol}"
         for page in pages
-        for each in wrong_symbols(page.read_text(encoding="utf-8"), "")
+        for wrong_symbol in wrong_symbols(page.read_text(encoding="utf-8"), "")
     ]
     assert not wrong, "\n".join(wrong)
 

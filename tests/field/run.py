@@ -65,8 +65,8 @@ def read_program(path: Path) -> Program:
         lines.append(line)
     said: dict[str, list[str]] = {}
     for line in lines[1:]:
-        if found := _LINE.fullmatch(line):
-            said.setdefault(found[1], []).append(found[2])
+        if result := _LINE.fullmatch(line):
+            said.setdefault(result[1], []).append(result[2])
     if "run" not in said or not ("expect" in said or "never" in said):
         raise ValueError(f"{path}: the first lines must say '# run:' and '# expect:'")
     return Program(
@@ -131,8 +131,8 @@ def judge(program: Program, status: int | None, said: str) -> str:
         if not re.search(pattern, said, re.MULTILINE):
             return f"does not print {pattern!r}"
     for pattern in program.never:
-        if found := re.search(pattern, said, re.MULTILINE):
-            return f"prints {found[0]!r}"
+        if result := re.search(pattern, said, re.MULTILINE):
+            return f"prints {result[0]!r}"
     return ""
 
 
@@ -148,27 +148,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="list the programs, run none")
     options = parser.parse_args(arguments)
     programs = [
-        each
-        for each in read_programs()
-        if not options.names or any(name in each.name for name in options.names)
+        program
+        for program in read_programs()
+        if not options.names or any(name in program.name for name in options.names)
     ]
     if not programs:
         parser.error(f"no program's path has {' or '.join(options.names)}; see --list")
     if options.list:
-        for each in programs:
-            print(f"{each.name:50}  {each.title}")
+        for program in programs:
+            print(f"{program.name:50}  {program.title}")
         return 0
     ends = {"as expected": 0, "not as expected": 0, "not run": 0}
-    for each in programs:
-        if lacking := missing(each):
+    for item in programs:
+        if lacking := missing(item):
             ends["not run"] += 1
-            print(f"not run          {each.name}: needs {', '.join(lacking)}", flush=True)
+            print(f"not run          {item.name}: needs {', '.join(lacking)}", flush=True)
             continue
         start = time.monotonic()
-        wrong = run_program(each)
+        wrong = run_program(item)
         ends["not as expected" if wrong else "as expected"] += 1
         what = "NOT AS EXPECTED" if wrong else "as expected    "
-        print(f"{what}  {each.name} ({time.monotonic() - start:.0f} s)", flush=True)
+        print(f"{what}  {item.name} ({time.monotonic() - start:.0f} s)", flush=True)
         if wrong:
             print("    " + wrong.replace("\n", "\n    "), flush=True)
     print(", ".join(f"{count} {what}" for what, count in ends.items()))

@@ -49,7 +49,7 @@ def test_a_program_without_a_promise_is_refused(tmp_path: Path) -> None:
 
 def test_every_program_of_the_field_promises_something() -> None:
     assert len(read_programs()) >= 40
-    assert all(each.title for each in read_programs())
+    assert all(program.title for program in read_programs())
 
 
 def test_what_a_program_needs_is_looked_for(tmp_path: Path) -> None:

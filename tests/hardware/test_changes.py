@@ -36,8 +36,8 @@ def test_a_factor_is_the_value_times_it_for_every_number_of_the_file(key: str, h
 
 
 def test_values_are_as_in_a_machine_file() -> None:
-    given = ["links.topology=mesh2d", "sip.cube.hbm_bandwidth_gbps=4e3", "sizes=[1, 2]"]
-    machine, changes = set_keys(AHBM, given)
+    names = ["links.topology=mesh2d", "sip.cube.hbm_bandwidth_gbps=4e3", "sizes=[1, 2]"]
+    machine, changes = set_keys(AHBM, names)
     assert machine.topology == "mesh2d"
     assert machine.sip.cube.hbm_bandwidth_gbps == 4000
     assert machine.spec.sizes == (1, 2)
@@ -98,7 +98,7 @@ def test_single_links_are_set_by_the_names_that_reports_have() -> None:
             assert link.latency_ps == 2_000_000
         else:
             assert (link.bandwidth_gbps, link.latency_ps) == (same.bandwidth_gbps, same.latency_ps)
-    assert [each.before for each in changes] == [
+    assert [change.before for change in changes] == [
         before["sip0->sip1"].bandwidth_gbps,
         before["sip0->sip1"].latency_ps / 1000,
     ]

@@ -62,8 +62,8 @@ def test_what_is_added_or_changed_is_read_and_all_else_stays(values: dict[str, o
     for path, value in values.items():
         *groups, last = path.split(".")
         group = expected
-        for each in groups:
-            group = group.setdefault(each, {})
+        for item in groups:
+            group = group.setdefault(item, {})
         group[last] = pytest.approx(value, rel=1e-4) if isinstance(value, float) else value
     assert yaml.safe_load(new) == expected
     kept = [line for line in text.splitlines() if line.startswith("#")]
@@ -85,9 +85,9 @@ def test_every_preset_can_be_written_with_its_own_numbers(name: str) -> None:
     text, origin = machine_text(name)
     data = yaml.safe_load(text)
     numbers = {
-        each.key: number_at(data, each.key)
+        constant.key: number_at(data, constant.key)
         for category in Category
-        for each in constants_of(category, data)
+        for constant in constants_of(category, data)
     }
     new = edited(text, {k: v for k, v in numbers.items() if v is not None}, {}, origin)
     assert parse_machine(new, origin, 1).spec == load_machine(name, 1).spec

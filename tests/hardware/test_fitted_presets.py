@@ -41,7 +41,7 @@ def test_the_count_that_is_printed_is_that_of_numbers_whose_source_says_fitted(
 
     def nearest_source(key: str) -> str:
         """The longest entry that the key starts with, found the other way round."""
-        fitting = [each for each in spec.sources if f"{key}.".startswith(f"{each}.")]
+        fitting = [source for source in spec.sources if f"{key}.".startswith(f"{source}.")]
         return spec.sources[max(fitting, key=len)]
 
     marked = {
@@ -70,8 +70,8 @@ def test_a_board_that_may_draw_more_runs_the_same_engines_as_fast_as_it_may(
 ) -> None:
     """The oracle: power that grows with the clock and the square of its voltage."""
     clocks, swings = [], []
-    for each in (older, name):
-        sip = load_machine(each, 1).spec.sip
+    for item in (older, name):
+        sip = load_machine(item, 1).spec.sip
         assert sip.power is not None
         assert sip.sustained is not None
         clock = 1 / (1 + float(sip.sustained.clock_loss))

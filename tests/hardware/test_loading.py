@@ -34,8 +34,8 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     data = preset()
     *groups, key = path.split(".")
     group = data
-    for each in groups:
-        group = group[each]
+    for item in groups:
+        group = group[item]
     if value is None:
         del group[key]
     else:
@@ -69,13 +69,13 @@ def test_what_ships_is_read_in_c_as_in_python(name: str) -> None:
 
 
 def leaves(data: dict[str, Any], prefix: str = "") -> list[str]:
-    found = []
+    result = []
     for key, value in data.items():
         if isinstance(value, dict):
-            found += leaves(value, f"{prefix}{key}.")
+            result += leaves(value, f"{prefix}{key}.")
         elif not isinstance(value, str) and key not in ("devices", "clusters"):
-            found.append(f"{prefix}{key}")
-    return found
+            result.append(f"{prefix}{key}")
+    return result
 
 
 @pytest.mark.adr("0006-D3")
@@ -329,7 +329,9 @@ def test_machines_with_a_power_limit_are_those_whose_devices_say_so() -> None:
         spec = load_machine(name).spec
         power = spec.sip.power
         assert (None if power is None else power.cap_w) == limited.get(name)
-        assert any(f"{limited.get(name)}W" in each for each in spec.devices) is (name in limited)
+        assert any(f"{limited.get(name)}W" in device for device in spec.devices) is (
+            name in limited
+        )
 
 
 def test_a_changed_machine_differs_in_the_keys_that_were_named() -> None:

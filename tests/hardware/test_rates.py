@@ -29,4 +29,4 @@ RATE = Fraction(1, 7)
 
 @given(pieces=st.lists(st.integers(0, 1 << 30), min_size=1, max_size=8), gbps=RATES)
 def test_cutting_a_transfer_in_pieces_is_never_faster(pieces: list[int], gbps: Fraction) -> None:
-    assert sum(transfer_ps(each, gbps) for each in pieces) >= transfer_ps(sum(pieces), gbps)
+    assert sum(transfer_ps(piece, gbps) for piece in pieces) >= transfer_ps(sum(pieces), gbps)

@@ -97,8 +97,8 @@ def test_one_way_ring_routes_are_shortest(num_sips: int) -> None:
 def test_graph_routes_are_shortest(data: st.DataObject, num_sips: int) -> None:
     edges = {(data.draw(st.integers(0, sip - 1)), sip) for sip in range(1, num_sips)}
     pairs = st.tuples(st.integers(0, num_sips - 1), st.integers(0, num_sips - 1))
-    edges |= {each for each in data.draw(st.lists(pairs, max_size=6)) if each[0] < each[1]}
-    listed = [list(each) for each in sorted(edges)]
+    edges |= {item for item in data.draw(st.lists(pairs, max_size=6)) if item[0] < item[1]}
+    listed = [list(edge) for edge in sorted(edges)]
     check_all_routes(joined(f"{{topology: graph, {WIRES}, edges: {listed}}}", num_sips))
 
 

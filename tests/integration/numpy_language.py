@@ -32,8 +32,8 @@ def load(pointer: Pointer, mask: Any = None, other: Any = 0) -> Any:
     if mask is None:
         return pointer.array[at]
     inside = np.broadcast_to(mask, at.shape)
-    found = pointer.array[np.where(inside, at, 0)]
-    return np.where(inside, found, np.asarray(other, found.dtype))
+    result = pointer.array[np.where(inside, at, 0)]
+    return np.where(inside, result, np.asarray(other, result.dtype))
 
 
 def store(pointer: Pointer, value: Any, mask: Any = None) -> None:
@@ -61,7 +61,7 @@ def gather(tile: Array, index: Array, axis: int) -> Array:
 
 
 def run_programs(
-    source: str, arrays: dict[str, Array], grid: tuple[int, int], **given: Any
+    source: str, arrays: dict[str, Array], grid: tuple[int, int], **argument: Any
 ) -> None:
     """Execute the kernel ``kernel`` of a source for every program of a grid, on ``arrays``."""
     here = [0, 0]
@@ -104,4 +104,4 @@ def run_programs(
     pointers = {name: Pointer(array, 0) for name, array in arrays.items()}
     for second, first in product(range(grid[1]), range(grid[0])):
         here[:] = first, second
-        kernel(**pointers, **given)
+        kernel(**pointers, **argument)

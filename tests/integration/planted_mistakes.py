@@ -130,8 +130,8 @@ def mask_of_masked_lanes(choose: Choose) -> Mistake:
 def address_of_masked_lanes(choose: Choose) -> Mistake:
     load = f"v = tl.load(index + m, mask=m < {(11, 31)[choose(2)]}"
     lines = (f"tl.store({MINE} + m, tl.load(x0 + v * {1 + choose(3)}))  #!",)
-    found = swapped((LANES,), f"{load})", f"{load}, other=0)", lines)
-    return Mistake(*found, errors.UndefinedValueError, "undefined address")
+    result = swapped((LANES,), f"{load})", f"{load}, other=0)", lines)
+    return Mistake(*result, errors.UndefinedValueError, "undefined address")
 
 
 @kind
@@ -142,8 +142,8 @@ def branch_on_masked_lanes(choose: Choose) -> Mistake:
         f"if {how}({mixed(choose, 'v')}, 0) > {choose(5)}:  #!",
         f"    tl.store({MINE}, 1.0)",
     )
-    found = swapped((LANES,), wrong, right, lines)
-    return Mistake(*found, errors.UndefinedValueError, "is decided by")
+    result = swapped((LANES,), wrong, right, lines)
+    return Mistake(*result, errors.UndefinedValueError, "is decided by")
 
 
 @kind
@@ -155,8 +155,8 @@ def turns_by_a_masked_scalar(choose: Choose) -> Mistake:
         "    total += turn",
         f"tl.store({MINE}, total)",
     )
-    found = swapped((), f"{load})", f"{load}, other=1)", lines)
-    return Mistake(*found, errors.UndefinedValueError, "is decided by")
+    result = swapped((), f"{load})", f"{load}, other=1)", lines)
+    return Mistake(*result, errors.UndefinedValueError, "is decided by")
 
 
 @kind
@@ -164,8 +164,8 @@ def read_of_unwritten(choose: Choose) -> Mistake:
     how = mixed(choose, "v")
     at = (f"tl.load(fresh + m + {choose(900)})  #!", "tl.load(fresh + m + 1024)")
     lines = (f"tl.store({MINE} + m, {how})",)
-    found = swapped((LANES,), f"v = {at[0]}", f"v = {at[1]}", lines)
-    return Mistake(*found, errors.UninitializedReadError, "which nothing has written")
+    result = swapped((LANES,), f"v = {at[0]}", f"v = {at[1]}", lines)
+    return Mistake(*result, errors.UninitializedReadError, "which nothing has written")
 
 
 @kind
@@ -173,8 +173,8 @@ def unwritten_not_dropped(choose: Choose) -> Mistake:
     load = f"v = tl.load(fresh + {1024 - 16} + m)  #!"
     how = mixed(choose, "v")
     lines = (f"tl.store({MINE} + m, {how})",)
-    found = swapped((LANES, load), "v += 1", "v = tl.where(m >= 16, v, 0.0)", lines)
-    return Mistake(*found, errors.UninitializedReadError, "which nothing has written")
+    result = swapped((LANES, load), "v += 1", "v = tl.where(m >= 16, v, 0.0)", lines)
+    return Mistake(*result, errors.UninitializedReadError, "which nothing has written")
 
 
 @kind
@@ -182,8 +182,8 @@ def read_out_of_bounds(choose: Choose) -> Mistake:
     limit = INPUT_SIZE - choose(31)
     where = ("", "tl.load(index + m) * 0 + ")[choose(2)]
     wrong, right = (f"v = tl.load(x0 + {where}m + {start})  #!" for start in (limit, 7))
-    found = swapped((LANES,), wrong, right, (f"tl.store({MINE} + m, v)",))
-    return Mistake(*found, errors.OutOfBoundsError, "reads")
+    result = swapped((LANES,), wrong, right, (f"tl.store({MINE} + m, v)",))
+    return Mistake(*result, errors.OutOfBoundsError, "reads")
 
 
 @kind
@@ -210,16 +210,16 @@ def programs_read_what_others_write(choose: Choose) -> Mistake:
     lines = (f"tl.store({MINE} + 64 + m, v)",)
     order = [store, "LOAD"] if choose(2) else ["LOAD", store]
     before, after = ((order[0],), ()) if order[1] == "LOAD" else ((), (order[1],))
-    found = swapped((LANES, *before), wrong, right, (*after, *lines))
+    result = swapped((LANES, *before), wrong, right, (*after, *lines))
     # Either line may be the one that is named first.
-    return Mistake(*found, errors.DataRaceError)
+    return Mistake(*result, errors.DataRaceError)
 
 
 @kind
 def plain_write_beside_atomics(choose: Choose) -> Mistake:
     atomic = f"tl.atomic_add(planted + {choose(64)} + m, 1.0)"
     place = (f"planted + {choose(64)}", f"{MINE} + 128")
-    wrong, right = (f"tl.store({each} + m, 1.0)  #!" for each in place)
+    wrong, right = (f"tl.store({item} + m, 1.0)  #!" for item in place)
     return Mistake(*swapped((LANES, atomic), wrong, right, ()), errors.DataRaceError)
 
 
@@ -264,9 +264,9 @@ def nan_from_numbers(choose: Choose) -> Mistake:
 def float_that_no_integer_holds(choose: Choose) -> Mistake:
     load = f"v = tl.load(x{choose(NUM_INPUTS)} + m)"
     dtype, limit = (("tl.int32", "3e9"), ("tl.int8", "300.0"), ("tl.int32", "-3e9"))[choose(3)]
-    wrong, right = (f"w = (v + {each}).to({dtype})  #!" for each in (limit, "5.0"))
-    found = swapped((LANES, load), wrong, right, (f"tl.store({MINE} + m, w)",))
-    return Mistake(*found, errors.ConversionWarning)
+    wrong, right = (f"w = (v + {item}).to({dtype})  #!" for item in (limit, "5.0"))
+    result = swapped((LANES, load), wrong, right, (f"tl.store({MINE} + m, w)",))
+    return Mistake(*result, errors.ConversionWarning)
 
 
 @kind
@@ -277,18 +277,18 @@ def element_that_is_not_there(choose: Choose) -> Mistake:
         (LANES, load), f"w = tl.gather(v, {wrong}, 0)  #!", "w = tl.gather(v, 31 - m, 0)", ()
     )
     lines = (f"tl.store({MINE} + m, w)",)
-    found = tuple((*each, *lines) for each in by)
+    result = tuple((*item, *lines) for item in by)
     if wrong.startswith("31"):
         # Only programs behind the first choose what is not there.
-        return Mistake(found[0], found[1], errors.OutOfBoundsError, "chooses element 32")
-    return Mistake(found[0], found[1], errors.OutOfBoundsError, "chooses element")
+        return Mistake(result[0], result[1], errors.OutOfBoundsError, "chooses element 32")
+    return Mistake(result[0], result[1], errors.OutOfBoundsError, "chooses element")
 
 
 @kind
 def value_beyond_the_bins(choose: Choose) -> Mistake:
     bins = (8, 16)[choose(2)]
     mask = f", mask=m < {bins}"
-    wrong, right = (f"w = tl.histogram(m, {bins}{each})  #!" for each in ("", mask))
+    wrong, right = (f"w = tl.histogram(m, {bins}{item})  #!" for item in ("", mask))
     lines = (f"tl.store({MINE} + tl.arange(0, {bins}), w)",)
     return Mistake(*swapped((LANES,), wrong, right, lines), errors.OutOfBoundsError, "counts")
 
@@ -299,8 +299,8 @@ def divided_by_zero(choose: Choose) -> Mistake:
     by = ("tl.load(index + m) * 0", "m - 3", "pid + m * 0", "pid")[choose(4)]
     line = f"w = (m + 1) {op} (tl.maximum({by}, 1))"
     before = (LANES, "") if choose(2) else (LANES,)
-    found = swapped(before, f"w = (m + 1) {op} ({by})", line, (f"tl.store({MINE} + m, w)  #!",))
-    return Mistake(*found, errors.UndefinedValueError, "by 0")
+    result = swapped(before, f"w = (m + 1) {op} ({by})", line, (f"tl.store({MINE} + m, w)  #!",))
+    return Mistake(*result, errors.UndefinedValueError, "by 0")
 
 
 @kind
@@ -318,16 +318,16 @@ def shifted_out_of_the_number(choose: Choose) -> Mistake:
 def wrong_multiple(choose: Choose) -> Mistake:
     first = 1 + choose(7)
     of = ("", "tl.load(index + m) * 0 + ")[choose(2)]
-    wrong, right = (f"at = tl.multiple_of({of}m + {each}, 8)  #!" for each in (first, 8 * first))
+    wrong, right = (f"at = tl.multiple_of({of}m + {item}, 8)  #!" for item in (first, 8 * first))
     lines = (f"tl.store({MINE} + m, tl.load(x0 + at))",)
     return Mistake(*swapped((LANES,), wrong, right, lines), errors.WrongHintError, "multiple_of")
 
 
 @kind
 def wrong_run(choose: Choose) -> Mistake:
-    wrong, right = (f"at = tl.max_contiguous(m {each}, 32)  #!" for each in ("* 3", "+ 3"))
+    wrong, right = (f"at = tl.max_contiguous(m {name}, 32)  #!" for name in ("* 3", "+ 3"))
     if choose(2):
-        wrong, right = (f"at = tl.max_constancy(m // {each}, 4)  #!" for each in (2, 4))
+        wrong, right = (f"at = tl.max_constancy(m // {number}, 4)  #!" for number in (2, 4))
     lines = (f"tl.store({MINE} + m, tl.load(x0 + at))",)
     return Mistake(*swapped((LANES,), wrong, right, lines), errors.WrongHintError, "tl.max_con")
 
@@ -369,8 +369,8 @@ def old_value_of_masked_atomics(choose: Choose) -> Mistake:
 @kind
 def rows_that_no_descriptor_has(choose: Choose) -> Mistake:
     wrong, right = (
-        f"d = tl.make_tensor_descriptor(x0, [8, 16], [tl.num_programs(0) + {each}, 1], [8, 16])  #!"
-        for each in (14 + choose(3), 17)
+        f"d = tl.make_tensor_descriptor(x0, [8, 16], [tl.num_programs(0) + {item}, 1], [8, 16])  #!"
+        for item in (14 + choose(3), 17)
     )
     at = "tl.arange(0, 8)[:, None] * 16 + tl.arange(0, 16)[None, :]"
     lines = (f"tl.store({MINE} + {at}, d.load([0, 0]))",)
@@ -392,12 +392,12 @@ def planted(seed: int, name: str) -> tuple[Kernel, Kernel, Mistake, int]:
     at = places[choose(len(places))]
     head = lines.index(next(line for line in lines if line.startswith("def kernel(")))
     lines[head] = lines[head].replace("shared,", "shared, planted, fresh,")
-    found = []
+    result = []
     for inserted in (mistake.buggy, mistake.correct):
         text = [*lines[:at], *(f"    {line}" for line in inserted), *lines[at:], ""]
-        found.append(Kernel("\n".join(text), GRID, kernel.scalars, kernel.num_slots))
-    number = 1 + next(i for i, line in enumerate(found[0].source.splitlines()) if "#!" in line)
-    return found[0], found[1], mistake, number
+        result.append(Kernel("\n".join(text), GRID, kernel.scalars, kernel.num_slots))
+    number = 1 + next(i for i, line in enumerate(result[0].source.splitlines()) if "#!" in line)
+    return result[0], result[1], mistake, number
 
 
 def run_checked(kernel: Kernel, folder: Path) -> list[str]:
@@ -414,12 +414,12 @@ def run_checked(kernel: Kernel, folder: Path) -> list[str]:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         with kernbench.RuntimeContext(check=True) as torch:
-            given = {name: torch.from_numpy(array) for name, array in arrays.items()}
+            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
             # Its second half is written.
             fresh = torch.empty(2048, name="fresh")
             fresh[1024:].fill_(1)
-            loaded(kernel, folder)[kernel.grid](**given, fresh=fresh, **kernel.scalars)
-    return [f"{each.category.__name__}: {each.message}" for each in warned]
+            loaded(kernel, folder)[kernel.grid](**tensors, fresh=fresh, **kernel.scalars)
+    return [f"{item.category.__name__}: {item.message}" for item in warned]
 
 
 def missed(seed: int, name: str, folder: Path) -> str:
@@ -461,9 +461,9 @@ def main() -> int:
             if said:
                 wrong += 1
                 print(f"seed {seed}: {said}")
-    found = options.count - wrong
+    count = options.count - wrong
     print(
-        f"{found} of {options.count} planted mistakes were found, {len(kinds)} kinds, twins silent"
+        f"{count} of {options.count} planted mistakes were found, {len(kinds)} kinds, twins silent"
     )
     return min(wrong, 100)
 

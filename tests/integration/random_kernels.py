@@ -121,8 +121,8 @@ class _Writer:
         kind = self.pick(kinds)
         if kind == self.load:
             return self.load(shape)
-        found: Tile = kind(shape, depth - 1)
-        return found if found.bound < LIMIT else self.load(shape)
+        result: Tile = kind(shape, depth - 1)
+        return result if result.bound < LIMIT else self.load(shape)
 
     def binary(self, shape: tuple[int, ...], depth: int) -> Tile:
         a, b = self.expression(shape, depth), self.expression(shape, depth)
@@ -437,16 +437,16 @@ def disagreement(kernel: Kernel, folder: Path, *, check: bool = False) -> str:
         "shared": np.zeros(256, np.float32),
     }
     with kernbench.RuntimeContext(check=check) as torch:
-        given = {name: torch.from_numpy(array) for name, array in {**arrays, **outputs}.items()}
-        loaded(kernel, folder)[kernel.grid](**given, **kernel.scalars)
-        found = {name: given[name].numpy().copy() for name in outputs}
+        tensors = {name: torch.from_numpy(array) for name, array in {**arrays, **outputs}.items()}
+        loaded(kernel, folder)[kernel.grid](**tensors, **kernel.scalars)
+        result = {name: tensors[name].numpy().copy() for name in outputs}
     run_programs(kernel.source, {**arrays, **outputs}, kernel.grid, **kernel.scalars)
     for name, expected in outputs.items():
         assert np.abs(expected).max(initial=0) < 1 << 24, "the kernel's numbers are not exact"
-        wrong = np.flatnonzero(found[name] != expected)
+        wrong = np.flatnonzero(result[name] != expected)
         if len(wrong):
             at = int(wrong[0])
-            return f"{name}[{at}] is {found[name][at]}, not {expected[at]}; {len(wrong)} differ"
+            return f"{name}[{at}] is {result[name][at]}, not {expected[at]}; {len(wrong)} differ"
     return ""
 
 

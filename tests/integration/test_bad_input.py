@@ -37,7 +37,7 @@ def greedy_kernel(x_ptr, BLOCK: tl.constexpr):
 def causes(failure: BaseException) -> list[BaseException]:
     """Return the leaves of a group of exceptions."""
     if isinstance(failure, BaseExceptionGroup):
-        return [leaf for each in failure.exceptions for leaf in causes(each)]
+        return [leaf for exception in failure.exceptions for leaf in causes(exception)]
     return [failure]
 
 
@@ -70,12 +70,12 @@ def test_ranks_that_call_different_collectives_each_get_every_call(difference: s
         else:
             torch.distributed.all_reduce(x, op="max" if odd and difference == "op" else "sum")
 
-    found = spawned(worker, 2)
-    assert [type(each) for each in found] == [errors.CollectiveMismatchError] * 2
-    for each in found:
-        assert "rank 0" in str(each)
-        assert "rank 1" in str(each)
-        assert here(each), "the call sites are named"
+    result = spawned(worker, 2)
+    assert [type(item) for item in result] == [errors.CollectiveMismatchError] * 2
+    for item in result:
+        assert "rank 0" in str(item)
+        assert "rank 1" in str(item)
+        assert here(item), "the call sites are named"
 
 
 def test_a_rank_that_raises_is_the_cause_and_who_waited_is_named() -> None:
@@ -85,10 +85,10 @@ def test_a_rank_that_raises_is_the_cause_and_who_waited_is_named() -> None:
             raise ValueError("bad luck on rank 1")
         torch.distributed.all_reduce(torch.ones(4))
 
-    found = spawned(worker, 3)
-    assert isinstance(found[0], ValueError)
-    assert "bad luck" in str(found[0])
-    assert len(found) == 1, "ranks that only waited are no root causes"
+    result = spawned(worker, 3)
+    assert isinstance(result[0], ValueError)
+    assert "bad luck" in str(result[0])
+    assert len(result) == 1, "ranks that only waited are no root causes"
 
 
 def test_a_rank_that_returns_while_others_wait_is_named_first() -> None:
@@ -97,7 +97,7 @@ def test_a_rank_that_returns_while_others_wait_is_named_first() -> None:
         if rank != 2:
             torch.distributed.all_reduce(torch.ones(4))
 
-    text = "\n".join(str(each) for each in spawned(worker, 3))
+    text = "\n".join(str(item) for item in spawned(worker, 3))
     assert text.index("rank 2") < text.index("all_reduce")
     assert "rank 0" in text
     assert "rank 1" in text
@@ -108,9 +108,9 @@ def test_a_deadlock_lists_every_rank_and_where_it_waits() -> None:
         torch.distributed.init_process_group()
         torch.distributed.recv(torch.zeros(4), src=1 - rank)
 
-    found = spawned(worker, 2)
-    assert any(isinstance(each, errors.DeadlockError) for each in found)
-    text = "\n".join(str(each) for each in found)
+    result = spawned(worker, 2)
+    assert any(isinstance(item, errors.DeadlockError) for item in result)
+    text = "\n".join(str(item) for item in result)
     assert "recv" in text
     assert Path(__file__).name in text
 

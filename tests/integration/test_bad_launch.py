@@ -119,7 +119,7 @@ def test_an_option_that_does_not_exist_gets_the_nearest(launch: Launch) -> None:
 def test_a_tensor_of_a_type_that_triton_lacks_is_named() -> None:
     pytorch = pytest.importorskip("torch")
     with kernbench.RuntimeContext(machine="ahbm", ranks=1) as torch:
-        for given, words in (
+        for value, words in (
             (pytorch.zeros(64, dtype=pytorch.complex64), "is a tensor of complex64"),
             (pytorch.zeros(64).to_sparse(), "has no memory that a pointer could name"),
             (pytorch.zeros(64, device="meta"), "lies on device meta"),
@@ -127,7 +127,7 @@ def test_a_tensor_of_a_type_that_triton_lacks_is_named() -> None:
             with pytest.raises(
                 errors.KernbenchError, match="x_ptr of kernel copy_kernel.*" + words
             ):
-                plainly(torch, given)
+                plainly(torch, value)
 
 
 def test_triton_is_its_own_again_after_the_run() -> None:
@@ -201,16 +201,16 @@ def test_any_launch_works_or_raises_an_error_of_ours(
         x, y = torch.ones(size, dtype=dtype), torch.zeros(size, dtype=dtype)
         try:
             torch.launch("copy", copy_kernel, x, y, n, grid=grid, BLOCK=32)
-            found = y.numpy()
+            result = y.numpy()
         except errors.KernbenchError:
             return
         covered = min(max(n, 0), 32 * grid[0]) if all(grid) else 0
-        np.testing.assert_array_equal(found, np.arange(size) < covered)
+        np.testing.assert_array_equal(result, np.arange(size) < covered)
 
 
-def run_bench(given: str) -> subprocess.CompletedProcess[str]:
+def run_bench(text: str) -> subprocess.CompletedProcess[str]:
     program = str(PROGRAMS / "bad_launches.py")
-    return run_forked("kernbench", "run", program, "--param", f"given={given}")
+    return run_forked("kernbench", "run", program, "--param", f"given={text}")
 
 
 def test_a_numpy_array_in_a_plain_launch_is_told_what_to_do() -> None:

@@ -21,8 +21,8 @@ def _cases() -> dict[str, Callable[[Any], None]]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found: dict[str, Callable[[Any], None]] = module.C
-    return found
+    cases: dict[str, Callable[[Any], None]] = module.C
+    return cases
 
 
 CASES = _cases()

@@ -50,14 +50,14 @@ def has(needs: str) -> bool:
 def run(case: Case) -> tuple[Any, np.ndarray[Any, Any]]:
     expected = np.asarray(case.expected())
     with kernbench.RuntimeContext() as torch:
-        given = [torch.from_numpy(ARRAYS[name]) for name in case.arguments.split()]
+        tensors = [torch.from_numpy(ARRAYS[name]) for name in case.arguments.split()]
         out = torch.zeros(*expected.shape, dtype=expected.dtype.name)
         # Locks and counters lie behind the result.
         room = torch.zeros(expected.size + 4 * N, dtype=expected.dtype.name)
         target = room if case.kernel.__name__ == "atomics" else out
-        compiled = case.kernel[(case.grid,)](*given, target, N=N, **case.options)
-        found = target.numpy().reshape(-1)[: expected.size].reshape(expected.shape)
-    return compiled, found
+        compiled = case.kernel[(case.grid,)](*tensors, target, N=N, **case.options)
+        reshape = target.numpy().reshape(-1)[: expected.size].reshape(expected.shape)
+    return compiled, reshape
 
 
 # Triton 3.9 is about to let the order of a cat be fixed, and says so.
@@ -67,9 +67,9 @@ def test_an_operation_gives_numpys_numbers(name: str) -> None:
     case = CASES[name]
     if not has(case.needs):
         pytest.skip(f"this Triton has no {case.needs}")
-    compiled, found = run(case)
+    compiled, result = run(case)
     np.testing.assert_allclose(
-        found, case.expected(), rtol=case.tolerance, atol=case.tolerance, equal_nan=True
+        result, case.expected(), rtol=case.tolerance, atol=case.tolerance, equal_nan=True
     )
     text = compiled.asm["source"] + compiled.asm["ttir"]
     missing = set(case.ops.split()) - set(OP.findall(text))

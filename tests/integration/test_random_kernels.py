@@ -28,8 +28,8 @@ def test_another_number_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     kernel = generate(lambda options: 0)
     assert disagreement(kernel, tmp_path) == ""
 
-    def run(source: str, *given: Any, **named: Any) -> None:
-        run_programs(source.replace("tl.load(x0", "1 + tl.load(x0"), *given, **named)
+    def run(source: str, *value: Any, **named: Any) -> None:
+        run_programs(source.replace("tl.load(x0", "1 + tl.load(x0"), *value, **named)
 
     monkeypatch.setattr(random_kernels, "run_programs", run)
     assert "differ" in disagreement(kernel, tmp_path)

@@ -81,7 +81,7 @@ def attention(torch: Any, tokens: int, queries: int) -> tuple[Any, ...]:
 @pytest.mark.adr("0100-D2")
 def test_decoding_over_pages_is_near_the_time_of_its_cache() -> None:
     batch, length = 32, 1024
-    found = time_ps(
+    ps = time_ps(
         "paged_decode",
         kernels.paged_decode,
         lambda torch: (
@@ -90,13 +90,13 @@ def test_decoding_over_pages_is_near_the_time_of_its_cache() -> None:
         (batch, HEADS),
         PAGE=PAGE, GROUP=GROUP, D=D, T=32,
     )  # fmt: skip
-    assert found <= 3 * bound_ps(2 * batch * length * HEADS * D * 2)
+    assert ps <= 3 * bound_ps(2 * batch * length * HEADS * D * 2)
 
 
 @pytest.mark.adr("0100-D2")
 def test_a_prefill_over_pages_is_near_the_time_of_its_products() -> None:
     length, tokens_of_a_tile = 1024, 4
-    found = time_ps(
+    ps = time_ps(
         "paged_prefill",
         kernels.paged_prefill,
         lambda torch: (
@@ -106,7 +106,7 @@ def test_a_prefill_over_pages_is_near_the_time_of_its_products() -> None:
         PAGE=PAGE, GROUP=GROUP, D=D, T=64, BQ=tokens_of_a_tile,
     )  # fmt: skip
     flops = 4 * HEADS * GROUP * D * length * (length + 64) // 2
-    assert found <= 3 * bound_ps(4 * length * HEADS * D * 2, flops)
+    assert ps <= 3 * bound_ps(4 * length * HEADS * D * 2, flops)
 
 
 @pytest.mark.adr("0100-D2")
@@ -114,7 +114,7 @@ def test_a_prefill_over_pages_is_near_the_time_of_its_products() -> None:
 def test_a_mixture_of_experts_is_near_the_time_of_its_weights(tokens: int, block: int) -> None:
     top, n, k, num_experts = 2, 1792, 1024, 8
     blocks = tokens * top // block
-    found = time_ps(
+    ps = time_ps(
         "expert_rows",
         kernels.expert_rows,
         lambda torch: (
@@ -129,7 +129,7 @@ def test_a_mixture_of_experts_is_near_the_time_of_its_weights(tokens: int, block
         BM=block, BN=128, BK=64, num_stages=4,
     )  # fmt: skip
     moved = min(blocks, num_experts) * n * k + tokens * k + tokens * top * n
-    assert found <= 3 * bound_ps(2 * moved, 2 * tokens * top * n * k)
+    assert ps <= 3 * bound_ps(2 * moved, 2 * tokens * top * n * k)
 
 
 # 64 tiles of 64 rows; matrices of 51 MB, of which 9 tiles of a wave need two if there are eight.

@@ -66,10 +66,10 @@ def language(program: tuple[int, ...]) -> Any:
 def run(text: str, name: str, grid: tuple[int, ...], args: dict[str, Any]) -> None:
     """Run a kernel's text on numpy arrays, which it may write."""
     code = compile(text.replace("@triton.jit", ""), name, "exec")
-    given = {k: Pointer(v) if isinstance(v, np.ndarray) else v for k, v in args.items()}
+    pointers = {k: Pointer(v) if isinstance(v, np.ndarray) else v for k, v in args.items()}
     for y in range(grid[1]):
         for x in range(grid[0]):
             # Triton's range takes what a kernel has loaded.
             space = {"tl": language((x, y)), "range": lambda *a: range(*map(int, a))}
             exec(code, space)
-            space[name](**given)
+            space[name](**pointers)

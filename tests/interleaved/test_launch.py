@@ -62,7 +62,7 @@ def run(kernel: Any, programs: int, *arguments: Any, check: bool = False) -> lis
     with kernbench.RuntimeContext(machine="h100-sxm", check=check) as torch:
         out, flags = (torch.zeros(programs, dtype="i32") for _ in range(2))
         kernel[(programs,)](out, flags, *arguments, num_warps=32)
-        return [int(each) for each in out.tolist()]
+        return [int(item) for item in out.tolist()]
 
 
 @pytest.mark.adr("0233-D2")
@@ -76,8 +76,8 @@ def test_a_barrier_of_more_programs_than_the_device_holds_never_opens(check: boo
 
 @pytest.mark.adr("0233-D2")
 def test_programs_begin_where_others_have_left() -> None:
-    found = run(meets_early_leavers, HELD + 3, HELD + 3, 3)
-    assert found == [0] * 3 + [1] * HELD
+    result = run(meets_early_leavers, HELD + 3, HELD + 3, 3)
+    assert result == [0] * 3 + [1] * HELD
     with pytest.raises(DeadlockError, match="1 have not begun"):
         run(meets_early_leavers, HELD + 3, HELD + 3, 2)
 

@@ -104,10 +104,10 @@ def test_a_loop_runs_as_long_as_each_program_needs(values: list[int]) -> None:
 def test_bisection_loads_where_the_last_load_said(table: list[int], keys: list[int]) -> None:
     def use(device: LiveLauncher) -> None:
         ordered = np.sort(np.array(table, np.int32))
-        found = device.zeros(len(keys))
-        args = (device.tensor(ordered), device.tensor(np.array(keys, np.int32)), found)
+        result = device.zeros(len(keys))
+        args = (device.tensor(ordered), device.tensor(np.array(keys, np.int32)), result)
         kernels.bisect[(len(keys),)](*args, len(table))
-        np.testing.assert_array_equal(found.numpy(), np.searchsorted(ordered, keys))
+        np.testing.assert_array_equal(result.numpy(), np.searchsorted(ordered, keys))
 
     with_device(use)
 
@@ -150,7 +150,7 @@ def test_several_early_returns_are_no_loop(device: LiveLauncher, leaving: Sequen
     tops[list(leaving)] = 5
     bounds[1:2] = 0.9 if len(leaving) == rows else 1
     stats = device.zeros(rows, parts, 4, dtype=np.float32)
-    operands = [device.tensor(each) for each in (tops, bounds)]
+    operands = [device.tensor(item) for item in (tops, bounds)]
     kernels.row_stats[(rows * parts,)](
         device.tensor(logits), stats, *operands, N=size, S=parts, B=16
     )
@@ -219,7 +219,7 @@ def test_a_persistent_product_keeps_its_inner_loop_whole(device: LiveLauncher) -
     args = (device.tensor(a), device.tensor(b), c, counter, 100, 70, 64)
     kernels.persistent_matmul[(3,)](*args, BM=32, BN=32, BK=16)
     np.testing.assert_array_equal(c.numpy(), a.astype(np.float32) @ b.astype(np.float32))
-    gemms = [each for each in device.done.trace.commands() if isinstance(each, Gemm)]
+    gemms = [command for command in device.done.trace.commands() if isinstance(command, Gemm)]
     assert len(gemms) <= 3 * 4
 
 
@@ -312,21 +312,21 @@ def test_pointers_may_be_loaded(device: LiveLauncher) -> None:
         np.testing.assert_array_equal(c.numpy(), expected.astype(np.float16))
     assert -1 in written_params(device.binary.module)
     reached = {pointer.buffer.address for pointer in device.done.reached}
-    assert reached == {each.data_ptr() for row in tensors for each in row}
+    assert reached == {item.data_ptr() for row in tensors for item in row}
 
 
 @pytest.mark.adr("0031-D4")
 def test_lanes_of_one_tile_may_go_to_other_tensors(device: LiveLauncher) -> None:
     tensors = [device.tensor(RNG.standard_normal(40).astype(np.float32)) for _ in range(3)]
-    before = np.stack([each.numpy() for each in tensors])
-    addresses = device.tensor(np.array([each.data_ptr() for each in tensors], np.int64))
+    before = np.stack([tensor.numpy() for tensor in tensors])
+    addresses = device.tensor(np.array([tensor.data_ptr() for tensor in tensors], np.int64))
     which = RNG.integers(0, 3, 40).astype(np.int32)
     out = device.zeros(40, dtype=np.float32)
     kernels.gather_from[(3,)](addresses, device.tensor(which), out, 40, B=16)
     lane = np.arange(40)
     np.testing.assert_array_equal(out.numpy(), before[which, lane])
     before[which, lane] += 1
-    np.testing.assert_array_equal(np.stack([each.numpy() for each in tensors]), before)
+    np.testing.assert_array_equal(np.stack([tensor.numpy() for tensor in tensors]), before)
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 32 << 20])

@@ -110,8 +110,8 @@ def test_random_paged_kernels_compute_what_their_text_does_in_numpy(
     grid = (n // sizes["R"] + rng.choice([0, 1]), sequences)
     kernel = loaded(text, tmp_path, seed)
     with kernbench.RuntimeContext("h100-sxm", ranks=1) as torch:
-        given = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        kernel[grid](**given, **sizes)
-        found = given["out"].numpy()
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        kernel[grid](**tensors, **sizes)
+        result = tensors["out"].numpy()
     per_program.run(text, "paged", grid, arrays | sizes)
-    np.testing.assert_array_equal(found, arrays["out"], text)
+    np.testing.assert_array_equal(result, arrays["out"], text)

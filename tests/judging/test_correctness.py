@@ -46,7 +46,7 @@ def test_sums_whose_order_is_open_are_right_and_called_so(judged: Judged) -> Non
     assert not judged(HEAD + _TICKETS.replace("PLACE", "tl.program_id(0)"), "mean").failure
     verdict = judged(HEAD + TRICKS["programs that race"].twin, "mean")
     assert verdict.is_right
-    assert any(each.startswith("non-deterministic") for each in verdict.remarks)
+    assert any(remark.startswith("non-deterministic") for remark in verdict.remarks)
 
 
 def test_programs_in_another_order_do_each_others_work() -> None:
@@ -110,7 +110,7 @@ def test_a_result_may_be_where_the_references_is(judged: Judged) -> None:
 )
 def test_results_share_memory_by_element(slices: list[slice], shared: str) -> None:
     whole = torch.arange(8.0)
-    record = Record(results=[describe_tensor(whole[each], 0) for each in slices])
+    record = Record(results=[describe_tensor(whole[item], 0) for item in slices])
     assert shared_memory(record) == shared
     record.inputs = [describe_tensor(whole, 0)]
     assert shared_memory(record) == "an input"

@@ -39,9 +39,11 @@ def test_a_right_kernel_is_timed_beside_eager_with_an_interval(judged: Judged) -
         HEAD + HONEST["softmax"], TASKS["softmax"].replace("(8, 50), ", ""), times=True
     )
     assert verdict.is_right, verdict.why
-    assert any("not contiguous, which the task does not ask" in each for each in verdict.remarks)
-    assert {each.outcome for each in verdict.sizes} == {"right"}
-    assert any("huge" in each.values for each in verdict.sizes)
+    assert any(
+        "not contiguous, which the task does not ask" in remark for remark in verdict.remarks
+    )
+    assert {size.outcome for size in verdict.sizes} == {"right"}
+    assert any("huge" in size.values for size in verdict.sizes)
     (time,) = verdict.times
     assert time.low_ns is not None
     assert time.high_ns is not None
@@ -69,7 +71,7 @@ def test_a_trick_is_found(name: str, judged: Judged) -> None:
     verdict = judged(HEAD + trick.text, SMALL[trick.task])
     assert verdict.outcome in (Outcome.WRONG, Outcome.CHEAT)
     said = "; ".join([verdict.why, *verdict.tricks])
-    assert any(each in said for each in _SAMPLE[name].split("|"))
+    assert any(word in said for word in _SAMPLE[name].split("|"))
 
 
 @pytest.mark.campaign
@@ -123,7 +125,7 @@ def test_a_wrong_kernel_is_told_its_smallest_size_its_element_and_its_line(judge
     verdict = judged(text, "axpy")
     assert verdict.outcome is Outcome.WRONG
     assert verdict.failure is not None
-    assert verdict.failure.size == min((each.size for each in verdict.sizes), key=float)
+    assert verdict.failure.size == min((size.size for size in verdict.sizes), key=float)
     assert "the result is wrong at [0]" in verdict.failure.says
     stored = next(n for n, line in enumerate(text.splitlines(), 1) if "tl.store(out + i, 2" in line)
     assert verdict.failure.line == f"candidate.py:{stored}"
@@ -141,8 +143,8 @@ def test_a_wrong_kernel_is_told_its_smallest_size_its_element_and_its_line(judge
         ("ctypes.string_at(1)", "SIGSEGV"),
         ("open('/tmp/judged-out', 'w')", "may not write"),
         *(
-            pytest.param(*each, marks=pytest.mark.campaign)
-            for each in (
+            pytest.param(*name, marks=pytest.mark.campaign)
+            for name in (
                 ("os._exit(7)", "Exit at candidate.py:2: 7"),
                 ("sys.exit(3)", "SystemExit"),
                 ("bytearray(1 << 40)", "MemoryError"),

@@ -68,9 +68,9 @@ def test_a_view_is_the_one_described_or_refused(
         with pytest.raises(RecordError):
             view_of(owner, described)
     else:
-        found = view_of(owner, described)
-        assert list(found.shape) == size
-        assert found.dtype == dtype
+        view = view_of(owner, described)
+        assert list(view.shape) == size
+        assert view.dtype == dtype
     with pytest.raises(RecordError):
         view_of(owner, described | {"size": [99], "stride": [1]})
 

@@ -23,21 +23,21 @@ def run(
     name: str, grid: tuple[int, ...], *arguments: Array | int | float, version: str = "3.9"
 ) -> list[Array]:
     """Run a kernel on copies of the arrays; return what they hold afterwards."""
-    ints = {i: each for i, each in enumerate(arguments) if isinstance(each, int)}
+    ints = {i: argument for i, argument in enumerate(arguments) if isinstance(argument, int)}
     padded = (*grid, 1, 1)[:3]
-    found = trace(name, (padded[0], padded[1], padded[2]), ints, version=version)
+    result = trace(name, (padded[0], padded[1], padded[2]), ints, version=version)
     memory = DeviceMemory(0, 1 << 26, has_data=True)
     bound: list[Any] = []
     results: list[Array] = []
-    for each in arguments:
-        if not isinstance(each, np.ndarray):
-            bound.append(each)
+    for argument in arguments:
+        if not isinstance(argument, np.ndarray):
+            bound.append(argument)
             continue
-        buffer = memory.allocate(each.nbytes, "array")
-        buffer.bytes[:] = np.ascontiguousarray(each).reshape(-1).view(np.uint8)
+        buffer = memory.allocate(argument.nbytes, "array")
+        buffer.bytes[:] = np.ascontiguousarray(argument).reshape(-1).view(np.uint8)
         bound.append(PointerArg(buffer, 0))
-        results.append(buffer.bytes.view(each.dtype).reshape(each.shape))
-    run_kernel(found, bound)
+        results.append(buffer.bytes.view(argument.dtype).reshape(argument.shape))
+    run_kernel(result, bound)
     return results
 
 

@@ -48,8 +48,8 @@ def test_matmul_touches_what_the_tutorial_says(version: str, m: int, n: int, k: 
     trips = -(-k // BK)
     stride_a, stride_b, stride_c = k + 3, n + 5, n + 7
     ints = {3: m, 4: n, 5: k, 6: stride_a, 7: stride_b, 8: stride_c}
-    found = trace("matmul", (grid, 1, 1), ints, version=version)
-    (group,) = found.groups
+    result = trace("matmul", (grid, 1, 1), ints, version=version)
+    (group,) = result.groups
     loop = group.body[0]
     assert isinstance(loop, Loop)
     assert loop.trip_count == trips
@@ -78,10 +78,10 @@ def test_matmul_touches_what_the_tutorial_says(version: str, m: int, n: int, k: 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_matmul_is_a_loop_of_load_load_dot(version: str) -> None:
-    found = trace(
+    result = trace(
         "matmul", (64, 1, 1), {3: 512, 4: 512, 5: 512, 6: 512, 7: 512, 8: 512}, version=version
     )
-    (group,) = found.groups
+    (group,) = result.groups
     loop, convert, store = group.body
     assert isinstance(loop, Loop)
     assert isinstance(convert, Math)
@@ -103,8 +103,8 @@ def test_matmul_is_a_loop_of_load_load_dot(version: str) -> None:
 @QUICK
 @given(n=st.integers(1, 3000), programs=st.integers(1, 12))
 def test_vector_add_touches_its_elements(n: int, programs: int) -> None:
-    found = trace("add", (programs, 1, 1), {3: n})
-    (group,) = found.groups
+    result = trace("add", (programs, 1, 1), {3: n})
+    (group,) = result.groups
     for _, access, mask in dma(group):
         offsets, on = spelled_out(access, mask, {PROGRAM: programs})
         elements = np.arange(programs * 256).reshape(programs, 256)
@@ -116,9 +116,9 @@ def test_vector_add_touches_its_elements(n: int, programs: int) -> None:
 @given(rows=st.integers(0, 40), columns=st.integers(1, 1024), programs=st.integers(1, 8))
 def test_softmax_gives_each_row_to_one_program(rows: int, columns: int, programs: int) -> None:
     ints = {2: columns, 3: columns, 4: rows, 5: columns}
-    found = trace("softmax", (programs, 1, 1), ints)
+    result = trace("softmax", (programs, 1, 1), ints)
     seen = []
-    for group in found.groups:
+    for group in result.groups:
         for loop in group.body:
             assert isinstance(loop, Loop)
             lengths = {PROGRAM: len(group.program_ids), loop_dim(loop.loop_id): loop.trip_count}
@@ -129,24 +129,24 @@ def test_softmax_gives_each_row_to_one_program(rows: int, columns: int, programs
             assert (on == (np.arange(1024) < columns)).all()
             seen += list((offsets[..., 0] // (4 * columns)).reshape(-1))
     assert sorted(seen) == list(range(rows))
-    ids = np.concatenate([group.program_ids for group in found.groups])
+    ids = np.concatenate([group.program_ids for group in result.groups])
     assert sorted(ids) == list(range(programs))
 
 
 @pytest.mark.adr("0004-D3")
 def test_groups_split_programs_by_trip_count() -> None:
-    found = trace("causal", (4, 1, 1), {2: 5})
-    assert [list(group.program_ids) for group in found.groups] == [[0], [1], [2], [3]]
+    result = trace("causal", (4, 1, 1), {2: 5})
+    assert [list(group.program_ids) for group in result.groups] == [[0], [1], [2], [3]]
     trips = [
         [command.trip_count for command in group.body if isinstance(command, Loop)]
-        for group in found.groups
+        for group in result.groups
     ]
     assert trips == [[1], [2], [3], [4]]
 
 
 def test_an_early_return_leaves_programs_without_commands() -> None:
-    found = trace("early", (6, 1, 1), {1: 3})
-    assert {tuple(group.program_ids): len(group.body) for group in found.groups} == {
+    result = trace("early", (6, 1, 1), {1: 3})
+    assert {tuple(group.program_ids): len(group.body) for group in result.groups} == {
         (0, 2): 1,
         (1,): 1,
         (3, 4, 5): 0,
@@ -154,18 +154,18 @@ def test_an_early_return_leaves_programs_without_commands() -> None:
 
 
 def test_slots_and_loops_are_unique_over_all_groups() -> None:
-    found = trace("causal", (5, 1, 1), {2: 5})
-    slots = [c.dst.slot for c in found.commands() if isinstance(c, DmaRead | Math)]
-    loops = [c.loop_id for c in found.commands() if isinstance(c, Loop)]
+    result = trace("causal", (5, 1, 1), {2: 5})
+    slots = [c.dst.slot for c in result.commands() if isinstance(c, DmaRead | Math)]
+    loops = [c.loop_id for c in result.commands() if isinstance(c, Loop)]
     assert len(set(slots)) == len(slots)
-    assert max(slots) < found.num_slots
+    assert max(slots) < result.num_slots
     assert sorted(loops) == list(range(5))
 
 
 @pytest.mark.adr("0004-D3")
 def test_a_loop_whose_body_branches_on_its_index_is_unrolled() -> None:
-    found = trace("condloop", (1, 1, 1), {1: 6, 2: 4})
-    (group,) = found.groups
+    result = trace("condloop", (1, 1, 1), {1: 6, 2: 4})
+    (group,) = result.groups
     stores = [command for command in group.body if isinstance(command, DmaWrite)]
     assert [store.dest.offset.const // 4 for store in stores] == list(range(6))
     # The second loop only chooses an integer, which has a closed form.
@@ -174,15 +174,15 @@ def test_a_loop_whose_body_branches_on_its_index_is_unrolled() -> None:
 
 
 def test_an_inner_bound_that_depends_on_the_outer_index_unrolls_the_outer_loop() -> None:
-    found = trace("tri", (1, 1, 1), {1: 5})
-    (group,) = found.groups
+    result = trace("tri", (1, 1, 1), {1: 5})
+    (group,) = result.groups
     assert [loop.trip_count for loop in group.body if isinstance(loop, Loop)] == [1, 2, 3, 4]
 
 
 @pytest.mark.adr("0004-D2")
 def test_nested_loops_stay_rolled_and_pointers_get_closed_forms() -> None:
-    found = trace("nested", (1, 1, 1), {1: 5, 2: 7})
-    (group,) = found.groups
+    result = trace("nested", (1, 1, 1), {1: 5, 2: 7})
+    (group,) = result.groups
     (outer,) = group.body
     assert isinstance(outer, Loop)
     (inner,) = [command for command in outer.body if isinstance(command, Loop)]
@@ -196,8 +196,8 @@ def test_nested_loops_stay_rolled_and_pointers_get_closed_forms() -> None:
 
 @pytest.mark.adr("0004-D2")
 def test_a_recurrence_that_is_not_affine_is_evaluated_step_by_step() -> None:
-    found = trace("fib", (1, 1, 1), {1: 50})
-    (group,) = found.groups
+    result = trace("fib", (1, 1, 1), {1: 50})
+    (group,) = result.groups
     (loop,) = group.body
     assert isinstance(loop, Loop)
     assert not loop.carried
@@ -214,28 +214,28 @@ def test_a_recurrence_that_is_not_affine_is_evaluated_step_by_step() -> None:
 
 @pytest.mark.adr("0004-D1")
 def test_a_loaded_index_makes_a_gather_with_byte_offsets() -> None:
-    found = trace("gather", (4, 1, 1), {3: 5})
-    (group,) = found.groups
+    result = trace("gather", (4, 1, 1), {3: 5})
+    (group,) = result.groups
     gathers = [access for _, access, _ in dma(group) if access.gather is not None]
     assert [access.param for access in gathers] == [1, 1]
     for access in gathers:
         assert access.gather is not None
         assert access.gather.dtype.name == "int64"
         assert access.gather.shape == access.shape
-    made = {command.dst: command for command in group.body if isinstance(command, Math)}
+    commands = {command.dst: command for command in group.body if isinstance(command, Math)}
     assert gathers[0].gather is not None
-    splat = made[gathers[0].gather]
+    splat = commands[gathers[0].gather]
     assert splat.op == "tt.splat"
     (scaled,) = splat.inputs
     assert isinstance(scaled, Tile)
-    assert made[scaled].op == "arith.muli"
-    assert made[scaled].inputs[1] == Splat(4, (), scaled.dtype)
+    assert commands[scaled].op == "arith.muli"
+    assert commands[scaled].inputs[1] == Splat(4, (), scaled.dtype)
 
 
 @pytest.mark.adr("0004-D2")
 def test_a_pointer_that_advances_by_data_is_carried_as_data() -> None:
-    found = trace("walk_ptr", (1, 1, 1), {3: 5})
-    loop = next(command for command in found.commands() if isinstance(command, Loop))
+    result = trace("walk_ptr", (1, 1, 1), {3: 5})
+    loop = next(command for command in result.commands() if isinstance(command, Loop))
     names = {carried.arg.dtype.name for carried in loop.carried}
     assert names == {"int64", "float32"}
     load = next(command for command in loop.body if isinstance(command, DmaRead))
@@ -244,18 +244,18 @@ def test_a_pointer_that_advances_by_data_is_carried_as_data() -> None:
 
 @pytest.mark.adr("0004-D1")
 def test_what_is_not_separable_becomes_data_and_is_not_refused() -> None:
-    found = trace("swizzle", (1, 1, 1), {2: 5})
-    (group,) = found.groups
+    result = trace("swizzle", (1, 1, 1), {2: 5})
+    (group,) = result.groups
     xor = next(c for c in group.body if isinstance(c, Math) and c.op == "arith.xori")
-    assert all(isinstance(each, IndexTile) for each in xor.inputs)
+    assert all(isinstance(item, IndexTile) for item in xor.inputs)
     load = next(command for command in group.body if isinstance(command, DmaRead))
     assert isinstance(load.mask, Tile)
     assert load.source.gather is not None
 
 
 def test_division_by_a_block_keeps_offsets_separable() -> None:
-    found = trace("flat", (3, 1, 1), {2: 10, 3: 64, 4: 100, 5: 3})
-    (group,) = found.groups
+    result = trace("flat", (3, 1, 1), {2: 10, 3: 64, 4: 100, 5: 3})
+    (group,) = result.groups
     (_, access, _), _ = dma(group)
     # 64 columns in blocks of 64: quotient per program, remainder per lane.
     assert all(len(dims) == 1 for dims in access.offset.terms)
@@ -263,8 +263,8 @@ def test_division_by_a_block_keeps_offsets_separable() -> None:
 
 @pytest.mark.adr("0004-D4")
 def test_integers_of_32_bits_wrap_around() -> None:
-    found = trace("overflow", (4, 1, 1), {2: 1 << 30})
-    (group,) = found.groups
+    result = trace("overflow", (4, 1, 1), {2: 1 << 30})
+    (group,) = result.groups
     (convert,) = [command for command in group.body if isinstance(command, Math)]
     (value,) = convert.inputs
     assert isinstance(value, IndexTile)
@@ -273,13 +273,13 @@ def test_integers_of_32_bits_wrap_around() -> None:
 
 
 def test_a_float_parameter_is_read_at_replay() -> None:
-    found = trace("misc", (1, 1, 1), {2: 5})
+    result = trace("misc", (1, 1, 1), {2: 5})
     params = {
-        each.index
-        for command in found.commands()
+        item.index
+        for command in result.commands()
         if isinstance(command, Math)
-        for each in command.inputs
-        if isinstance(each, Param)
+        for item in command.inputs
+        if isinstance(item, Param)
     }
     assert params == {3}
 
@@ -309,21 +309,21 @@ def test_usual_reductions_have_names_and_others_a_region() -> None:
 
 
 def test_a_call_runs_the_callee_in_place() -> None:
-    found = trace("callk", (4, 1, 1), {1: 5})
-    ((_, access, _),) = dma(found.groups[0])
+    result = trace("callk", (4, 1, 1), {1: 5})
+    ((_, access, _),) = dma(result.groups[0])
     np.testing.assert_array_equal(access.offset.dense((PROGRAM,)), 4 * 5 * np.arange(4))
 
 
 def test_a_while_loop_on_known_integers_is_unrolled() -> None:
-    found = trace("wh", (1, 1, 1), {1: 5})
-    reads = [command for command in found.commands() if isinstance(command, DmaRead)]
+    result = trace("wh", (1, 1, 1), {1: 5})
+    reads = [command for command in result.commands() if isinstance(command, DmaRead)]
     assert [read.source.offset.const for read in reads] == [0, 4, 8, 12, 16]
 
 
 @pytest.mark.parametrize("version", ["3.6", "3.7", "3.8"])
 def test_block_pointers_are_pointers_and_masks(version: str) -> None:
-    found = trace("blockptr", (4, 1, 1), {2: 250, 3: 256}, version=version)
-    (group,) = found.groups
+    result = trace("blockptr", (4, 1, 1), {2: 250, 3: 256}, version=version)
+    (group,) = result.groups
     (loop,) = group.body
     assert isinstance(loop, Loop)
     assert not loop.carried
@@ -337,8 +337,8 @@ def test_block_pointers_are_pointers_and_masks(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_descriptors_are_pointers_and_masks(version: str) -> None:
-    found = trace("desc", (2, 3, 1), {3: 100, 4: 150, 5: 70}, version=version)
-    (group,) = found.groups
+    result = trace("desc", (2, 3, 1), {3: 100, 4: 150, 5: 70}, version=version)
+    (group,) = result.groups
     (_, a, a_mask), _, (_, c, c_mask) = dma(group)
     offsets, on = spelled_out(a, a_mask, {PROGRAM: 6, loop_dim(0): 3})
     rows = np.arange(6).reshape(6, 1, 1, 1) % 2 * 64 + np.arange(64).reshape(1, 1, 64, 1)
@@ -356,9 +356,9 @@ def test_an_empty_grid_has_no_groups() -> None:
 
 
 def test_programs_that_a_long_mask_cuts_off_get_their_own_group() -> None:
-    found = trace("add", (8192, 1, 1), {3: 8190 * 256 + 10})
-    assert [len(group.program_ids) for group in found.groups] == [8190, 1, 1]
-    masks = [[mask for _, _, mask in dma(group)] for group in found.groups]
+    result = trace("add", (8192, 1, 1), {3: 8190 * 256 + 10})
+    assert [len(group.program_ids) for group in result.groups] == [8190, 1, 1]
+    masks = [[mask for _, _, mask in dma(group)] for group in result.groups]
     assert all(mask.is_true for mask in masks[0])
     assert not any(mask.is_true for mask in masks[2])
 

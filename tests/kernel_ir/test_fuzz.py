@@ -33,17 +33,17 @@ def edited(draw: st.DrawFn) -> str:
             text = "\n".join(lines)
             continue
         if kind == "operand":
-            found = list(re.finditer(r", %\w+", text))
+            matches = list(re.finditer(r", %\w+", text))
             new = ""
         else:
-            found = list(re.finditer(kind, text))
+            matches = list(re.finditer(kind, text))
             new = ""
-            if found:
-                new = draw(st.sampled_from(found)).group()
+            if matches:
+                new = draw(st.sampled_from(matches)).group()
                 if kind == r"\d+":
                     new = draw(st.sampled_from([new, "0", "1", "-1", "3", "2147483647"]))
-        if found:
-            match = draw(st.sampled_from(found))
+        if matches:
+            match = draw(st.sampled_from(matches))
             text = text[: match.start()] + new + text[match.end() :]
     return text
 
@@ -55,7 +55,7 @@ def test_an_edited_kernel_works_or_raises_an_error_of_ours(text: str, value: int
         module = parse_module(text)
         ints = {p.index: value for p in module.kernel.params if p.type.is_int or p.type.is_bool}
         trace = evaluate(module, (x, 1, 1), ints, num_warps=4, num_stages=2)
-        ids = [each for group in trace.groups for each in group.program_ids.tolist()]
+        ids = [program_id for group in trace.groups for program_id in group.program_ids.tolist()]
         assert sorted(ids) == list(range(x))
 
 

@@ -40,8 +40,8 @@ def machine_with(**changes: Any) -> Machine:
     for path, value in changes.items():
         *groups, key = path.split("__")
         group = data["sip"]
-        for each in groups:
-            group = group[each]
+        for item in groups:
+            group = group[item]
         group[key] = value
     return parse_machine(yaml.safe_dump(data), "test.yaml", 1)
 
@@ -67,11 +67,11 @@ def trace_of(
 def access(param: int, shape: tuple[int, ...], dtype: DType, **terms: Any) -> Access:
     """Return addresses; terms are arrays of bytes, ``P``, ``K``, ``R``, ``C`` their dims."""
     dims = {"P": PROGRAM, "K": loop_dim(0), "R": ROW, "C": COLUMN}
-    found = {
+    arrays = {
         tuple(dims[d] for d in name): np.asarray(array, dtype=np.int64)
         for name, array in terms.items()
     }
-    return Access(param, Separable(shape, 0, found), dtype)
+    return Access(param, Separable(shape, 0, arrays), dtype)
 
 
 def only_gemm(m: int, n: int, k: int, dtype: DType = float16) -> tuple[Command, ...]:

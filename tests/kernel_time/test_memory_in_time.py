@@ -39,7 +39,7 @@ def test_only_short_runs_of_bytes_pay_for_dram_pages() -> None:
     stream = copy_trace(256, 1 << 14)
     assert scheduled(stream, paged).duration_ps == scheduled(stream, plain).duration_ps
     rows = copy_trace(4096, 256)  # 512 bytes each: half of a page
-    times = [scheduled(rows, each).duration_ps for each in (plain, paged)]
+    times = [scheduled(rows, item).duration_ps for item in (plain, paged)]
     assert times[1] > 1.5 * (times[0] - plain.sip.front_end_ps)
 
 
@@ -60,7 +60,7 @@ def test_loads_alone_reach_less_of_hbm_than_loads_beside_stores() -> None:
 def test_a_store_ends_in_a_write_back_cache_but_hbm_still_has_to_keep_up() -> None:
     through, back = machine_with(), machine_with(cache__write_back=True)
     tile = gemm_trace(64, 64, 64)
-    waits, goes_on = (scheduled(tile, each).duration_ps for each in (through, back))
+    waits, goes_on = (scheduled(tile, item).duration_ps for item in (through, back))
     assert goes_on < waits
     stream = copy_trace(32 * 32, 1 << 16)
     template = scheduled(stream, back)
@@ -72,7 +72,7 @@ def test_a_store_ends_in_a_write_back_cache_but_hbm_still_has_to_keep_up() -> No
 @given(share=st.fractions(0, 1, max_denominator=16))
 def test_what_the_cache_holds_need_not_come_from_hbm(share: Fraction) -> None:
     trace, machine = copy_trace(256, 1 << 12), machine_with()
-    cold, warm = (scheduled(trace, machine, cached=((0, each),)) for each in (0, share))
+    cold, warm = (scheduled(trace, machine, cached=((0, item),)) for item in (0, share))
     moved = 256 * 2 * (1 << 12)
     assert warm.hbm_bytes == math.ceil(cold.hbm_bytes - moved * share)
     assert warm.duration_ps <= cold.duration_ps
@@ -91,7 +91,7 @@ def test_an_impossible_share_of_a_tensor_in_the_cache_is_refused() -> None:
 def test_a_queued_kernel_pays_the_shorter_front_end() -> None:
     trace = trace_of(([0], only_gemm(64, 64, 64)))
     machine = machine_with(front_end_us=3, queued_front_end_us=1)
-    first, next_one = (scheduled(trace, machine, queued=each) for each in (False, True))
+    first, next_one = (scheduled(trace, machine, queued=flag) for flag in (False, True))
     assert first.duration_ps - next_one.duration_ps == 2_000_000
     same = machine_with(front_end_us=3)
     assert scheduled(trace, same, queued=True).duration_ps == scheduled(trace, same).duration_ps
@@ -102,7 +102,7 @@ def test_registers_hold_no_loads_that_run_ahead() -> None:
     pe = {"pe__tcm_kib": 420, "pe__resident_programs": 16}
     pool, split = machine_with(**pe), machine_with(**pe, pe__register_kib=256)
     trace = replace(copy_trace(256, 1 << 12), tcm_bytes=192 * kib, staged_bytes=128 * kib)
-    resident = [resident_programs(192 * kib, 128 * kib, each.sip) for each in (pool, split)]
+    resident = [resident_programs(192 * kib, 128 * kib, item.sip) for item in (pool, split)]
     assert resident == [2, 1]
     assert resident_programs(96 * kib, 32 * kib, split.sip) == 256 // 64
     assert resident_programs(40 * kib, 32 * kib, split.sip) == 164 // 32

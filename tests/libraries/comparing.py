@@ -18,12 +18,12 @@ def normal(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 def _observed(function: Function, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
     """Return a function's result, and its inputs' gradients under fixed weights of the result."""
-    own = [each.detach().clone().requires_grad_() for each in inputs]
+    own = [item.detach().clone().requires_grad_() for item in inputs]
     result = function(*own)
     count = result.numel()
     weights = torch.sin(torch.arange(count, device="cuda") + 1.0).view(result.shape)
     result.backward(weights.to(result.dtype))
-    return [result.detach(), *(each.grad for each in own if each.grad is not None)]
+    return [result.detach(), *(item.grad for item in own if item.grad is not None)]
 
 
 def check_same(
@@ -34,9 +34,9 @@ def check_same(
     Raises:
         AssertionError: One of them is further off than ``tolerance``.
     """
-    found, expected = _observed(function, inputs), _observed(definition, inputs)
-    assert len(found) == len(expected), "they have not the same gradients"
-    for place, (a, b) in enumerate(zip(found, expected, strict=True)):
+    result, expected = _observed(function, inputs), _observed(definition, inputs)
+    assert len(result) == len(expected), "they have not the same gradients"
+    for place, (a, b) in enumerate(zip(result, expected, strict=True)):
         error = (a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-12)
         name = f"gradient {place - 1}" if place else "the result"
         assert error.item() <= tolerance, f"{name} is off by {error.item():.2g} of its size"

@@ -36,7 +36,7 @@ def _gates(*sizes: int) -> torch.Tensor:
 
 
 def _heads_first(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    return [each.transpose(1, 2) for each in tensors]
+    return [tensor.transpose(1, 2) for tensor in tensors]
 
 
 def _unit(x: torch.Tensor) -> torch.Tensor:
@@ -84,7 +84,7 @@ def delta_rule() -> None:
     check_same(
         lambda q, k, v, b: fla.ops.chunk_delta_rule(q, _unit(k), v, b.sigmoid())[0],
         definition,
-        *(each.to(half) for each in (_tokens(), _tokens(), _tokens())),
+        *(token.to(half) for token in (_tokens(), _tokens(), _tokens())),
         normal(BATCH, LENGTH, HEADS).to(half),
         tolerance=3e-2,
     )
@@ -121,8 +121,8 @@ def hgrn() -> None:
 
 def attention() -> None:
     def definition(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        found = naive_parallel_attn(q, k, v)
-        return found[0] if isinstance(found, tuple) else found
+        attn = naive_parallel_attn(q, k, v)
+        return attn[0] if isinstance(attn, tuple) else attn
 
     check_same(
         fla.ops.parallel_attn,
@@ -178,9 +178,9 @@ def cumulative_sums() -> None:
 
 def triangular_inverse() -> None:
     below = torch.stack([(normal(64, 64) * 0.1).tril(-1) for _ in range(2)])
-    found = solve_tril(below.transpose(0, 1)[None].contiguous())
+    tril = solve_tril(below.transpose(0, 1)[None].contiguous())
     expected = torch.linalg.inv(torch.eye(64, device="cuda") + below)
-    torch.testing.assert_close(found[0].transpose(0, 1), expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(tril[0].transpose(0, 1), expected, rtol=1e-3, atol=1e-3)
 
 
 CASES: dict[str, Case] = {

@@ -77,17 +77,17 @@ def trained(model: Any, tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     model.zero_grad()
     loss = model(input_ids=tokens, labels=tokens).loss
     loss.backward()
-    found = {
-        name: each.grad.cpu().clone()
-        for name, each in model.named_parameters()
-        if each.grad is not None
+    clones = {
+        name: parameter.grad.cpu().clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
     }
-    return loss.detach().cpu(), found
+    return loss.detach().cpu(), clones
 
 
 def generated(model: Any, tokens: Tensor) -> list[list[int]]:
-    made = model.generate(tokens[:, :4], max_new_tokens=6, min_new_tokens=6, do_sample=False)
-    return made.tolist()
+    generate = model.generate(tokens[:, :4], max_new_tokens=6, min_new_tokens=6, do_sample=False)
+    return generate.tolist()
 
 
 def compare(name: str) -> None:
@@ -103,14 +103,14 @@ def compare(name: str) -> None:
     my_loss, my_gradients = trained(model.train(), tokens.cuda())
     torch.testing.assert_close(my_loss, loss, rtol=1e-4, atol=1e-5)
     assert my_gradients.keys() == gradients.keys()
-    for each, expected in gradients.items():
-        torch.testing.assert_close(my_gradients[each], expected, rtol=1e-3, atol=1e-5, msg=each)
+    for item, expected in gradients.items():
+        torch.testing.assert_close(my_gradients[item], expected, rtol=1e-3, atol=1e-5, msg=item)
     with torch.autocast("cuda", torch.bfloat16):
         short_loss, short = trained(model, tokens.cuda())
     torch.testing.assert_close(short_loss.float(), loss, rtol=_SHORT, atol=_SHORT)
     assert short.keys() == gradients.keys()
-    off = sum((short[each] - expected).square().sum() for each, expected in gradients.items())
-    whole = sum(each.square().sum() for each in gradients.values())
+    off = sum((short[name] - expected).square().sum() for name, expected in gradients.items())
+    whole = sum(gradient.square().sum() for gradient in gradients.values())
     assert off < _SHORT * whole, f"gradients under autocast are {(off / whole) ** 0.5:.0%} off"
     if generates:
         assert generated(model.eval(), tokens.cuda()) == sequence
@@ -124,7 +124,7 @@ def main(names: list[str]) -> int:
     """Compare the models whose names contain one of the words, or all; return how many differ."""
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
-    chosen = [each for each in MODELS if not names or any(word in each for word in names)]
+    chosen = [model for model in MODELS if not names or any(word in model for word in names)]
     differing = 0
     for name in chosen:
         try:

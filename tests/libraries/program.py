@@ -21,7 +21,7 @@ for library, cases in (("liger", liger.CASES), ("fla", linear_attention.CASES)):
     chosen = {
         name: case
         for name, case in cases.items()
-        if not sys.argv[1:] or any(each in name for each in sys.argv[1:])
+        if not sys.argv[1:] or any(item in name for item in sys.argv[1:])
     }
     result = run_cases(library, chosen)
     passed, count = passed + result[0], count + result[1]

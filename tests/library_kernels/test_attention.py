@@ -22,7 +22,7 @@ KERNEL = FlashKernel(name="test", block_m=16, block_n=8)
 
 def blocks_seen(problem: AttentionProblem, kernel: FlashKernel) -> int:
     """Blocks of keys from the first that some query of a tile sees to the last, over all tiles."""
-    found = 0
+    result = 0
     offset = problem.kv_len - problem.q_len
     packed = problem.group if kernel.packs_groups else 1
     rows = problem.q_len * packed
@@ -35,8 +35,8 @@ def blocks_seen(problem: AttentionProblem, kernel: FlashKernel) -> int:
             if (not problem.one_sided or key <= query + offset)
             and (not problem.window or key >= query + offset - problem.window)
         }
-        found += max(seen) - min(seen) + 1
-    return found * problem.batch * problem.heads // packed
+        result += max(seen) - min(seen) + 1
+    return result * problem.batch * problem.heads // packed
 
 
 @given(
@@ -56,7 +56,7 @@ def test_tiles_go_over_the_keys_that_their_queries_see(
     )  # fmt: skip
     described = replace(KERNEL, packs_groups=packs)
     kernel = flash_forward(problem, described)
-    assert sum(each.count * each.trips for each in kernel.tiles) == blocks_seen(problem, described)
+    assert sum(tile.count * tile.trips for tile in kernel.tiles) == blocks_seen(problem, described)
     rows, sequences = (2 * q_len, 2) if packs else (q_len, 4)
     assert kernel.num_tiles == -(-rows // 16) * batch * sequences
 
@@ -78,17 +78,17 @@ def decode(batch: int, kv_len: int, heads: int = 8, kv_heads: int = 2) -> Attent
 def test_efficient_splits_are_the_fewest_that_are_nearly_best(
     tiles: int, slots: int, blocks: int
 ) -> None:
-    found = efficient_splits(tiles, slots, blocks)
-    assert 1 <= found <= max(1, min(blocks, slots))
+    result = efficient_splits(tiles, slots, blocks)
+    assert 1 <= result <= max(1, min(blocks, slots))
 
     def busy(splits: int) -> float:
         return tiles * splits / slots / math.ceil(tiles * splits / slots)
 
     if tiles < 0.8 * slots:
-        useful = {-(-blocks // each): each for each in range(min(128, slots, blocks), 0, -1)}
-        assert busy(found) >= 0.85 * max(busy(each) for each in useful.values()) * (1 - 1e-9)
+        useful = {-(-blocks // index): index for index in range(min(128, slots, blocks), 0, -1)}
+        assert busy(result) >= 0.85 * max(busy(item) for item in useful.values()) * (1 - 1e-9)
     else:
-        assert found == 1
+        assert result == 1
 
 
 def test_split_keys_are_combined_by_a_second_launch() -> None:
@@ -96,7 +96,7 @@ def test_split_keys_are_combined_by_a_second_launch() -> None:
     main, combine = flash_launches(decode(1, 256), kernel, num_pes=16)
     # 32 blocks of keys among 16 PEs: each of the 2 tiles has 8 splits of 4 blocks.
     assert main.num_tiles == 16
-    assert {each.trips for each in main.tiles} == {4}
+    assert {tile.trips for tile in main.tiles} == {4}
     assert combine.name == "test_combine"
     assert combine.hbm_read_bytes == main.hbm_written_bytes == 8 * 8 * 64 * 4
     (alone,) = flash_launches(decode(8, 256), kernel, num_pes=16)
@@ -106,19 +106,21 @@ def test_split_keys_are_combined_by_a_second_launch() -> None:
 def test_a_choice_made_for_one_sequence_leaves_partial_results_of_all() -> None:
     kernel = replace(KERNEL, packs_groups=True, splits=Splits.DYNAMIC)
     launches = flash_launches(decode(512, 256), kernel, num_pes=108)
-    assert [each.name for each in launches] == ["test", "test_combine"]
+    assert [launch.name for launch in launches] == ["test", "test_combine"]
     # 1,024 tiles fill the machine: nothing is split, but the kernel that splits runs.
     assert launches[0].num_tiles == 1024
     short = flash_launches(decode(512, 32), kernel, num_pes=108)
-    assert [each.name for each in short] == ["test"]
+    assert [item.name for item in short] == ["test"]
 
 
 def test_a_single_query_of_a_group_is_put_together_and_back() -> None:
     kernel = replace(KERNEL, splits=Splits.SINGLE_QUERY)
-    names = [each.name for each in flash_launches(decode(512, 32), kernel, num_pes=108)]
+    names = [
+        flash_launch.name for flash_launch in flash_launches(decode(512, 32), kernel, num_pes=108)
+    ]
     assert names == ["test_copy", "test", "test_copy"]
     plain = flash_launches(decode(512, 32, heads=2), kernel, num_pes=108)
-    assert [each.name for each in plain] == ["test"]
+    assert [item.name for item in plain] == ["test"]
     assert plain[0].num_tiles == 1024
     (one_sequence,) = flash_launches(decode(1, 32), kernel, num_pes=1)
     assert one_sequence.name == "test"
@@ -156,7 +158,7 @@ def test_tiles_shrink_with_few_rows_and_blocks_with_wide_heads() -> None:
 def test_the_sum_of_partial_results_goes_over_splits_one_after_another() -> None:
     kernel = replace(KERNEL, packs_groups=True, splits=Splits.FILL)
     combines = [flash_launches(decode(batch, 256), kernel, num_pes=16)[1] for batch in (1, 2, 4)]
-    assert [{each.trips for each in combine.tiles} for combine in combines] == [{8}, {4}, {2}]
+    assert [{tile.trips for tile in combine.tiles} for combine in combines] == [{8}, {4}, {2}]
     for combine in combines:
         assert combine.port_bytes == pytest.approx(combine.hbm_bytes)
 
@@ -165,7 +167,7 @@ def test_tiles_say_how_many_rows_they_have() -> None:
     packed = replace(KERNEL, packs_groups=True)
     for heads, rows in ((4, 2), (16, 8), (64, 16)):
         (kernel,) = flash_launches(decode(4, 64, heads=heads), packed, num_pes=108)
-        assert {each.rows for each in kernel.tiles} == {rows}
+        assert {tile.rows for tile in kernel.tiles} == {rows}
 
 
 @given(st.integers(1, 70), st.integers(0, 50), st.booleans(), st.integers(0, 40))
@@ -182,7 +184,7 @@ def test_masked_loads_are_of_the_keys_that_a_tile_sees(
     boxes = flash_forward(problem, KERNEL)
 
     def loaded(kernel: LibraryKernel) -> float:
-        return sum(each.count * each.trips * each.trip.loaded_bytes for each in kernel.tiles)
+        return sum(tile.count * tile.trips * tile.trip.loaded_bytes for tile in kernel.tiles)
 
     assert loaded(masked) == pytest.approx(loaded(whole))
     assert loaded(boxes) >= loaded(masked) - 1

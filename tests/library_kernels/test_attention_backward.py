@@ -28,14 +28,14 @@ def test_tiles_of_keys_go_over_the_queries_that_see_them(
         }
         expected += max(len(seeing), 1)
     _, main, _ = flash_backward_launches(problem, KERNEL)
-    assert sum(each.count * each.trips for each in main.tiles) == 6 * expected
+    assert sum(tile.count * tile.trips for tile in main.tiles) == 6 * expected
 
 
 def test_a_pass_does_five_products_and_streams_beside() -> None:
     problem = AttentionProblem(batch=1, q_len=64, kv_len=64, heads=4, kv_heads=2, head_dim=64)
     prepare, main, convert, gather = flash_backward_launches(problem, KERNEL)
     assert main.flops == 5 * 2 * 4 * 64 * 64 * 64
-    assert [each.flops for each in (prepare, convert, gather)] == [0, 0, 0]
+    assert [item.flops for item in (prepare, convert, gather)] == [0, 0, 0]
     elements = 64 * 4 * 64
     assert convert.hbm_read_bytes == 4 * elements
     assert convert.hbm_written_bytes == 2 * elements
@@ -52,7 +52,7 @@ def test_a_kernel_that_skips_no_window_goes_over_all_queries() -> None:
 
     def trips(kernel: FlashKernel, of: AttentionProblem) -> float:
         main = flash_backward_launches(of, kernel)[1]
-        return sum(each.count * each.trips for each in main.tiles)
+        return sum(tile.count * tile.trips for tile in main.tiles)
 
     assert trips(whole, problem) == trips(whole, replace(problem, window=0))
     assert trips(KERNEL, problem) < trips(whole, problem)

@@ -22,8 +22,8 @@ def launch(blocks: int, size: float, under_way: float = 2048.0, threads: int = 1
     )
 
 
-def busy_us(each: BlockLaunch, sip: SipSpec = H100) -> float:
-    time = time_blocks(each, sip)
+def busy_us(block_launch: BlockLaunch, sip: SipSpec = H100) -> float:
+    time = time_blocks(block_launch, sip)
     return time.total_us - time.start_us
 
 
@@ -51,16 +51,15 @@ def test_more_sms_or_bandwidth_do_nothing_for_sixteen_blocks() -> None:
 
 
 def test_many_blocks_stream() -> None:
-    each = launch(1 << 16, 1 << 16, 1 << 14)
+    item = launch(1 << 16, 1 << 16, 1 << 14)
     stream_us = H100.hbm_stream_ps(1 << 32) / 1e6
-    assert busy_us(each) == pytest.approx(stream_us, rel=0.02)
-    assert busy_us(replace(each, hbm_share=0.5)) == pytest.approx(2 * stream_us, rel=0.02)
+    assert busy_us(item) == pytest.approx(stream_us, rel=0.02)
+    assert busy_us(replace(item, hbm_share=0.5)) == pytest.approx(2 * stream_us, rel=0.02)
 
 
 def test_a_pe_holds_the_blocks_that_its_warps_allow() -> None:
-    assert [launch(1 << 20, 1, threads=each).resident(H100) for each in (1024, 512, 96, 32)] == [
-        2, 4, 21, 32,
-    ]  # fmt: skip
+    blocks = [launch(1 << 20, 1, threads=threads) for threads in (1024, 512, 96, 32)]
+    assert [block.resident(H100) for block in blocks] == [2, 4, 21, 32]
     assert launch(132 * 3, 1).resident(H100) == 3
     assert replace(launch(1 << 20, 1), most_resident=5).resident(H100) == 5
 
@@ -76,12 +75,12 @@ def test_a_part_of_what_is_under_way_waits_as_long_as_all_of_it() -> None:
 def test_no_launch_beats_its_bytes_or_its_round_trips(
     blocks: int, size: int, under_way: int
 ) -> None:
-    each = launch(blocks, size, under_way)
-    found = busy_us(each) * (1 + 1e-9)
-    assert found >= H100.hbm_stream_ps(blocks * size) / 1e6
-    assert found >= -(-size // under_way) * wait_us(H100)
-    assert busy_us(launch(blocks, size, 2 * under_way)) <= found
-    assert busy_us(launch(blocks + 1, size, under_way)) >= busy_us(each)
+    item = launch(blocks, size, under_way)
+    result = busy_us(item) * (1 + 1e-9)
+    assert result >= H100.hbm_stream_ps(blocks * size) / 1e6
+    assert result >= -(-size // under_way) * wait_us(H100)
+    assert busy_us(launch(blocks, size, 2 * under_way)) <= result
+    assert busy_us(launch(blocks + 1, size, under_way)) >= busy_us(item)
 
 
 def test_what_the_cache_serves_waits_less() -> None:

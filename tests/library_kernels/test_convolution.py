@@ -29,7 +29,7 @@ def chosen(convolution: Convolution) -> KernelChoice:
 
 
 def flops(convolution: Convolution) -> float:
-    return sum(each.flops for each in chosen(convolution).kernels)
+    return sum(kernel.flops for kernel in chosen(convolution).kernels)
 
 
 @pytest.mark.adr("0128-D7")
@@ -49,7 +49,7 @@ def test_a_convolution_does_at_least_its_products(
 
 
 def moves(choice: KernelChoice) -> int:
-    return sum(each.name.startswith("conv_rearrange") for each in choice.kernels)
+    return sum(kernel.name.startswith("conv_rearrange") for kernel in choice.kernels)
 
 
 def without(*kernels: str) -> KernelLibrary:
@@ -70,16 +70,16 @@ def test_matrix_engines_rearrange_planar_images_and_float32_those_that_are_not()
         return moves(convolution_kernels(convolution, SIP, library))
 
     exact = replace(PLAIN, dtype="float32", itemsize=4)
-    assert [found(each) for each in (PLAIN, replace(PLAIN, planar=True))] == [0, 2]
-    assert [found(each) for each in (exact, replace(exact, planar=True))] == [2, 0]
+    assert [found(plain) for plain in (PLAIN, replace(PLAIN, planar=True))] == [0, 2]
+    assert [found(item) for item in (exact, replace(exact, planar=True))] == [2, 0]
 
 
 def test_amperes_kernels_of_tf32_make_planes_of_their_results() -> None:
     planar = replace(PLAIN, dtype="tf32", itemsize=4, planar=True)
     hopper = convolution_kernels(planar, load_machine("h100-sxm").sip, load_library("sm90"))
     changes: list[dict[str, Any]] = [{}, {"by_graph": False}, {"which": TO_INPUT}, {"dims": 3}]
-    found = [chosen(replace(planar, **each)) for each in changes]
-    assert [moves(each) for each in (*found, hopper)] == [1, 2, 2, 2, 2]
+    chosens = [chosen(replace(planar, **change)) for change in changes]
+    assert [moves(item) for item in (*chosens, hopper)] == [1, 2, 2, 2, 2]
 
 
 def test_a_planar_image_is_taken_as_it_is_where_that_is_faster() -> None:
@@ -88,11 +88,11 @@ def test_a_planar_image_is_taken_as_it_is_where_that_is_faster() -> None:
     # Of few channels, rearranging is most of the work; of many, a fast product pays for it.
     for channels in (16, 64, 256, 1024, 4096):
         planar = replace(PLAIN, given=channels, made=channels, planar=True)
-        found = chosen(planar)
+        result = chosen(planar)
         moved = convolution_kernels(planar, SIP, without("conv_half_planar"))
-        assert found.total_us <= moved.total_us
-        assert found.total_us >= chosen(replace(planar, planar=False)).total_us
-        seen.add(moves(found))
+        assert result.total_us <= moved.total_us
+        assert result.total_us >= chosen(replace(planar, planar=False)).total_us
+        seen.add(moves(result))
     assert seen == {0, 2}
 
 
@@ -108,7 +108,7 @@ def test_groups_of_odd_widths_run_on_the_vector_engine_channels_last() -> None:
         groups = replace(PLAIN, given=width * 8, made=width * 8, groups=8)
         return chosen(replace(groups, **changes)).kernels[-1].name
 
-    assert [name(each) for each in (16, 24, 32, 56, 128)] == [
+    assert [name(number) for number in (16, 24, 32, 56, 128)] == [
         "conv_half", "conv_grouped_last", "conv_half", "conv_grouped_last", "conv_half"
     ]  # fmt: skip
     for which in (ConvolutionPass.TO_INPUT, ConvolutionPass.TO_WEIGHT):
@@ -119,8 +119,8 @@ def test_groups_of_odd_widths_run_on_the_vector_engine_channels_last() -> None:
     for width, count, is_product in (*several, (48, 8, True), (56, 8, False)):
         channels = width * count
         grouped = replace(gradient, given=channels, made=channels, groups=count)
-        found = chosen(grouped).kernels[-1].name
-        assert found == ("conv_half" if is_product else "conv_grouped_gradient_last")
+        result = chosen(grouped).kernels[-1].name
+        assert result == ("conv_half" if is_product else "conv_grouped_gradient_last")
     assert name(24, planar=True) in ("conv_half", "conv_half_planar")
     assert name(24, dtype="float32", itemsize=4) == "conv_float32"
 
@@ -153,10 +153,10 @@ def test_groups_that_make_unlike_many_channels_are_launched_one_by_one() -> None
     one = Convolution(given=192, made=1152, given_positions=49, made_positions=49, taps=1)
     alone = of_rtx_3090(replace(one, planar=True)).total_us
     channels: dict[str, Any] = {"given": 192 * pictures, "made": 1152 * pictures}
-    found = of_rtx_3090(replace(one, groups=pictures, planar=True, **channels))
+    rtx_3090 = of_rtx_3090(replace(one, groups=pictures, planar=True, **channels))
     # Every launch but the first finds the queue running.
-    assert 0.7 * alone * pictures < found.total_us < 1.01 * alone * pictures
-    assert len(found.times) >= pictures
+    assert 0.7 * alone * pictures < rtx_3090.total_us < 1.01 * alone * pictures
+    assert len(rtx_3090.times) >= pictures
     alike: dict[str, Any] = {"given": 1152 * pictures, "made": 1152 * pictures}
     assert len(of_rtx_3090(replace(one, groups=pictures, planar=True, **alike)).times) < 8
 
@@ -171,24 +171,24 @@ def test_a_plain_product_that_makes_odd_rows_of_even_ones_is_slow_channels_last(
         {"taps": 9}, {"given": 1025}, {"planar": True}, {"which": TO_INPUT}, {"by_graph": False},
     ]  # fmt: skip
     for changes in others:
-        names = [each.name for each in of_rtx_3090(replace(plain, **changes)).kernels]
+        names = [kernel.name for kernel in of_rtx_3090(replace(plain, **changes)).kernels]
         assert "conv_half_odd" not in names
     turned = replace(plain, given=2053, made=1024, which=TO_INPUT)
     assert of_rtx_3090(turned).kernels[0].name == "conv_half_odd"
 
 
 def test_earlier_releases_pad_channels_and_have_fewer_kernels_of_groups() -> None:
-    def pads(given: int, made: int, **changes: Any) -> int:
-        early = replace(PLAIN, given=given, made=made, by_graph=False)
+    def pads(number: int, result: int, **changes: Any) -> int:
+        early = replace(PLAIN, given=number, made=result, by_graph=False)
         return moves(of_rtx_3090(replace(early, **changes)))
 
-    assert [pads(*each) for each in ((64, 64), (42, 64), (42, 84), (3, 64))] == [0, 1, 2, 0]
+    assert [pads(*item) for item in ((64, 64), (42, 64), (42, 84), (3, 64))] == [0, 1, 2, 0]
     assert pads(42, 84, by_graph=True) == 0
 
     def grouped(width: int, count: int, by_graph: bool) -> KernelChoice:
         channels = width * count
-        each = replace(PLAIN, given=channels, made=channels, groups=count, by_graph=by_graph)
-        return of_rtx_3090(each)
+        plain = replace(PLAIN, given=channels, made=channels, groups=count, by_graph=by_graph)
+        return of_rtx_3090(plain)
 
     for width in (16, 64):
         assert grouped(width, 8, True).kernels[0].name == "conv_half"
@@ -200,8 +200,8 @@ def test_earlier_releases_pad_channels_and_have_fewer_kernels_of_groups() -> Non
 
 def test_wide_groups_fill_up_tiles_and_dilated_ones_have_no_kernel_of_gradients() -> None:
     def grouped(width: int, **changes: Any) -> KernelChoice:
-        each = replace(PLAIN, given=8 * width, made=8 * width, groups=8)
-        return of_rtx_3090(replace(each, **changes))
+        plain = replace(PLAIN, given=8 * width, made=8 * width, groups=8)
+        return of_rtx_3090(replace(plain, **changes))
 
     assert grouped(56).kernels[0].name == "conv_grouped_last"
     assert grouped(373).kernels[0].name == "conv_half"
@@ -218,9 +218,9 @@ def test_one_channel_of_planes_needs_no_matrix_engine(architecture: str) -> None
     positions = 2048 * 16 * 16
     one = replace(PLAIN, given=512, made=1, given_positions=positions, made_positions=positions)
     one = replace(one, taps=1, unit_stride=False, planar=True)
-    found = convolution_kernels(one, machine.sip, load_library(architecture))
+    kernels = convolution_kernels(one, machine.sip, load_library(architecture))
     assert (
-        found.total_us
+        kernels.total_us
         < 2.5 * (512 + 1) * 2 * positions / float(machine.sip.cube.hbm_bandwidth_gbps) / 1e3
     )
 
@@ -228,7 +228,7 @@ def test_one_channel_of_planes_needs_no_matrix_engine(architecture: str) -> None
 @pytest.mark.adr("0128-D7")
 def test_winograd_saves_multiplications_of_float32_where_it_can() -> None:
     exact = replace(PLAIN, dtype="float32", itemsize=4, planar=True)
-    assert {each.name for each in chosen(exact).kernels} == {"conv_winograd"}
+    assert {kernel.name for kernel in chosen(exact).kernels} == {"conv_winograd"}
     strided = replace(exact, unit_stride=False)
     assert chosen(exact).total_us < chosen(strided).total_us
     assert flops(exact) < 2 * 128 * 256 * PLAIN.made_positions * 9
@@ -239,7 +239,7 @@ def test_a_channel_by_itself_needs_no_matrix_engine() -> None:
     depthwise = replace(PLAIN, made=128, groups=128)
     (kernel,) = chosen(depthwise).kernels
     assert not kernel.flops
-    work = sum(each.count * each.trips * each.trip.simple for each in kernel.tiles)
+    work = sum(tile.count * tile.trips * tile.trip.simple for tile in kernel.tiles)
     assert work == pytest.approx(128 * PLAIN.made_positions * 9)
     assert kernel.hbm_bytes == 2 * 2 * 128 * PLAIN.made_positions
 
@@ -253,9 +253,9 @@ def test_groups_of_few_channels_do_not_pay_for_whole_tiles() -> None:
 
 @pytest.mark.adr("0128-D7")
 def test_gradients_of_weights_cut_their_long_sum() -> None:
-    found = chosen(replace(PLAIN, which=ConvolutionPass.TO_WEIGHT))
-    assert found.kernels[0].num_tiles > SIP.num_pes / 2
-    assert found.total_us < 3 * chosen(PLAIN).total_us
+    result = chosen(replace(PLAIN, which=ConvolutionPass.TO_WEIGHT))
+    assert result.kernels[0].num_tiles > SIP.num_pes / 2
+    assert result.total_us < 3 * chosen(PLAIN).total_us
 
 
 @pytest.mark.adr("0128-D7")
@@ -265,8 +265,8 @@ def test_channels_of_float32_by_themselves_are_slow_channels_last() -> None:
     half = replace(depthwise, dtype="float16", itemsize=2)
     assert chosen(depthwise).total_us > 5 * chosen(planar).total_us > 5 * chosen(half).total_us
     lacking = without("conv_depthwise_last_float32")
-    found = convolution_kernels(depthwise, SIP, lacking)
-    assert found.total_us < chosen(depthwise).total_us / 5
+    kernels = convolution_kernels(depthwise, SIP, lacking)
+    assert kernels.total_us < chosen(depthwise).total_us / 5
 
 
 def test_planes_of_half_precision_cost_more_than_channels_last() -> None:
@@ -285,7 +285,7 @@ def test_gradients_of_depthwise_weights_are_slow_in_float32_and_in_early_release
     half = replace(PLAIN, made=128, groups=128, which=ConvolutionPass.TO_WEIGHT)
     early = replace(half, is_early=True)
     wide = replace(half, dtype="float32", itemsize=4, planar=True)
-    assert [each.name for each in chosen(early).kernels] == ["conv_depthwise_weight_last_early"]
+    assert [kernel.name for kernel in chosen(early).kernels] == ["conv_depthwise_weight_last_early"]
     assert chosen(early).total_us > 4 * chosen(half).total_us
     planar_early = replace(early, planar=True)
     assert chosen(planar_early).total_us == chosen(replace(half, planar=True)).total_us

@@ -40,7 +40,9 @@ def took(
         if kernel.endswith("forward")
         else flash_backward_launches(problem, structure)
     )
-    return sum(time_kernel(each, sip, library.constants(each.name)).total_us for each in launches)
+    return sum(
+        time_kernel(launch, sip, library.constants(launch.name)).total_us for launch in launches
+    )
 
 
 @pytest.mark.parametrize(

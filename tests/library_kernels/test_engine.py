@@ -96,18 +96,18 @@ def test_memory_decides_where_it_is_slower_than_the_tiles() -> None:
     kernel = LibraryKernel(
         name="test", tiles=products(108, 1).tiles, hbm_read_bytes=2039e6, hbm_written_bytes=0.0
     )
-    found = time_kernel(kernel, sip(), PLAIN)
-    assert found.hbm_us == pytest.approx(1000.0)
-    assert found.total_us > 1000.0
+    result = time_kernel(kernel, sip(), PLAIN)
+    assert result.hbm_us == pytest.approx(1000.0)
+    assert result.total_us > 1000.0
 
 
 def test_what_the_cache_keeps_of_a_warm_launch_is_not_read_again() -> None:
     # The A100's cache keeps 20 of its 40 MiB.
     kept = 20 * 2**20
-    assert [kept_share(each * kept, sip()) for each in (0.5, 1.0, 1.25, 2.0, 9.0)] == [
+    assert [kept_share(number * kept, sip()) for number in (0.5, 1.0, 1.25, 2.0, 9.0)] == [
         1.0, 1.0, 0.75, 0.0, 0.0,
     ]  # fmt: skip
-    small, large = (time_kernel(stream("test", each, 0.0), sip(), PLAIN) for each in (1e6, 1e9))
+    small, large = (time_kernel(stream("test", number, 0.0), sip(), PLAIN) for number in (1e6, 1e9))
     assert small.hbm_us == 0.0
     assert small.cache_us == pytest.approx(1e6 / 4146e3)
     assert large.hbm_us == pytest.approx(1e9 / 2039e3)
@@ -127,9 +127,9 @@ def test_a_long_tile_that_starts_last_ends_alone() -> None:
     long, short = products(1, 40).tiles[0], products(1, 1).tiles[0]
     tiles = (replace(long, count=108), replace(short, count=4 * 108))
     ordered = LibraryKernel(name="test", tiles=tiles)
-    found = time_kernel(ordered, sip(), PLAIN).tiles_us
+    tiles_us = time_kernel(ordered, sip(), PLAIN).tiles_us
     last = time_kernel(replace(ordered, longest_first=False), sip(), PLAIN).tiles_us
-    assert found == pytest.approx(44 * trip_us())
+    assert tiles_us == pytest.approx(44 * trip_us())
     assert last == pytest.approx((44 + 40 * (1 - 1 / 108)) * trip_us())
 
 
@@ -145,10 +145,10 @@ def test_few_tiles_reach_what_their_ports_give() -> None:
 def test_makespan_lies_between_its_bounds(jobs: list[tuple[int, float]], slots: int) -> None:
     total = sum(count * length for count, length in jobs)
     longest = max(length for _, length in jobs)
-    found = makespan(jobs, slots)
-    assert found >= max(total / slots, longest) * (1 - 1e-9)
+    result = makespan(jobs, slots)
+    assert result >= max(total / slots, longest) * (1 - 1e-9)
     # Longest first is at most a third above the best.
-    assert found <= (total / slots + longest) * (1 + 1e-9)
+    assert result <= (total / slots + longest) * (1 + 1e-9)
 
 
 @given(st.integers(1, 500), st.integers(1, 64), st.floats(0.1, 50.0))
@@ -163,12 +163,12 @@ def test_a_kernel_that_overlaps_less_takes_the_norm_of_its_parts() -> None:
             name="test", tiles=products(108, 1000).tiles, hbm_read_bytes=2039e6, overlap=power
         )
         times[power] = time_kernel(kernel, sip(), PLAIN)
-    found = times[3.0]
-    parts = (found.tiles_us, found.cache_us, found.hbm_us)
-    busy = {power: each.total_us - each.start_us for power, each in times.items()}
+    time = times[3.0]
+    parts = (time.tiles_us, time.cache_us, time.hbm_us)
+    busy = {power: item.total_us - item.start_us for power, item in times.items()}
     stretch = busy[math.inf] / max(parts)
     assert busy[1.0] == pytest.approx(sum(parts) * stretch, rel=0.1)
-    assert busy[3.0] == pytest.approx(sum(each**3 for each in parts) ** (1 / 3) * stretch, rel=0.1)
+    assert busy[3.0] == pytest.approx(sum(part**3 for part in parts) ** (1 / 3) * stretch, rel=0.1)
     assert busy[1.0] > busy[3.0] > busy[math.inf]
 
 
@@ -177,16 +177,16 @@ def test_rows_of_a_tile_cost_time_beside_the_tile() -> None:
     costs = KernelConstants.model_validate({"tile_ns": 500, "row_ns": 20, "source": "a test"})
     for rows, expected_us in ((0, 0.5), (1, 0.52), (64, 1.78)):
         tiles = (Tiles(count=108, trips=1, trip=trip, rows=rows),)
-        found = time_kernel(LibraryKernel(name="test", tiles=tiles), sip(), costs)
-        assert found.tiles_us == pytest.approx(trip_us() + expected_us)
+        kernel = time_kernel(LibraryKernel(name="test", tiles=tiles), sip(), costs)
+        assert kernel.tiles_us == pytest.approx(trip_us() + expected_us)
 
 
 def test_tiles_with_different_trips_each_have_their_own_time() -> None:
     short, long = (Trip(flops=2.0 * m * 128 * 64, dtype="bfloat16") for m in (64, 128))
     tiles = tuple(Tiles(count=54, trips=10, trip=trip) for trip in (short, long, short))
-    found = time_kernel(LibraryKernel(name="test", tiles=tiles[:2]), sip(), PLAIN)
-    assert found.tiles_us == pytest.approx(10 * trip_us())
-    assert found.tensor_us == pytest.approx(10 * trip_us() * 0.75)
+    kernel = time_kernel(LibraryKernel(name="test", tiles=tiles[:2]), sip(), PLAIN)
+    assert kernel.tiles_us == pytest.approx(10 * trip_us())
+    assert kernel.tensor_us == pytest.approx(10 * trip_us() * 0.75)
     three = time_kernel(LibraryKernel(name="test", tiles=tiles), sip(), PLAIN)
     assert three.tensor_us == pytest.approx(10 * trip_us())
 
@@ -196,7 +196,7 @@ def test_a_power_cap_slows_products_and_no_streams() -> None:
     free, limited = (load_machine(name).sip for name in ("a100-sxm-80g", "a100-sxm-330w"))
     # Long enough for the clock to settle, with the loads of tiles of 128 x 128.
     hot = products(108, 100_000, loaded=2.0 * 64 * (128 + 128))
-    times = [time_kernel(hot, each, PLAIN) for each in (free, limited)]
+    times = [time_kernel(hot, item, PLAIN) for item in (free, limited)]
     assert 1.02 < times[1].total_us / times[0].total_us < 1.2
     assert times[1].power_us == pytest.approx(times[1].total_us - times[0].total_us)
     for time, limit_w in zip(times, (400, 330), strict=True):

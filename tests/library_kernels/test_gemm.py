@@ -26,8 +26,8 @@ def problem(m: int, n: int, k: int, weight_bytes: float = 2.0) -> GemmProblem:
 
 
 def only(asked: GemmProblem, tile: LibraryTile) -> tuple[LibraryKernel, ...]:
-    (found,) = product_choices(asked, GemmKernel(name="p", tiles=(tile,), sum_name="s"))
-    return found
+    (result,) = product_choices(asked, GemmKernel(name="p", tiles=(tile,), sum_name="s"))
+    return result
 
 
 @given(SIZES, SIZES, SIZES, st.sampled_from([1, 2]))
@@ -35,7 +35,7 @@ def test_tiles_cover_every_result_and_all_of_k(m: int, n: int, k: int, pes: int)
     (kernel,) = only(problem(m, n, k), LibraryTile(m=128, n=64, pes=pes))
     rows = len({row // 128 for row in range(m)})
     cols = len({col // 64 for col in range(n)})
-    trips = len({each // 64 for each in range(k)})
+    trips = len({index // 64 for index in range(k)})
     assert kernel.num_tiles == rows * cols * pes
     assert kernel.flops == 2.0 * (rows * 128) * (cols * 64) * (trips * 64)
     assert kernel.hbm_bytes == 2.0 * (m * k + n * k + m * n)
@@ -52,7 +52,7 @@ def test_two_pes_load_the_weights_of_their_tile_once() -> None:
 def test_clusters_are_whole_and_load_an_operand_once(m: int, n: int, rows: int, cols: int) -> None:
     tile = LibraryTile(m=64, n=32, cluster_rows=rows, cluster_cols=cols)
     (alone,), (kernel,) = (
-        only(problem(m, n, 256), each) for each in (LibraryTile(m=64, n=32), tile)
+        only(problem(m, n, 256), item) for item in (LibraryTile(m=64, n=32), tile)
     )
     clusters = len({row // (64 * rows) for row in range(m)})
     clusters *= len({col // (32 * cols) for col in range(n)})
@@ -103,8 +103,8 @@ def test_loads_that_run_ahead_hide_latency_behind_arithmetic() -> None:
         )[0][0]
         for pipelined in (False, True)
     )
-    assert [each.overlap for each in (one, two)] == [3.0, 3.0]
-    waits, hides = (time_kernel(each, sip, slow).tiles_us for each in (one, two))
+    assert [item.overlap for item in (one, two)] == [3.0, 3.0]
+    waits, hides = (time_kernel(item, sip, slow).tiles_us for item in (one, two))
     assert waits == pytest.approx(hides + 100 * 1e-3)
 
 
@@ -125,6 +125,6 @@ def test_fp4_takes_twice_as_much_of_k_in_a_trip_as_fp8() -> None:
 def test_a_product_never_beats_its_arithmetic(m: int, n: int, k: int) -> None:
     sip = load_machine("b200").sip
     (kernel,) = only(problem(m, n, k), LibraryTile(m=128, n=64))
-    found = time_kernel(kernel, sip, KernelConstants(source="assumed: a test"))
+    result = time_kernel(kernel, sip, KernelConstants(source="assumed: a test"))
     peak = sip.gemm_flops_per_clock("bfloat16") * sip.num_pes * float(sip.clock_ghz) * 1e3
-    assert found.total_us > 2.0 * m * n * k / peak
+    assert result.total_us > 2.0 * m * n * k / peak

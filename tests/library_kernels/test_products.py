@@ -38,7 +38,7 @@ def test_flops_and_bytes_cover_the_product(m: int, n: int, k: int) -> None:
 
 def test_a_long_k_with_few_tiles_is_split_and_added_up() -> None:
     chosen = product_kernels(Product(m=64, n=64, k=65536), SIP, LIBRARY)
-    assert [each.name for each in chosen.kernels] == ["blas_half", "blas_sum_parts"]
+    assert [kernel.name for kernel in chosen.kernels] == ["blas_half", "blas_sum_parts"]
     assert chosen.kernels[0].num_tiles > 1
     batched = product_kernels(Product(m=64, n=64, k=65536, batch=200), SIP, LIBRARY)
     assert len(batched.kernels) == 1
@@ -56,9 +56,9 @@ def test_few_columns_of_millions_of_rows_keep_all_pes_busy() -> None:
 
 def test_float32_with_few_rows_takes_small_tiles() -> None:
     # ViT-Base at batch 1: with tiles of 128 x 128, 12 of 108 PEs have work.
-    found = time_us(Product(m=197, n=768, k=768, dtype="float32", itemsize=4, out_bytes=4))
+    result = time_us(Product(m=197, n=768, k=768, dtype="float32", itemsize=4, out_bytes=4))
     whole_tiles_us = 768 * 128 * 128 / 64 / 1410
-    assert found < whole_tiles_us / 2
+    assert result < whole_tiles_us / 2
 
 
 def test_tf32_is_several_times_faster_than_float32() -> None:
@@ -77,7 +77,7 @@ def test_rows_that_lanes_cannot_load_16_bytes_of_take_longer() -> None:
     # A vocabulary of 50257: rows of 2 bytes' alignment. nanoGPT's commit 77e7e04 measured a step
     # of 12 x 1024 tokens to be a quarter faster with 50304.
     wide = Product(m=12288, n=768, k=50257)
-    times = [time_us(dataclasses.replace(wide, access_bytes=each)) for each in (16, 8, 4, 2)]
+    times = [time_us(dataclasses.replace(wide, access_bytes=number)) for number in (16, 8, 4, 2)]
     assert times == sorted(times)
     assert 2 < times[-1] / times[0] < 4
     single = dataclasses.replace(wide, dtype="float32", itemsize=4, out_bytes=4)
@@ -112,15 +112,15 @@ def grouped_us(machine: str, *products: Product) -> float:
 @pytest.mark.adr("0064-D9")
 def test_groups_of_one_size_take_the_time_of_a_batch() -> None:
     batch = Product(batch=16, m=512, n=4096, k=2048)
-    apart = [dataclasses.replace(batch, batch=each) for each in (1, 5, 10)]
+    apart = [dataclasses.replace(batch, batch=number) for number in (1, 5, 10)]
     assert grouped_us("h100-sxm", *apart) == pytest.approx(grouped_us("h100-sxm", batch))
 
 
 def skewed(rows: int, groups: int) -> list[int]:
     """Return rows of groups that fall with the power of 1.2 of their number."""
-    shares = [(each + 1) ** -1.2 for each in range(groups)]
-    found = [int(rows * each / sum(shares)) for each in shares]
-    return [found[0] + rows - sum(found), *found[1:]]
+    shares = [(index + 1) ** -1.2 for index in range(groups)]
+    ints = [int(rows * share / sum(shares)) for share in shares]
+    return [ints[0] + rows - sum(ints), *ints[1:]]
 
 
 @pytest.mark.adr("0064-D9")
@@ -148,7 +148,7 @@ def test_skewed_groups_take_about_the_time_of_a_serving_stacks_experts(
         return time_kernel(up, loaded.sip, library.constants(up.name)).total_us
 
     def ours_us(sizes: list[int]) -> float:
-        return grouped_us(machine, *(Product(m=each, n=n, k=k) for each in sizes))
+        return grouped_us(machine, *(Product(m=size, n=n, k=k) for size in sizes))
 
     even, uneven = [rows // groups] * groups, skewed(rows, groups)
     assert 0.7 < ours_us(uneven) / experts_us(uneven) < 1.3

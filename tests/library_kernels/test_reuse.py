@@ -34,9 +34,9 @@ CONSTANTS = load_library("sm89").constants("conv_copy")
 def test_the_phase_decides_what_is_found(
     phase: AutogradPhase, moved: tuple[float, float], from_memory: tuple[float, float]
 ) -> None:
-    read, written = (each * HELD for each in moved)
-    found = Reuse(phase).from_memory(read, written, SIP)
-    assert [each / HELD for each in found] == pytest.approx(from_memory, abs=1e-6)
+    read, written = (item * HELD for item in moved)
+    memory = Reuse(phase).from_memory(read, written, SIP)
+    assert [item / HELD for item in memory] == pytest.approx(from_memory, abs=1e-6)
 
 
 @pytest.mark.adr("0048-D5")
@@ -58,12 +58,12 @@ def test_cold_bytes_come_from_memory() -> None:
 def test_memory_moves_a_share_and_more_where_more_is_cold(
     phase: AutogradPhase, read: float, written: float, cold: int
 ) -> None:
-    found = Reuse(phase, cold).from_memory(read, written, SIP)
+    memory = Reuse(phase, cold).from_memory(read, written, SIP)
     fewer = Reuse(phase).from_memory(read, written, SIP)
-    for each, least, moved in zip(found, fewer, (read, written), strict=True):
-        assert 0 <= least <= each <= moved
+    for item, least, moved in zip(memory, fewer, (read, written), strict=True):
+        assert 0 <= least <= item <= moved
     if read + written >= 2 * HELD:
-        assert found == (read, written)
+        assert memory == (read, written)
 
 
 def test_without_a_cache_all_comes_from_memory() -> None:
@@ -83,7 +83,7 @@ def test_a_kernel_waits_for_what_memory_moves() -> None:
     cold = time_kernel(kernel, SIP, CONSTANTS)
     half = time_kernel(kernel, SIP, CONSTANTS, reuse=Reuse(AutogradPhase.RECORDED))
     fresh = time_kernel(kernel, SIP, CONSTANTS, reuse=Reuse(AutogradPhase.UNRECORDED))
-    assert [sum(each.hbm_bytes) for each in (cold, half, fresh)] == [2 * size, size, 0]
+    assert [sum(item.hbm_bytes) for item in (cold, half, fresh)] == [2 * size, size, 0]
     assert half.hbm_us < cold.hbm_us
     assert fresh.hbm_us == 0
     assert cold.total_us > half.total_us > fresh.total_us > fresh.cache_us

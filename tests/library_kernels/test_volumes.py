@@ -13,14 +13,18 @@ TO_INPUT, FORWARD = ConvolutionPass.TO_INPUT, ConvolutionPass.FORWARD
 
 
 def volume(
-    given: tuple[int, ...], made: tuple[int, ...], taps: int, which: ConvolutionPass, **more: Any
+    numbers: tuple[int, ...],
+    result: tuple[int, ...],
+    taps: int,
+    which: ConvolutionPass,
+    **more: Any,
 ) -> Convolution:
     """Return a convolution by the shapes of its input and its output."""
     return Convolution(
-        given=given[1],
-        made=made[1],
-        given_positions=given[0] * math.prod(given[2:]),
-        made_positions=made[0] * math.prod(made[2:]),
+        given=numbers[1],
+        made=result[1],
+        given_positions=numbers[0] * math.prod(numbers[2:]),
+        made_positions=result[0] * math.prod(result[2:]),
         taps=taps,
         which=which,
         dtype=more.pop("dtype", "tf32"),
@@ -74,8 +78,8 @@ def test_patches_of_few_channels_are_gathered_as_fast_as_measured(
     machine: str, whole_ms: float, rest_ms: float, has_few: bool
 ) -> None:
     """KernelBench level2/24 at 6e6fca9c, 4082b873 and 7c914ea7, less its bias and minimum."""
-    found = time_ms(machine, FEW, has_few=has_few)
-    assert found == pytest.approx(whole_ms - rest_ms, rel=0.45)
+    result = time_ms(machine, FEW, has_few=has_few)
+    assert result == pytest.approx(whole_ms - rest_ms, rel=0.45)
 
 
 def test_a_thread_tries_all_taps_whatever_the_channels() -> None:

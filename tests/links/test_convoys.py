@@ -136,14 +136,14 @@ def test_queues_served_at_once_are_those_of_one_after_the_other(
     free = np.array(data.draw(st.lists(st.integers(0, 50), min_size=5, max_size=5)))
     expected_free = free.tolist()
     expected = {}
-    for place in sorted(range(n), key=lambda each: (head[each], each)):
+    for place in sorted(range(n), key=lambda item: (head[item], item)):
         begin = max(int(head[place]), expected_free[servers[place]])
         end = max(begin + int(work[place]), int(tail[place]))
         expected[place] = begin, end
         expected_free[servers[place]] = end
     at = np.array(servers)
-    found = serve(at, in_order_of_arrival(at, head), work, head, tail, free)
-    assert list(zip(*(each.tolist() for each in found), strict=True)) == [
+    result = serve(at, in_order_of_arrival(at, head), work, head, tail, free)
+    assert list(zip(*(entry.tolist() for entry in result), strict=True)) == [
         expected[place] for place in range(n)
     ]
     assert free.tolist() == expected_free
@@ -182,7 +182,7 @@ def test_what_is_never_timed_could_not_have_been_faster(
         assert idle.timing(plan, "", took - 1) is None
     choice = selector.choose(Asked(op, num_ranks, size, 4), sips)
     assert choice.time_ps == min(times.values())
-    assert choice.algorithm == min(times, key=lambda each: times[each])
+    assert choice.algorithm == min(times, key=lambda item: times[item])
 
 
 @pytest.mark.slow

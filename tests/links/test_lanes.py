@@ -147,5 +147,5 @@ def test_a_message_to_another_node_takes_a_launch_a_hop_and_its_bytes() -> None:
     size = 64 * MIB
     launch_us = costs.launch_ps(2, size, size) / 1e6
     bytes_us = size / (50 * float(costs.share(between_nodes=True)) * 1e3)
-    found = exchanged_us(machine, "send_recv", size)
-    assert found == pytest.approx(launch_us + 14 + bytes_us, rel=1e-6)
+    result = exchanged_us(machine, "send_recv", size)
+    assert result == pytest.approx(launch_us + 14 + bytes_us, rel=1e-6)

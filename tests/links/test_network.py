@@ -74,25 +74,25 @@ class Reference:
                 rounds[-1][-1].append(
                     Transfer(number, step.part, int(src), int(dst), size, step.reduce)
                 )
-        everything = [each for round in rounds for burst in round for each in burst]
+        everything = [item for round in rounds for burst in round for item in burst]
         launch = 0
         if everything:
-            largest = max(each.size_bytes for each in everything)
+            largest = max(item.size_bytes for item in everything)
             launch = self.protocol.launch_ps(schedule.num_ranks, largest, schedule.size_bytes)
         starts = tuple(start + launch for start in starts)
         ends, taken = list(starts), list(starts)
         for number, round in enumerate(rounds):
             begins = [end + (self.protocol.round_ps if number else 0) for end in ends]
             for burst in round:
-                for each in burst:
-                    each.head_ps = each.tail_ps = each.left_ps = max(
-                        begins[each.src], starts[each.dst]
+                for item in burst:
+                    item.head_ps = item.tail_ps = item.left_ps = max(
+                        begins[item.src], starts[item.dst]
                     )
                 self.carry(burst, sips)
-            for each in (each for burst in round for each in burst):
-                taken[each.dst] = self.take_in(each, taken[each.dst], sips)
-                ends[each.dst] = max(ends[each.dst], taken[each.dst])
-                ends[each.src] = max(ends[each.src], each.left_ps)
+            for entry in (element for burst in round for element in burst):
+                taken[entry.dst] = self.take_in(entry, taken[entry.dst], sips)
+                ends[entry.dst] = max(ends[entry.dst], taken[entry.dst])
+                ends[entry.src] = max(ends[entry.src], entry.left_ps)
         for rank in range(schedule.num_ranks):
             ends[rank] += self.leave(rank, sips, schedule, everything)
         return tuple(ends)
@@ -101,8 +101,8 @@ class Reference:
         self, rank: int, sips: tuple[int, ...], schedule: Schedule, everything: list[Transfer]
     ) -> int:
         """Return what a rank does after its last transfer."""
-        received = [each for each in everything if each.dst == rank]
-        sent = [each.step for each in everything if each.src == rank]
+        received = [item for item in everything if item.dst == rank]
+        sent = [item.step for item in everything if item.src == rank]
         took = 0
         if received and received[-1].step >= max(sent, default=-1):
             routes = {
@@ -120,49 +120,49 @@ class Reference:
     def rate(self, link: Link) -> Fraction:
         return link.bandwidth_gbps * self.protocol.bandwidth_share
 
-    def route(self, each: Transfer, sips: tuple[int, ...]) -> list[int]:
+    def route(self, transfer: Transfer, sips: tuple[int, ...]) -> list[int]:
         """Return the links of the way; -1 for one that another transfer has paid for."""
-        route = self.machine.route(sips[each.src], sips[each.dst])
-        if each.part == "turn":
-            away = sips[each.src - 1]
+        route = self.machine.route(sips[transfer.src], sips[transfer.dst])
+        if transfer.part == "turn":
+            away = sips[transfer.src - 1]
             up, down = (
-                self.machine.route(sips[each.src], away)[0],
-                self.machine.route(away, sips[each.src])[1],
+                self.machine.route(sips[transfer.src], away)[0],
+                self.machine.route(away, sips[transfer.src])[1],
             )
             return [up, down]
-        if each.part == "up":
+        if transfer.part == "up":
             return [route[0]]
-        if each.part == "down":
-            each.head_ps += self.machine.links[route[0]].latency_ps
-            each.tail_ps = each.head_ps
+        if transfer.part == "down":
+            transfer.head_ps += self.machine.links[route[0]].latency_ps
+            transfer.tail_ps = transfer.head_ps
             return [-1, route[1]]
         return list(route)
 
     def carry(self, burst: list[Transfer], sips: tuple[int, ...]) -> None:
-        routes = {id(each): self.route(each, sips) for each in burst}
+        routes = {id(item): self.route(item, sips) for item in burst}
         for hop in range(max(map(len, routes.values()), default=0)):
-            here = [each for each in burst if hop < len(routes[id(each)])]
-            for each in sorted(here, key=lambda each: each.head_ps):
-                route = routes[id(each)]
+            here = [item for item in burst if hop < len(routes[id(item)])]
+            for item in sorted(here, key=lambda entry: entry.head_ps):
+                route = routes[id(item)]
                 if route[hop] < 0:
                     continue
                 link = self.machine.links[route[hop]]
-                begin, end = each.head_ps, each.tail_ps
-                if each.size_bytes:
+                begin, end = item.head_ps, item.tail_ps
+                if item.size_bytes:
                     begin = max(begin, self.free_ps[link.index])
-                    end = max(end, begin + transfer_ps(each.size_bytes, self.rate(link)))
+                    end = max(end, begin + transfer_ps(item.size_bytes, self.rate(link)))
                     self.free_ps[link.index] = end
                     if hop == 0 or route[0] < 0:
-                        each.left_ps = end
-                each.head_ps, each.tail_ps = begin + link.latency_ps, end + link.latency_ps
+                        item.left_ps = end
+                item.head_ps, item.tail_ps = begin + link.latency_ps, end + link.latency_ps
 
-    def take_in(self, each: Transfer, busy: int, sips: tuple[int, ...]) -> int:
-        traffic = each.size_bytes * (REDUCE_TRAFFIC if each.reduce else 1)
-        if each.part == "up":
+    def take_in(self, transfer: Transfer, busy: int, sips: tuple[int, ...]) -> int:
+        traffic = transfer.size_bytes * (REDUCE_TRAFFIC if transfer.reduce else 1)
+        if transfer.part == "up":
             traffic = 0
-        memory = self.machine.sip_at(sips[each.dst]).hbm_stream_ps(traffic)
+        memory = self.machine.sip_at(sips[transfer.dst]).hbm_stream_ps(traffic)
         sync = self.protocol.step_ps
-        return max(each.tail_ps + sync, max(each.head_ps + sync, busy) + memory)
+        return max(transfer.tail_ps + sync, max(transfer.head_ps + sync, busy) + memory)
 
 
 def changed(machine: Machine, **links: object) -> Machine:
@@ -206,9 +206,9 @@ def collectives(
     draw: st.DrawFn, num_sips: int, behind_a_switch: bool = False
 ) -> tuple[Schedule, tuple[int, ...], tuple[int, ...]]:
     """A schedule, SIPs in any order, and starts."""
-    fitting = [each for each in ALL if num_sips > 1 or each[0] != "send_recv"]
+    fitting = [item for item in ALL if num_sips > 1 or item[0] != "send_recv"]
     if not behind_a_switch:
-        fitting = [each for each in fitting if each[1] != "in_switch"]
+        fitting = [item for item in fitting if item[1] != "in_switch"]
     op, algorithm = draw(st.sampled_from(fitting))
     n = 2 if op == "send_recv" else draw(st.integers(1, num_sips))
     ranks_per_node = draw(st.sampled_from([2, 3])) if algorithm == "hierarchical" else 0
@@ -233,10 +233,10 @@ def test_times_are_those_of_the_reference(data: st.DataObject) -> None:
         schedule, sips, starts = data.draw(
             collectives(machine.num_sips, machine.topology == "switch")
         )
-        found = network.run(schedule, sips, starts)
-        assert found.starts_ps == starts
-        assert found.ends_ps == reference.run(schedule, sips, starts)
-        assert found.template.duration_ps == max(found.ends_ps) - min(starts)
+        result = network.run(schedule, sips, starts)
+        assert result.starts_ps == starts
+        assert result.ends_ps == reference.run(schedule, sips, starts)
+        assert result.template.duration_ps == max(result.ends_ps) - min(starts)
 
 
 @pytest.mark.adr("0073-D4")
@@ -248,9 +248,9 @@ def test_ranks_that_all_do_the_same_take_what_each_takes(algorithm: str, late: i
     machine = load_machine(f"ahbm:{n}")
     schedule = build("all_to_all", algorithm, n, 1000 * n, 4)
     starts = (*(0,) * (n - 1), late)
-    found = Network(machine).run(schedule, tuple(range(n)), starts)
-    assert found.ends_ps == Reference(machine).run(schedule, tuple(range(n)), starts)
-    assert late or len(set(found.ends_ps)) == 1
+    result = Network(machine).run(schedule, tuple(range(n)), starts)
+    assert result.ends_ps == Reference(machine).run(schedule, tuple(range(n)), starts)
+    assert late or len(set(result.ends_ps)) == 1
 
 
 @st.composite
@@ -284,8 +284,8 @@ def test_times_in_any_protocol_are_those_of_the_reference(data: st.DataObject) -
     schedule, sips, starts = data.draw(collectives(machine.num_sips, machine.topology == "switch"))
     plan = build_link_plan(schedule, machine, sips, protocol)
     idle = np.zeros(plan.num_links, dtype=np.int64)
-    found = run_on_links(plan, np.array(starts), idle).ends_ps
-    assert tuple(found.tolist()) == Reference(machine, protocol).run(schedule, sips, starts)
+    ends_ps = run_on_links(plan, np.array(starts), idle).ends_ps
+    assert tuple(ends_ps.tolist()) == Reference(machine, protocol).run(schedule, sips, starts)
 
 
 def test_links_between_nodes_carry_a_protocol_at_a_share_of_their_own() -> None:
@@ -309,7 +309,7 @@ def test_what_a_network_carries_of_a_protocol_is_not_fitted(name: str) -> None:
     spec = load_machine(name, 1).spec
     assert spec.collectives is not None
     protocols = spec.collectives.protocols
-    shares = {each: float(protocols[each].network_share or 0) for each in protocols}
+    shares = {protocol: float(protocols[protocol].network_share or 0) for protocol in protocols}
     assert shares == {"ll": 4 / 8, "ll128": 120 / 128, "simple": 0.98}
     assert not [key for key in fitted_constants(spec) if "network_share" in key]
 
@@ -363,9 +363,9 @@ def all_reduce(
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8, 9, 16])
 def test_a_ring_on_equal_links_takes_the_closed_form(n: int) -> None:
     machine = load_machine(f"ahbm:{n}")
-    found = all_reduce(Network(machine), n, n * 1000)
+    result = all_reduce(Network(machine), n, n * 1000)
     step_ps = machine.links[0].latency_ps + machine.links[0].transfer_ps(4000) if n > 1 else 0
-    assert found.ends_ps == (2 * (n - 1) * step_ps,) * n
+    assert result.ends_ps == (2 * (n - 1) * step_ps,) * n
 
 
 @pytest.mark.adr("0008-D4")
@@ -403,9 +403,9 @@ def test_more_bandwidth_is_never_slower_on_an_idle_network(
 def test_two_runs_have_the_same_times_and_rows(data: st.DataObject) -> None:
     machine = data.draw(machines())
     given_collective = data.draw(collectives(machine.num_sips, machine.topology == "switch"))
-    found = [Network(machine).run(*given_collective) for _ in range(2)]
-    assert found[0].ends_ps == found[1].ends_ps
-    rows = [each.template.make_rows() for each in found]
+    indices = [Network(machine).run(*given_collective) for _ in range(2)]
+    assert indices[0].ends_ps == indices[1].ends_ps
+    rows = [item.template.make_rows() for item in indices]
     assert all((rows[0][name] == rows[1][name]).all() for name in rows[0])
 
 
@@ -416,7 +416,7 @@ def test_a_late_rank_delays_only_what_depends_on_it(late: int, rank: int) -> Non
     schedule = build("broadcast", "ring", n, 1000, 4)
     on_time = network.run(schedule, tuple(range(n)), (0,) * n)
     after = on_time.template.duration_ps * 2
-    starts = tuple(after + late * (each == rank) for each in range(n))
+    starts = tuple(after + late * (index == rank) for index in range(n))
     delayed = network.run(schedule, tuple(range(n)), starts)
     gained = [end - after - was for end, was in zip(delayed.ends_ps, on_time.ends_ps, strict=True)]
     assert gained[: rank - 1] == [0] * (rank - 1)
@@ -519,10 +519,10 @@ def test_what_is_known_is_bounded() -> None:
 
 
 def test_one_rank_or_no_steps_takes_no_time() -> None:
-    found = Network(load_machine("ahbm:1")).run(build("all_reduce", "ring", 1, 9, 4), (0,), (7,))
-    assert found.ends_ps == (7,)
-    assert found.template.duration_ps == 0
-    assert all(len(column) == 0 for column in found.template.make_rows().values())
+    result = Network(load_machine("ahbm:1")).run(build("all_reduce", "ring", 1, 9, 4), (0,), (7,))
+    assert result.ends_ps == (7,)
+    assert result.template.duration_ps == 0
+    assert all(len(column) == 0 for column in result.template.make_rows().values())
 
 
 def test_what_a_switch_adds_is_no_work_of_a_sip() -> None:
@@ -540,8 +540,8 @@ def test_what_a_switch_adds_is_no_work_of_a_sip() -> None:
 def test_rows_list_every_transfer_and_never_overlap_on_a_link(data: st.DataObject) -> None:
     machine = data.draw(machines())
     schedule, sips, starts = data.draw(collectives(machine.num_sips, machine.topology == "switch"))
-    found = Network(machine).run(schedule, sips, starts)
-    rows = found.template.make_rows()
+    result = Network(machine).run(schedule, sips, starts)
+    rows = result.template.make_rows()
     assert rows.keys() <= set(ROW_COLUMNS)
     received = rows["link"] < 0
     wanted = sorted(
@@ -552,7 +552,7 @@ def test_rows_list_every_transfer_and_never_overlap_on_a_link(data: st.DataObjec
     columns = [rows[name][received].tolist() for name in ("step", "rank", "peer", "chunk", "kind")]
     assert sorted(zip(*columns, strict=True)) == wanted
     if wanted:
-        assert rows["end_ps"].max() <= found.template.duration_ps
+        assert rows["end_ps"].max() <= result.template.duration_ps
         assert (rows["start_ps"] <= rows["end_ps"]).all()
         assert (rows["busy_ps"] <= rows["end_ps"] - rows["start_ps"]).all()
     for link in set(rows["link"][~received].tolist()):
@@ -563,7 +563,7 @@ def test_rows_list_every_transfer_and_never_overlap_on_a_link(data: st.DataObjec
         assert all(one[1] <= two[0] for one, two in itertools.pairwise(spans))
     if not schedule.fold:
         assert set(rows["flops"][rows["kind"] != "reduce"].tolist()) <= {0}
-    assert rows["flops"].sum() == found.template.flops
+    assert rows["flops"].sum() == result.template.flops
 
 
 def test_a_template_counts_messages_as_nccl_tests_does_and_bytes_once() -> None:
@@ -583,10 +583,10 @@ def test_a_template_counts_messages_as_nccl_tests_does_and_bytes_once() -> None:
 
 def test_what_a_collective_asks_of_hbm_is_what_its_ranks_read_and_write() -> None:
     network = Network(hbm_of(load_machine("ahbm:4"), 100))
-    found = network.run(build("all_reduce", "ring", 2, 10**6, 4), (0, 1), (0, 10**6))
+    result = network.run(build("all_reduce", "ring", 2, 10**6, 4), (0, 1), (0, 10**6))
     # 2 steps of half the tensor: read 2, reduce 1, write 1, over 4 cubes of 100 GB/s.
     moved = (2 + REDUCE_TRAFFIC + 1) * 2 * 10**6
-    assert found.hbm_ps == (moved * 1000 // 400,) * 2
+    assert result.hbm_ps == (moved * 1000 // 400,) * 2
 
 
 @pytest.mark.adr("0036-D6")

@@ -32,11 +32,11 @@ def taken_us(
 def first_sizes(machine: str, op: str, n: int) -> dict[str, int]:
     """Return the smallest power of two from which each choice is taken."""
     selector = Selector(load_machine(f"{machine}:{n}"))
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for power in range(9, 30):
         choice = selector.choose(Asked(op, n, 2**power // 2, 2), tuple(range(n)))
-        found.setdefault(f"{choice.algorithm}/{choice.protocol}", 2**power)
-    return found
+        sizes.setdefault(f"{choice.algorithm}/{choice.protocol}", 2**power)
+    return sizes
 
 
 @pytest.mark.adr("0035-D3")
@@ -105,7 +105,7 @@ def test_without_a_vendors_table_the_fastest_time_is_taken(
     selector = Selector(load_machine(f"{machine}:8"))
     asked, sips = Asked(op, 8, size // 2, 2), tuple(range(8))
     choice = selector.choose(asked, sips)
-    times = [each.time_ps for each in selector.table(asked, sips) if each.time_ps is not None]
+    times = [item.time_ps for item in selector.table(asked, sips) if item.time_ps is not None]
     assert choice.chosen_by == "modeled time"
     assert choice.time_ps == min(times)
 
@@ -115,8 +115,8 @@ def test_what_cannot_serve_says_why() -> None:
     selector = Selector(load_machine("l40s:8"))
     sips = tuple(range(8))
     table = {
-        (each.algorithm, each.protocol): each.why_not
-        for each in selector.table(Asked("all_to_all", 8, MIB, 2), sips)
+        (item.algorithm, item.protocol): item.why_not
+        for item in selector.table(Asked("all_to_all", 8, MIB, 2), sips)
     }
     assert table["pairwise", "ll"] == "serves parts of at most 32 KiB, not 262144 bytes"
     assert table["pairwise", "simple"] == ""
@@ -165,11 +165,11 @@ def test_across_slow_links_a_hierarchy_beats_a_ring() -> None:
     machine = parse_machine(text, "test", 32)
     selector, sips = Selector(machine), tuple(range(32))
     asked = Asked("all_reduce", 32, 16 * MIB, 2)
-    times = {each.algorithm: each.time_ps for each in selector.table(asked, sips) if each.time_ps}
+    times = {item.algorithm: item.time_ps for item in selector.table(asked, sips) if item.time_ps}
     assert times["hierarchical"] * 2 < times["ring"]
     assert selector.choose(asked, sips).algorithm == "hierarchical"
     uneven = selector.table(Asked("all_reduce", 12, MIB, 2), (*range(8), *range(8, 12)))
-    assert {each.algorithm: each.why_not for each in uneven}["hierarchical"]
+    assert {item.algorithm: item.why_not for item in uneven}["hierarchical"]
 
 
 def parse_yaml(data: dict[str, object]) -> str:

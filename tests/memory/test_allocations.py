@@ -16,28 +16,28 @@ def begun(log: AllocationLog, begin_ps: int = 0) -> LiveAllocation:
 def test_the_first_of_all_phases_counts_in_whatever_order_they_are_known(
     phases: list[Phase],
 ) -> None:
-    made = begun(AllocationLog())
-    for each in phases:
-        made.is_for(each)
+    result = begun(AllocationLog())
+    for phase in phases:
+        result.is_for(phase)
     order = list(Phase)
-    assert made.phase is min([*phases, Phase.OTHER], key=order.index)
+    assert result.phase is min([*phases, Phase.OTHER], key=order.index)
 
 
 def test_events_are_numbered_in_order_and_entries_have_what_was_learned_since() -> None:
     log = AllocationLog()
     first, second = begun(log), begun(log, 5)
-    assert [each.end for each in log.entries] == [NEVER, NEVER]
+    assert [entry.end for entry in log.entries] == [NEVER, NEVER]
     second.is_for(Phase.WEIGHTS)
     second.name, second.module = "weight", "Net"
-    assert [each.phase for each in log.entries] == [Phase.OTHER, Phase.WEIGHTS]
+    assert [entry.phase for entry in log.entries] == [Phase.OTHER, Phase.WEIGHTS]
     log.ended(second, 7)
     assert (first.end, second.end) == (NEVER, 2)
     third = begun(log, 9)
     log.ended(third, 11)
     log.ended(first, 13)
-    found = [(each.begin, each.end, each.begin_ps, each.end_ps) for each in log.entries]
-    assert found == [(0, 5, 0, 13), (1, 2, 5, 7), (3, 4, 9, 11)]
-    named = [(each.name, each.module, each.phase, each.line) for each in log.entries]
+    entries = [(entry.begin, entry.end, entry.begin_ps, entry.end_ps) for entry in log.entries]
+    assert entries == [(0, 5, 0, 13), (1, 2, 5, 7), (3, 4, 9, 11)]
+    named = [(entry.name, entry.module, entry.phase, entry.line) for entry in log.entries]
     assert named == [
         ("x", "", Phase.OTHER, 3),
         ("weight", "Net", Phase.WEIGHTS, 3),
@@ -45,4 +45,4 @@ def test_events_are_numbered_in_order_and_entries_have_what_was_learned_since() 
     ]
     assert log.entries is log.entries
     assert log.of(0, 1) == []
-    assert [each.begin for each in log.of(0, 0)] == [0, 1, 3]
+    assert [item.begin for item in log.of(0, 0)] == [0, 1, 3]

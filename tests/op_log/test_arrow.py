@@ -31,8 +31,8 @@ def placed(instance: Instance, time_ps: int) -> int:
 def rows_one_by_one(log: OpLog) -> list[dict[str, object]]:
     """Oracle: the plain loop over instances and rows."""
     result = []
-    for each in log.instances:
-        rows = each.template.make_rows()
+    for instance in log.instances:
+        rows = instance.template.make_rows()
         rows = {
             name: np.broadcast_to(column, len(rows["start_ps"])) for name, column in rows.items()
         }
@@ -40,14 +40,14 @@ def rows_one_by_one(log: OpLog) -> list[dict[str, object]]:
             position = int(rows["rank"][i]) if "rank" in rows else 0
             result.append(
                 {
-                    "launch": each.launch_id,
-                    "rank": each.ranks[position],
-                    "sip": each.sips[position],
-                    "peer": each.ranks[rows["peer"][i]] if "peer" in rows else -1,
+                    "launch": instance.launch_id,
+                    "rank": instance.ranks[position],
+                    "sip": instance.sips[position],
+                    "peer": instance.ranks[rows["peer"][i]] if "peer" in rows else -1,
                     "engine": str(rows["engine"][i]),
-                    "name": each.template.name,
-                    "start_ps": placed(each, int(rows["start_ps"][i])),
-                    "end_ps": placed(each, int(rows["end_ps"][i])),
+                    "name": instance.template.name,
+                    "start_ps": placed(instance, int(rows["start_ps"][i])),
+                    "end_ps": placed(instance, int(rows["end_ps"][i])),
                     "bytes": int(rows["bytes"][i]),
                 }
             )
@@ -161,7 +161,9 @@ def test_columns_can_be_grouped_and_summed() -> None:
     assert sorted(by_rank.to_pylist(), key=lambda row: row["rank"]) == [
         {"rank": rank, "flops_sum": 6_080, "bytes_sum": 8_000} for rank in (0, 1)
     ]
-    assert pc.sum(table["flops"]).as_py() == sum(each.template.flops for each in log.instances)
+    assert pc.sum(table["flops"]).as_py() == sum(
+        instance.template.flops for instance in log.instances
+    )
 
 
 @pytest.mark.adr("0009-D4")

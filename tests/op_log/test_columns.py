@@ -14,9 +14,11 @@ def listed(columns: Any) -> dict[str, list[Any]]:
 
 
 def plain_log() -> OpLog:
-    log, made, other = OpLog(), template("x"), template("y")
-    log.plain_commands.extend((3, made, (0, 1), (2, 3), (20, 21), (30, 31), "all", (1, -1), ()))
-    log.plain_instances.extend((1, (0,), (2,), "sip2", 7, [5, 9], [made, other], [6, 15], [15, 17]))
+    log, result, other = OpLog(), template("x"), template("y")
+    log.plain_commands.extend((3, result, (0, 1), (2, 3), (20, 21), (30, 31), "all", (1, -1), ()))
+    log.plain_instances.extend(
+        (1, (0,), (2,), "sip2", 7, [5, 9], [result, other], [6, 15], [15, 17])
+    )
     log.plain_commands.extend((4, other, 1, 3, 31, 32, "sip3", 0, (64, 0)))
     log.plain_spans.extend((0, "launch", "x", 1, 5, 1, "wait", "all", 5, 31))
     return log
@@ -27,11 +29,11 @@ def test_plain_values_and_objects_have_the_same_columns() -> None:
     plain, hosts = listed(command_columns(log)), listed(host_columns(log))
     instances, spans = log.instances, log.host_spans
     assert (listed(command_columns(log)), listed(host_columns(log))) == (plain, hosts)
-    assert plain["numbers"] == [each.launch_id for each in instances] == [1, 2, 3, 4]
-    assert plain["ranks"] == [rank for each in instances for rank in each.ranks]
-    assert plain["ends_ps"] == [time_ps for each in instances for time_ps in each.ends_ps]
+    assert plain["numbers"] == [instance.launch_id for instance in instances] == [1, 2, 3, 4]
+    assert plain["ranks"] == [rank for instance in instances for rank in instance.ranks]
+    assert plain["ends_ps"] == [time_ps for instance in instances for time_ps in instance.ends_ps]
     assert (plain["num_ranks"], plain["after"]) == ([1, 1, 2, 1], [7, 1, 1, -1, 0])
-    assert hosts["ends_ps"] == [each.end_ps for each in spans]
+    assert hosts["ends_ps"] == [span.end_ps for span in spans]
 
 
 def test_an_empty_log_has_empty_columns() -> None:
@@ -52,6 +54,6 @@ def test_a_report_makes_no_objects_of_commands_and_is_the_same_with_them() -> No
         assert log.is_plain
         assert log.has_plain_spans
         end_ps = log.end_ps
-        ends = [time_ps for each in log.instances for time_ps in each.ends_ps]
-        assert end_ps == max(*ends, *(each.end_ps for each in log.host_spans))
+        ends = [time_ps for instance in log.instances for time_ps in instance.ends_ps]
+        assert end_ps == max(*ends, *(host_span.end_ps for host_span in log.host_spans))
         assert {**torch.report(), "wall_s": 0} == {**report, "wall_s": 0}

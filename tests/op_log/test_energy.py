@@ -110,15 +110,15 @@ def test_what_is_above_idle_falls_with_the_cube_of_the_clock_until_the_voltage_i
 
 def test_what_a_device_draws_whatever_its_clock_is_left_over_by_no_cap() -> None:
     work = WorkCounts(flops={"float16": 400 * US})
-    given = {"standby_w": 60, "active_w": 40, "voltage_floor": 0.8}
-    free = pace_of(power(**given), work, US, US)
+    value = {"standby_w": 60, "active_w": 40, "voltage_floor": 0.8}
+    free = pace_of(power(**value), work, US, US)
     assert free.energy_pj[Energy.CLOCKS] == (60 + 40) * US
-    capped = pace_of(power(cap_w=50 + 60 + 440 * 0.8**2 / 4, **given), work, US, US)
+    capped = pace_of(power(cap_w=50 + 60 + 440 * 0.8**2 / 4, **value), work, US, US)
     assert float(capped.clock) == pytest.approx(1 / 4, rel=1e-5)
     # 4 times as long: standby in full, cycles of the active device as many as before.
     assert capped.energy_pj[Energy.CLOCKS] == pytest.approx((60 * 4 + 40 * 0.8**2) * US, rel=1e-5)
     # No cap below what no clock changes can be held.
-    assert pace_of(power(cap_w=105, **given), work, US, US).clock < Fraction(1, 1000)
+    assert pace_of(power(cap_w=105, **value), work, US, US).clock < Fraction(1, 1000)
 
 
 def test_training_under_caps_loses_what_was_measured() -> None:
@@ -148,8 +148,8 @@ def test_training_under_caps_loses_what_was_measured() -> None:
         pj = (base_w - still_w - float(power_of.active_w)) * US
         own = power_of.model_copy(update={"gemm_pj_per_flop": {"float16": pj}, "cap_w": None})
         for taken_s, watts_drawn in capped:
-            found = pace_of(own.model_copy(update={"cap_w": watts_drawn}), work, US, US)
-            assert float(found.stretch) == pytest.approx(taken_s / base_s, rel=0.09), (
+            pace = pace_of(own.model_copy(update={"cap_w": watts_drawn}), work, US, US)
+            assert float(pace.stretch) == pytest.approx(taken_s / base_s, rel=0.09), (
                 name,
                 taken_s,
             )
@@ -187,8 +187,8 @@ def test_a_lower_cap_is_never_faster_and_draws_no_more(
     taken_ps, busy_ps = taken
     lower_w = 50.5 + (cap_w - 50.5) * less_w
     free, capped, lower = (
-        pace_of(each, work, taken_ps, busy_ps)
-        for each in (power(), power(cap_w=cap_w), power(cap_w=lower_w))
+        pace_of(item, work, taken_ps, busy_ps)
+        for item in (power(), power(cap_w=cap_w), power(cap_w=lower_w))
     )
     assert 1 == free.stretch <= capped.stretch <= lower.stretch
     assert sum(lower.energy_pj.values()) <= sum(capped.energy_pj.values())

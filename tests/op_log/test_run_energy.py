@@ -47,22 +47,24 @@ def example() -> RuntimeContext:
 
 @pytest.mark.adr("0160-D3")
 def test_uses_and_idle_devices_are_all_of_the_energy() -> None:
-    found = example().report()["energy"]
+    result = example().report()["energy"]
     idle_w = 75
     end_s = example().op_log.end_ps / 1e12
-    assert found["idle_j"] == pytest.approx(3 * idle_w * end_s, rel=1e-9)
-    uses_j = sum(each["energy_j"] for each in found["uses"])
-    assert found["energy_j"] == pytest.approx(uses_j + found["idle_j"], abs=1e-11)
-    assert found["energy_j"] == pytest.approx(sum(found["parts_j"].values()), abs=1e-11)
-    ranks_j = sum(each["energy_j"] for each in found["per_rank"])
-    assert found["energy_j"] == pytest.approx(ranks_j, abs=1e-11)
-    for each in found["uses"]:
-        assert each["energy_j"] == pytest.approx(sum(each["parts_j"].values()), abs=1e-11)
+    assert result["idle_j"] == pytest.approx(3 * idle_w * end_s, rel=1e-9)
+    uses_j = sum(item["energy_j"] for item in result["uses"])
+    assert result["energy_j"] == pytest.approx(uses_j + result["idle_j"], abs=1e-11)
+    assert result["energy_j"] == pytest.approx(sum(result["parts_j"].values()), abs=1e-11)
+    ranks_j = sum(item["energy_j"] for item in result["per_rank"])
+    assert result["energy_j"] == pytest.approx(ranks_j, abs=1e-11)
+    for item in result["uses"]:
+        assert item["energy_j"] == pytest.approx(sum(item["parts_j"].values()), abs=1e-11)
     # What templates say is counted once for each command, and nothing else but waiting is.
-    commands = sum(sum(each.template.energy_pj.values()) for each in example().op_log.instances)
-    waiting = next(each for each in found["uses"] if each["name"] == "(in collectives)")
+    commands = sum(
+        sum(instance.template.energy_pj.values()) for instance in example().op_log.instances
+    )
+    waiting = next(entry for entry in result["uses"] if entry["name"] == "(in collectives)")
     assert uses_j - waiting["energy_j"] == pytest.approx(commands / 1e12, abs=1e-11)
-    assert found["average_w"] == pytest.approx(found["energy_j"] / end_s / 3)
+    assert result["average_w"] == pytest.approx(result["energy_j"] / end_s / 3)
 
 
 def beside(rank: int, torch: Any) -> None:
@@ -84,27 +86,27 @@ def test_a_device_holds_its_limit_for_all_that_runs_side_by_side(cap_w: int | No
         machine = changed_machine(machine, {"sip.power.cap_w": cap_w})
     limit_w = cap_w or 700  # NVIDIA's data sheet of the H100 SXM
     torch = run_on(machine, 2, beside)
-    found = torch.report()["energy"]
-    commands = sum(sum(each.template.energy_pj.values()) for each in torch.op_log.instances)
-    for each in found["per_rank"]:
-        assert each["peak_w"] <= limit_w * (1 + 1e-6)
-        assert each["peak_w"] > 0.98 * limit_w
-    assert found["held_j"] > 0
-    uses_j = sum(each["energy_j"] for each in found["uses"])
-    waiting_j = sum(each["energy_j"] for each in found["uses"] if each["count"] == 0)
-    assert uses_j - waiting_j == pytest.approx(commands / 1e12 - found["held_j"], abs=1e-9)
-    assert found["energy_j"] == pytest.approx(sum(found["parts_j"].values()), abs=1e-11)
+    result = torch.report()["energy"]
+    commands = sum(sum(instance.template.energy_pj.values()) for instance in torch.op_log.instances)
+    for item in result["per_rank"]:
+        assert item["peak_w"] <= limit_w * (1 + 1e-6)
+        assert item["peak_w"] > 0.98 * limit_w
+    assert result["held_j"] > 0
+    uses_j = sum(entry["energy_j"] for entry in result["uses"])
+    waiting_j = sum(entry["energy_j"] for entry in result["uses"] if entry["count"] == 0)
+    assert uses_j - waiting_j == pytest.approx(commands / 1e12 - result["held_j"], abs=1e-9)
+    assert result["energy_j"] == pytest.approx(sum(result["parts_j"].values()), abs=1e-11)
     power = power_over_time(torch.op_log, machine, 2)
     drawn = sum(float((watts[:-1] * np.diff(times)).sum()) for times, watts in power)
-    assert drawn / 1e12 == pytest.approx(found["energy_j"], rel=1e-6)
+    assert drawn / 1e12 == pytest.approx(result["energy_j"], rel=1e-6)
 
 
 @pytest.mark.adr("0160-D3")
 def test_power_over_time_is_the_energy() -> None:
     torch = example()
     steps = power_over_time(torch.op_log, torch.machine, 3)
-    found = torch.report()["energy"]
-    for (times, watts), rank in zip(steps, found["per_rank"], strict=True):
+    result = torch.report()["energy"]
+    for (times, watts), rank in zip(steps, result["per_rank"], strict=True):
         assert (times[0], times[-1]) == (0, torch.op_log.end_ps)
         joules = (np.diff(times) * watts[:-1]).sum() / 1e12
         assert joules == pytest.approx(rank["energy_j"], rel=1e-9)
@@ -121,8 +123,8 @@ def test_watts_between_two_times_add_up_to_the_energy() -> None:
         (average_watts(torch.op_log, torch.machine, 3, begin, end) or 0.0) * (end - begin) / 1e12
         for begin, end in pairwise(bounds)
     )
-    found = torch.report()["energy"]
-    assert 3 * joules + found["idle_j"] == pytest.approx(found["energy_j"], rel=1e-9)
+    result = torch.report()["energy"]
+    assert 3 * joules + result["idle_j"] == pytest.approx(result["energy_j"], rel=1e-9)
 
 
 @pytest.mark.adr("0160-D1")
@@ -131,7 +133,9 @@ def test_a_kernel_takes_what_it_counts() -> None:
         a = torch.empty((512, 512), dtype="f16")
         a @ a
         torch.ahbm.synchronize()
-    (product,) = [each for each in torch.op_log.instances if each.template.name == "matmul"]
+    (product,) = [
+        instance for instance in torch.op_log.instances if instance.template.name == "matmul"
+    ]
     power = torch.machine.sip.power
     assert power is not None
     energies = product.template.energy_pj
@@ -152,12 +156,14 @@ def test_collectives_take_the_bytes_of_each_link() -> None:
         torch.ahbm.synchronize()
 
     torch = run_on("ahbm:4", 4, reduce)
-    (found,) = [each for each in torch.op_log.instances if each.template.kind == "collective"]
+    (result,) = [
+        instance for instance in torch.op_log.instances if instance.template.kind == "collective"
+    ]
     sends = [row["bytes"] for row in torch.op_log.to_arrow().to_pylist() if row["link"] >= 0]
     power = torch.machine.sip.power
     assert power is not None
     expected = sum(sends) * float(power.link_pj_per_byte)
-    assert found.template.energy_pj[Energy.LINKS] == pytest.approx(expected, rel=1e-3)
+    assert result.template.energy_pj[Energy.LINKS] == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.adr("0160-D2")
@@ -212,9 +218,9 @@ def test_what_ranks_with_kernels_of_their_own_take_grows_with_the_kernels_alone(
         log.append(Instance(template, rank + 1, (rank,), (rank,), (0,), (10,), "default"))
     machine = load_machine(f"h100-sxm:{ranks // 8}x8")
     tracemalloc.start()
-    found = energy_of(log, machine, ranks)
+    energy = energy_of(log, machine, ranks)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert found is not None
-    assert found["energy_j"] - found["idle_j"] == pytest.approx(ranks * 7e-12)
+    assert energy is not None
+    assert energy["energy_j"] - energy["idle_j"] == pytest.approx(ranks * 7e-12)
     assert peak < 20e6

@@ -34,7 +34,7 @@ def test_shares_sum_to_the_total() -> None:
 
 
 intervals = st.lists(
-    st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda each: (each[0], sum(each))),
+    st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda item: (item[0], sum(item))),
     max_size=12,
 )
 

@@ -60,9 +60,9 @@ def softmax_weights(case: Case, q: Array, k: Array, mask: Array | None) -> Array
 
 def reference(case: Case, arrays: list[Array], mask: Array | None) -> list[Array]:
     """Return the output and the gradients of q, k and v."""
-    q, k, v, grad = (each.astype(np.float64) for each in arrays)
+    q, k, v, grad = (item.astype(np.float64) for item in arrays)
     batch, heads, key_heads, _, keys, width = case.sizes
-    wide_k, wide_v = (np.repeat(each, heads // key_heads, 1) for each in (k, v))
+    wide_k, wide_v = (np.repeat(item, heads // key_heads, 1) for item in (k, v))
     weights = softmax_weights(case, q, k, mask)
     out = weights @ wide_v
     slope = weights * (grad @ wide_v.swapaxes(-1, -2) - (grad * out).sum(-1, keepdims=True))
@@ -98,10 +98,10 @@ def test_attention_and_its_gradients(torch: Any, case: Case, dtype: str) -> None
         "mask": None if mask is None else torch.from_numpy(mask),
     }
     out, lse = ops.attention_with_lse(q, k, v, num_splits=case.splits, **options)
-    found = [out, *ops.attention_backward(grad, q, k, v, out, lse, **options)]
+    result = [out, *ops.attention_backward(grad, q, k, v, out, lse, **options)]
     # Weights and gradients are rounded to half precision before the second product.
     tolerance = {"float32": 2e-5, "float16": 2e-2}[dtype]
-    for actual, expected in zip(found, reference(case, arrays, mask), strict=True):
+    for actual, expected in zip(result, reference(case, arrays, mask), strict=True):
         np.testing.assert_allclose(
             actual.numpy().astype(np.float64), expected, rtol=tolerance, atol=tolerance
         )
@@ -121,18 +121,18 @@ def test_the_result_does_not_depend_on_how_keys_are_split(
     case = Case(sizes=(1, *heads, queries, keys, 16), causal=causal)
     arrays, _ = inputs(case, "float32")
     q, k, v = map(torch.from_numpy, arrays[:3])
-    found = ops.attention(q, k, v, causal=causal, num_splits=splits).numpy()
-    np.testing.assert_allclose(found, reference(case, arrays, None)[0], rtol=1e-5, atol=1e-5)
+    result = ops.attention(q, k, v, causal=causal, num_splits=splits).numpy()
+    np.testing.assert_allclose(result, reference(case, arrays, None)[0], rtol=1e-5, atol=1e-5)
 
 
 def test_views_are_read_and_written_through_their_strides(torch: Any) -> None:
     rng = np.random.default_rng(0)
     array = rng.standard_normal((2, 30, 3, 4, 16)).astype(np.float32)
-    q, k, v = (torch.from_numpy(array)[:, :, each].transpose(1, 2) for each in range(3))
+    q, k, v = (torch.from_numpy(array)[:, :, index].transpose(1, 2) for index in range(3))
     out = torch.empty(2, 30, 4, 16)
     ops.attention(q, k, v, causal=True, out=out.transpose(1, 2))
     case = Case(sizes=(2, 4, 4, 30, 30, 16), causal=True)
-    parts = [array[:, :, each].swapaxes(1, 2) for each in (0, 1, 2, 0)]
+    parts = [array[:, :, number].swapaxes(1, 2) for number in (0, 1, 2, 0)]
     np.testing.assert_allclose(
         out.numpy().swapaxes(1, 2), reference(case, parts, None)[0], rtol=1e-5, atol=1e-5
     )
@@ -169,9 +169,9 @@ def decode_ps(machine: str, batch: int, heads: int, keys: int) -> int:
         ops.attention(q, k, v)
         torch.ahbm.synchronize()
         return sum(
-            each.template.duration_ps
-            for each in torch.op_log.instances
-            if each.template.kind == "kernel"
+            instance.template.duration_ps
+            for instance in torch.op_log.instances
+            if instance.template.kind == "kernel"
         )
 
 
@@ -190,7 +190,7 @@ def test_heads_of_128_elements_fit_into_large_gpus(name: str) -> None:
     case = Case(sizes=(1, 1, 1, 256, 256, 128), causal=True)
     with RuntimeContext(load_machine(name, 1), 1) as torch:
         inputs = [torch.randn(1, 1, 256, 128, dtype="f16") for _ in range(3)]
-        found = ops.attention(*inputs, causal=True).numpy()
-        arrays = [each.numpy() for each in inputs]
+        result = ops.attention(*inputs, causal=True).numpy()
+        arrays = [item.numpy() for item in inputs]
     expected = reference(case, [*arrays, arrays[0]], None)[0]
-    np.testing.assert_allclose(found.astype(np.float64), expected, rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(result.astype(np.float64), expected, rtol=2e-3, atol=2e-3)

@@ -71,7 +71,7 @@ def test_any_two_views_broadcast_as_in_numpy(
     torch: Any, dtype: str, data: st.DataObject, shapes: list[tuple[int, ...]]
 ) -> None:
     a, b = (values(shape, dtype, seed) for seed, shape in enumerate(shapes))
-    x, y = (laid_out(torch, each, data.draw(layouts(each.shape))) for each in (a, b))
+    x, y = (laid_out(torch, item, data.draw(layouts(item.shape))) for item in (a, b))
     np.testing.assert_array_equal(ops.sub(x, y).numpy(), a - b)
 
 
@@ -200,7 +200,7 @@ def test_concat_puts_tensors_one_after_another(torch: Any, dim: int) -> None:
     for size in (1, 3, 2):
         shape[dim] = size
         arrays.append(values(tuple(shape), "float16", size))
-    result = ops.concat([torch.from_numpy(each) for each in arrays], dim)
+    result = ops.concat([torch.from_numpy(item) for item in arrays], dim)
     np.testing.assert_array_equal(result.numpy(), np.concatenate(arrays, dim))
 
 

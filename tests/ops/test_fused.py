@@ -29,8 +29,8 @@ def test_bias_and_activation(torch: Any, dtype: str, activation: str | None) -> 
     wide = x.astype(np.float64) + bias.astype(np.float64)
     known = {"gelu": gelu, "silu": silu, "relu": lambda x: np.maximum(x, 0)}
     expected = wide if activation is None else known[activation](wide)
-    found = ops.bias_activation(torch.from_numpy(x), torch.from_numpy(bias), activation)
-    assert_close(found, expected, dtype, scale=8)
+    tensor = ops.bias_activation(torch.from_numpy(x), torch.from_numpy(bias), activation)
+    assert_close(tensor, expected, dtype, scale=8)
     alone = ops.bias_activation(torch.from_numpy(x), None, activation)
     wide = x.astype(np.float64)
     assert_close(alone, wide if activation is None else known[activation](wide), dtype, scale=8)
@@ -39,19 +39,19 @@ def test_bias_and_activation(torch: Any, dtype: str, activation: str | None) -> 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_residual_and_norms(torch: Any, dtype: str) -> None:
     x, residual = values((6, 7, 50), dtype), values((6, 7, 50), dtype, 1)
-    bias, weight, shift = (values((50,), dtype, 2 + each) for each in range(3))
+    bias, weight, shift = (values((50,), dtype, 2 + index) for index in range(3))
     wide, rest, b, w, s = (e.astype(np.float64) for e in (x, residual, bias, weight, shift))
-    t = [torch.from_numpy(each) for each in (x, residual, bias, weight, shift)]
+    t = [torch.from_numpy(item) for item in (x, residual, bias, weight, shift)]
     assert_close(ops.bias_residual(t[0], t[2], t[1]), wide + b + rest, dtype)
     assert_close(ops.bias_residual(t[0], None, t[1]), wide + rest, dtype)
     total = wide + b + rest
     normal = (total - total.mean(-1, keepdims=True)) / np.sqrt(total.var(-1, keepdims=True) + 1e-5)
-    found = ops.residual_norm(*t)
-    assert_close(found[0], total, dtype)
-    assert_close(found[1], normal * w + s, dtype, scale=16)
+    tensor = ops.residual_norm(*t)
+    assert_close(tensor[0], total, dtype)
+    assert_close(tensor[1], normal * w + s, dtype, scale=16)
     square = np.sqrt((total**2).mean(-1, keepdims=True) + 1e-5)
-    found = ops.residual_norm(t[0], t[1], t[2], t[3], centred=False)
-    assert_close(found[1], total / square * w, dtype, scale=16)
+    tensor = ops.residual_norm(t[0], t[1], t[2], t[3], centred=False)
+    assert_close(tensor[1], total / square * w, dtype, scale=16)
     square = np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5)
     assert_close(ops.rms_norm(t[0], t[3]), wide / square * w, dtype, scale=16)
 
@@ -86,15 +86,15 @@ def test_gradients_of_activations(torch: Any) -> None:
         values((9, 32), "float32", 1),
         values((32,), "float32"),
     )
-    t = [torch.from_numpy(each) for each in (grad, x, bias)]
-    found = ops.bias_gelu_backward(*t)
-    assert_close(found, grad * slope_of(gelu, (x + bias).astype(np.float64)), "float32", scale=64)
-    found = ops.bias_gelu_backward(t[0], t[1], None)
-    assert_close(found, grad * slope_of(gelu, x.astype(np.float64)), "float32", scale=64)
+    t = [torch.from_numpy(item) for item in (grad, x, bias)]
+    tensor = ops.bias_gelu_backward(*t)
+    assert_close(tensor, grad * slope_of(gelu, (x + bias).astype(np.float64)), "float32", scale=64)
+    tensor = ops.bias_gelu_backward(t[0], t[1], None)
+    assert_close(tensor, grad * slope_of(gelu, x.astype(np.float64)), "float32", scale=64)
     gate, up = x[:, :16].astype(np.float64), x[:, 16:].astype(np.float64)
     half = grad[:, :16]
     expected = np.concatenate([half * up * slope_of(silu, gate), half * silu(gate)], 1)
-    found = ops.gated_backward(torch.from_numpy(half), t[1])
-    assert_close(found, expected, "float32", scale=64)
+    tensor = ops.gated_backward(torch.from_numpy(half), t[1])
+    assert_close(tensor, expected, "float32", scale=64)
     with pytest.raises(UsageError, match="has no gradient of shape"):
         ops.gated_backward(t[0], t[1])

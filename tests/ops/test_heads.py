@@ -36,7 +36,7 @@ def test_heads_are_split_and_joined(torch: Any, rotate: bool, biased: bool) -> N
     cos, sin = tables(12)
     position = 4
     cache = torch.zeros(2, BATCH, KEY_HEADS, 12, WIDTH)
-    k, v = (cache[each, :, :, position : position + SEQ] for each in range(2))
+    k, v = (cache[index, :, :, position : position + SEQ] for index in range(2))
     q = torch.empty(BATCH, SEQ, HEADS, WIDTH).transpose(1, 2)
     x = torch.from_numpy(fused)
     rotary = (torch.from_numpy(cos), torch.from_numpy(sin)) if rotate else None
@@ -48,7 +48,7 @@ def test_heads_are_split_and_joined(torch: Any, rotate: bool, biased: bool) -> N
     parts = np.split(wide, [HEADS, HEADS + KEY_HEADS], axis=2)
     if rotate:
         span = slice(position, position + SEQ)
-        parts[:2] = [rotated(each, cos[span], sin[span]) for each in parts[:2]]
+        parts[:2] = [rotated(part, cos[span], sin[span]) for part in parts[:2]]
     for actual, expected in zip((q, k, v), parts, strict=True):
         np.testing.assert_allclose(actual.numpy().swapaxes(1, 2), expected, rtol=1e-5, atol=1e-5)
     assert not cache[:, :, :, :position].numpy().any()

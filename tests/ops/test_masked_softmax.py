@@ -26,8 +26,8 @@ def test_masked_softmax_and_its_gradient(torch: Any, dtype: str, causal: bool) -
     if causal:
         wide = np.where(np.arange(30)[None, :] <= np.arange(20)[:, None] + 10, wide, -np.inf)
     y = softmax(wide)
-    found = ops.masked_softmax(torch.from_numpy(x), 0.5, causal)
-    assert_close(found, y, dtype)
+    tensor = ops.masked_softmax(torch.from_numpy(x), 0.5, causal)
+    assert_close(tensor, y, dtype)
     slope = y * (grad - (grad * y).sum(-1, keepdims=True)) * 0.5
     rounded = torch.from_numpy(y.astype(np.float32))
     back = ops.softmax_backward(torch.from_numpy(grad.astype(np.float32)), rounded, 0.5)
@@ -38,8 +38,8 @@ def test_padding_has_no_weight(torch: Any) -> None:
     x = values((2, 3, 20, 30), "float32")
     lengths = np.array([7, 30], dtype=np.int32)
     inside = np.arange(30) < lengths[:, None, None, None]
-    found = ops.masked_softmax(torch.from_numpy(x), lengths_B=torch.from_numpy(lengths))
-    assert_close(found, softmax(np.where(inside, x.astype(np.float64), -np.inf)), "float32")
+    tensor = ops.masked_softmax(torch.from_numpy(x), lengths_B=torch.from_numpy(lengths))
+    assert_close(tensor, softmax(np.where(inside, x.astype(np.float64), -np.inf)), "float32")
     with pytest.raises(UsageError, match="one for each of 2 sequences"):
         ops.masked_softmax(torch.from_numpy(x), lengths_B=torch.from_numpy(lengths)[:1])
 

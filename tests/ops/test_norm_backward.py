@@ -23,12 +23,12 @@ def norm(x: Array, weight: Array, shift: Array, centred: bool) -> Array:
 
 def gradient(function: Any, x: Array) -> Array:
     """Return the gradient of a sum, by differences along every element."""
-    found = np.zeros_like(x)
+    result = np.zeros_like(x)
     for index in np.ndindex(*x.shape):
         step = np.zeros_like(x)
         step[index] = 1e-6
-        found[index] = (function(x + step) - function(x - step)) / 2e-6
-    return found
+        result[index] = (function(x + step) - function(x - step)) / 2e-6
+    return result
 
 
 @pytest.mark.parametrize("centred", [True, False])
@@ -46,10 +46,10 @@ def test_gradients_of_norms(torch: Any, centred: bool, shape: tuple[int, ...]) -
         gradient(lambda weight: loss(x, weight, shift), weight),
         gradient(lambda shift: loss(x, weight, shift), shift),
     ]
-    t = [torch.from_numpy(each.astype(np.float32)) for each in (grad, x, weight, residual)]
-    found = ops.norm_backward(*t[:3], residual_TF=t[3], eps=EPS, centred=centred)
-    assert (found[2] is None) == (not centred)
-    for actual, wanted in zip(found, expected, strict=True):
+    t = [torch.from_numpy(item.astype(np.float32)) for item in (grad, x, weight, residual)]
+    tensor = ops.norm_backward(*t[:3], residual_TF=t[3], eps=EPS, centred=centred)
+    assert (tensor[2] is None) == (not centred)
+    for actual, wanted in zip(tensor, expected, strict=True):
         if actual is not None:
             np.testing.assert_allclose(actual.numpy(), wanted, rtol=2e-4, atol=2e-4)
 
@@ -57,12 +57,12 @@ def test_gradients_of_norms(torch: Any, centred: bool, shape: tuple[int, ...]) -
 def test_many_rows_are_summed_by_few_programs(torch: Any) -> None:
     rng = np.random.default_rng(0)
     x, grad = (rng.standard_normal((3000, 2048)).astype(np.float32) for _ in range(2))
-    found = ops.norm_backward(torch.from_numpy(grad), torch.from_numpy(x), centred=False)
+    tensor = ops.norm_backward(torch.from_numpy(grad), torch.from_numpy(x), centred=False)
     normal = x / np.sqrt((x.astype(np.float64) ** 2).mean(-1, keepdims=True) + EPS)
-    np.testing.assert_allclose(found[1].numpy(), (grad * normal).sum(0), rtol=1e-3, atol=2e-3)
+    np.testing.assert_allclose(tensor[1].numpy(), (grad * normal).sum(0), rtol=1e-3, atol=2e-3)
     inner = (grad * normal).mean(-1, keepdims=True)
     wanted = (grad - normal * inner) / np.sqrt((x**2).mean(-1, keepdims=True) + EPS)
-    np.testing.assert_allclose(found[0].numpy(), wanted, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(tensor[0].numpy(), wanted, rtol=1e-3, atol=1e-4)
 
 
 def test_what_does_not_fit_is_refused(torch: Any) -> None:

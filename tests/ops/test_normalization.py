@@ -34,9 +34,9 @@ def test_softmax_of_views(torch: Any) -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_layer_norm(torch: Any, dtype: str) -> None:
     x, weight, bias = (values(s, dtype, i) for i, s in enumerate([(4, 3, 50), (50,), (50,)]))
-    wide, w, b = (each.astype(np.float64) for each in (x, weight, bias))
+    wide, w, b = (item.astype(np.float64) for item in (x, weight, bias))
     normal = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
-    t = [torch.from_numpy(each) for each in (x, weight, bias)]
+    t = [torch.from_numpy(item) for item in (x, weight, bias)]
     assert_close(ops.layer_norm(*t), normal * w + b, dtype, scale=16)
     assert_close(ops.layer_norm(t[0]), normal, dtype, scale=4)
 

@@ -15,7 +15,7 @@ def test_adamw_follows_its_paper(torch: Any, size: int) -> None:
     lr, (beta1, beta2), eps, decay = 0.01, (0.9, 0.95), 1e-8, 0.1
     p = values((size,), "float32").astype(np.float64)
     m = v = np.zeros(size)
-    tensors = [torch.from_numpy(each.astype(np.float32)) for each in (p, m, v)]
+    tensors = [torch.from_numpy(item.astype(np.float32)) for item in (p, m, v)]
     for step in range(1, 4):
         grad = values((size,), "float32", step)
         m = beta1 * m + (1 - beta1) * grad

@@ -39,8 +39,8 @@ class Browser:
     def __init__(self, address: str, session: str) -> None:
         self._address = f"{address}/session/{session}"
 
-    def _call(self, path: str, **given: Any) -> Any:
-        return _post(f"{self._address}/{path}", given)
+    def _call(self, path: str, **value: Any) -> Any:
+        return _post(f"{self._address}/{path}", value)
 
     def open(self, page: Path) -> None:
         """Load a file, and wait until its scripts have run."""
@@ -56,10 +56,10 @@ class Browser:
 
     def click(self, selector: str) -> None:
         """Click on the middle of an element, which is scrolled to first."""
-        found = self._call("element", using="css selector", value=selector)
+        result = self._call("element", using="css selector", value=selector)
         # In the middle nothing that sticks to the top covers it.
-        self._call("execute/sync", script=_CENTRE, args=[found])
-        self._call(f"element/{found[_ELEMENT]}/click")
+        self._call("execute/sync", script=_CENTRE, args=[result])
+        self._call(f"element/{result[_ELEMENT]}/click")
 
     def click_at(self, x: float, y: float) -> None:
         """Click on a place of the window."""
@@ -71,7 +71,7 @@ class Browser:
     def console(self) -> list[str]:
         """Return what the console has said since the last call, warnings and errors."""
         entries = self._call("se/log", type="browser")
-        return [f"{each['level']}: {each['message']}" for each in entries]
+        return [f"{entry['level']}: {entry['message']}" for entry in entries]
 
     def picture(self) -> bytes:
         """Return what the window shows, as a PNG."""
@@ -89,15 +89,15 @@ def browser() -> Iterator[Browser]:
         try:
             assert driver.stdout is not None
             port = next(
-                found[1]
+                result[1]
                 for line in driver.stdout
-                if (found := re.search(r"started successfully on port (\d+)", line))
+                if (result := re.search(r"started successfully on port (\d+)", line))
             )
             address = f"http://127.0.0.1:{port}"
             options = {"binary": BROWSER, "args": [*_FLAGS]}
             wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
-            given = {"capabilities": {"alwaysMatch": wanted}}
-            session = _post(f"{address}/session", given)["sessionId"]
+            value = {"capabilities": {"alwaysMatch": wanted}}
+            session = _post(f"{address}/session", value)["sessionId"]
             try:
                 yield Browser(address, session)
             finally:
@@ -108,8 +108,8 @@ def browser() -> Iterator[Browser]:
             driver.terminate()
 
 
-def _post(address: str, given: Any) -> Any:
-    request = urllib.request.Request(address, json.dumps(given).encode())
+def _post(address: str, value: Any) -> Any:
+    request = urllib.request.Request(address, json.dumps(value).encode())
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
             return json.load(reply)["value"]

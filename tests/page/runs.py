@@ -16,8 +16,8 @@ from kernbench.saved import SavedRun, load_run, save_run
 
 def kept(path: Path, log: OpLog, ranks: int, *, program: str = "bench.py") -> SavedRun:
     """Save a log of a LogBuilder as a run of ahbm, and load it."""
-    for each in log.instances:
-        each.launch_id += 1  # runs count from 1; 0 is nobody
+    for instance in log.instances:
+        instance.launch_id += 1  # runs count from 1; 0 is nobody
     machine = load_machine(f"ahbm:{ranks}", ranks)
     report = {**build_report(log, machine, ranks=ranks, wall_s=1.0)}
     with path.open("w+b") as out:

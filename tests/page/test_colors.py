@@ -27,7 +27,7 @@ def test_a_color_of_a_page_means_one_thing() -> None:
         for table in re.findall(r"const \w+_COLORS = \{(.*?)\};", text, re.DOTALL):
             for quoted, plain, color in re.findall(r'(?:"([^"]+)"|(\w+)): "(#[0-9a-f]{6})"', table):
                 name = quoted or plain
-                one = next((each for each in ALIKE if name in each), {name})
+                one = next((item for item in ALIKE if name in item), {name})
                 meanings[color].add(min(one))
         for listed in re.findall(r"const KERNEL_COLORS = \[(.*?)\];", text):
             for place, color in enumerate(re.findall(r"#[0-9a-f]{6}", listed)):

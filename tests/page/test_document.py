@@ -46,9 +46,9 @@ def page_of(run: SavedRun, before: SavedRun | None = None) -> str:
 
 
 def data_of(page: str) -> Any:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
-    assert found is not None
-    return json.loads(found[1])
+    result = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
+    assert result is not None
+    return json.loads(result[1])
 
 
 def evil_run(path: Path) -> SavedRun:
@@ -68,7 +68,9 @@ def test_a_page_loads_nothing_and_runs_only_its_own_scripts(tmp_path: Path) -> N
         if tag == "meta" and "http-equiv" in attributes
     )
     assert policy is not None
-    hashes = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts]
+    hashes = [
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
+    ]
     assert re.findall(r"'sha256-([^']+)'", policy) == hashes
     assert "default-src 'none'" in policy
     for tag, attributes in document.elements:
@@ -95,11 +97,11 @@ def test_the_numbers_of_a_page_are_those_of_the_run(tmp_path: Path) -> None:
     assert data["about"]["time_ps"] == run.log.end_ps
     for rank in range(2):
         assert sum(times[rank] for times in data["times"]["by_rank"]) == run.log.end_ps
-    kernels = {each["name"]: each for each in data["kernels"]["kernels"]}
-    assert kernels.keys() == {each["name"] for each in run.report["kernels"]}
-    for each in kernels.values():
-        timed = [line.get("time_ns", 0) for file in each["files"] for line in file["lines"]]
-        assert sum(timed) == pytest.approx(each["time_ns"])
+    kernels = {item["name"]: item for item in data["kernels"]["kernels"]}
+    assert kernels.keys() == {item["name"] for item in run.report["kernels"]}
+    for shown in kernels.values():
+        timed = [line.get("time_ns", 0) for file in shown["files"] for line in file["lines"]]
+        assert sum(timed) == pytest.approx(shown["time_ns"])
     (product,) = (
         line
         for file in kernels["matmul"]["files"]
@@ -110,7 +112,7 @@ def test_the_numbers_of_a_page_are_those_of_the_run(tmp_path: Path) -> None:
     # While it is busy, an engine is at most as fast as its peak.
     roofs = data["kernels"]["roofs"]
     rate = product["flops"] / product["busy_ns"] * roofs["num_pes"]
-    half = next(each for each in roofs["matrix"] if each["dtype"] == "float16")
+    half = next(item for item in roofs["matrix"] if item["dtype"] == "float16")
     assert 0 < rate <= half["flops_per_ns"]
 
 
@@ -121,7 +123,7 @@ def test_two_runs_have_a_part_on_what_changed_that_adds_up(tmp_path: Path) -> No
     after = kept(tmp_path / "b", builder.log, 1)
     changes = data_of(page_of(after, before))["changes"]
     assert changes["before_ns"] == before.log.end_ps / 1000
-    assert sum(each["difference_ns"] for each in changes["contributions"]) == pytest.approx(
+    assert sum(item["difference_ns"] for item in changes["contributions"]) == pytest.approx(
         changes["after_ns"] - changes["before_ns"]
     )
     assert data_of(page_of(after))["changes"] is None

@@ -21,14 +21,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
 
 
 def test_mean_power_over_time_adds_up_to_the_energy(run: SavedRun) -> None:
-    found: Any = energy(run)
-    watts = {name: np.array(w) / 1000 for name, w in unpacked(found["milliwatts"]).items()}
+    value: Any = energy(run)
+    watts = {name: np.array(w) / 1000 for name, w in unpacked(value["milliwatts"]).items()}
     joules = watts["mean"].mean() * run.log.end_ps / 1e12 * run.ranks
-    assert joules == pytest.approx(found["energy_j"], rel=1e-3)
-    assert sum(found["parts_j"].values()) == pytest.approx(found["energy_j"])
+    assert joules == pytest.approx(value["energy_j"], rel=1e-3)
+    assert sum(value["parts_j"].values()) == pytest.approx(value["energy_j"])
     assert (watts["least"] <= watts["mean"]).all()
     assert (watts["mean"] <= watts["most"]).all()
-    assert watts["most"].max() <= found["peak_w"] + 0.001
+    assert watts["most"].max() <= value["peak_w"] + 0.001
 
 
 def test_a_machine_that_says_nothing_of_energy_has_none(

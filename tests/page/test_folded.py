@@ -35,8 +35,8 @@ def test_a_folded_run_has_the_time_and_energy_of_the_ranks_that_ran(
         done = CliRunner().invoke(app, list(options))
         return done.exit_code, done.output
 
-    given = ("--machine", "h100-sxm", "--no-data", "--nproc-per-node", "4", "--save", "kept")
-    assert call("torchrun", "--fold", *given, "program.py")[0] == 0
+    names = ("--machine", "h100-sxm", "--no-data", "--nproc-per-node", "4", "--save", "kept")
+    assert call("torchrun", "--fold", *names, "program.py")[0] == 0
     run = load_run("kept")
     shown = contents(run)
     assert shown["times"]["ranks"] == [0]

@@ -51,9 +51,9 @@ LAUNCH = """
 
 @pytest.fixture(scope="module")
 def window() -> Iterator[Browser]:
-    with browser() as found:
-        found.size(1300, 900)
-        yield found
+    with browser() as result:
+        result.size(1300, 900)
+        yield result
 
 
 def opened(window: Browser, page: Path) -> Browser:
@@ -148,7 +148,7 @@ def test_a_machine_that_says_what_it_draws_has_its_power_drawn(
 
 def test_gains_are_listed_by_size(window: Browser, tmp_path: Path) -> None:
     run = simulated(tmp_path / "run", two_layers)
-    found = {
+    result = {
         "what": "gelu takes no time",
         "detail": "8 launches",
         "gain_ns": 1500.0,
@@ -162,7 +162,7 @@ def test_gains_are_listed_by_size(window: Browser, tmp_path: Path) -> None:
         "launches": [3],
         "errors": [{"family": "membound", "error_percent": 7.25, "rows": 9}],
     }
-    findings = {"tried": 5, "findings": [found, {**found, "what": "less", "errors": []}]}
+    findings = {"tried": 5, "findings": [result, {**result, "what": "less", "errors": []}]}
     page = tmp_path / "page.html"
     with page.open("wb") as out:
         dump_page(out, run, findings=findings)
@@ -329,10 +329,10 @@ def test_ranks_are_filtered_and_arrows_lead_to_what_was_clicked_on(
         timeline.drawNow();
         return [lane.count, found, timeline.flows.length];
     """
-    count, found, drawn = window.run(flows)
+    count, result, drawn = window.run(flows)
     # Each has an arrow from its launch; time runs along all of them.
-    assert sum(is_own for _, _, is_own in found) >= count
-    assert all(end <= start for end, start, _ in found)
+    assert sum(is_own for _, _, is_own in result) >= count
+    assert all(end <= start for end, start, _ in result)
     assert drawn
 
 
@@ -345,7 +345,7 @@ def test_two_kernels_are_shown_side_by_side(window: Browser, tmp_path: Path) -> 
         const rows = [...document.querySelectorAll("#beside tr")];
         return rows.map((row) => row.innerText.split("\\t"));
     """)
-    kernels = {each["name"] for each in window.run("return kernbench.data.kernels.kernels")}
+    kernels = {item["name"] for item in window.run("return kernbench.data.kernels.kernels")}
     assert set(rows[0][1:]) <= kernels
     assert {"launches", "of peak", "held up by", "grid", "warps of a program"} <= {
         r[0] for r in rows
@@ -354,8 +354,8 @@ def test_two_kernels_are_shown_side_by_side(window: Browser, tmp_path: Path) -> 
 
 def test_pictures_have_names_for_those_who_cannot_see_them(window: Browser, tmp_path: Path) -> None:
     opened(window, four_ranks(tmp_path))
-    for each in ("rank-bars", "roofs", "matrix"):
-        window.run(DRAWN, each)
+    for name in ("rank-bars", "roofs", "matrix"):
+        window.run(DRAWN, name)
     named = window.run("""
         const all = [...document.querySelectorAll(".chart svg")];
         const pictures = all.filter((svg) => svg.getBoundingClientRect().width > 200);

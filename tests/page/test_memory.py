@@ -23,20 +23,20 @@ def rising(rank: int, torch: Any) -> None:
 
 def test_curves_reach_the_peaks_and_end_where_the_run_does(tmp_path: Path) -> None:
     run = simulated(tmp_path / "run", rising)
-    found = memory(run.log)
-    assert found is not None
-    in_use = np.array(unpacked(found["in_use"])["bytes"])
-    in_use = in_use.reshape(len(found["owners"]), found["bins"], len(found["phases"]))
+    result = memory(run.log)
+    assert result is not None
+    in_use = np.array(unpacked(result["in_use"])["bytes"])
+    in_use = in_use.reshape(len(result["owners"]), result["bins"], len(result["phases"]))
     assert (in_use >= 0).all()
-    by_rank = {each["rank"]: each for each in memory_use(run.log)["ranks"]}
+    by_rank = {item["rank"]: item for item in memory_use(run.log)["ranks"]}
     assert by_rank.keys() == {0, 1}
-    for owner, curve in zip(found["owners"], in_use.sum(axis=2), strict=True):
+    for owner, curve in zip(result["owners"], in_use.sum(axis=2), strict=True):
         rank = owner["rank"]
         assert curve.max() == owner["peak_bytes"] == by_rank[rank]["peak_bytes"]
         _, sizes = memory_curve(run.log, rank, owner["device"])
         assert curve[-1] in sizes
-    peak = found["peak"]
-    assert sum(each["bytes"] for each in peak["phases"]) == peak["bytes"]
+    peak = result["peak"]
+    assert sum(item["bytes"] for item in peak["phases"]) == peak["bytes"]
 
 
 def test_a_run_without_a_record_of_its_memory_is_told_from_one_that_allocates_none() -> None:

@@ -14,13 +14,13 @@ from kernbench.page.packing import Packed, packed
 LARGEST = 2**51
 
 
-def unpacked(found: Packed) -> dict[str, list[int]]:
+def unpacked(packed: Packed) -> dict[str, list[int]]:
     """What assets/unpack.js does, number by number."""
-    raw = iter(zlib.decompress(base64.b64decode(found["data"]), -zlib.MAX_WBITS))
+    raw = iter(zlib.decompress(base64.b64decode(packed["data"]), -zlib.MAX_WBITS))
     columns: dict[str, list[int]] = {}
-    for name in found["columns"]:
+    for name in packed["columns"]:
         values, last = [], 0
-        for _ in range(found["rows"]):
+        for _ in range(packed["rows"]):
             value = shift = 0
             while True:
                 digit = next(raw)
@@ -37,7 +37,7 @@ def unpacked(found: Packed) -> dict[str, list[int]]:
 
 @given(st.lists(st.tuples(st.integers(-LARGEST, LARGEST), st.integers(0, 3))))
 def test_integers_of_any_size_come_back(rows: list[tuple[int, int]]) -> None:
-    columns = {"wide": [each[0] for each in rows], "narrow": [each[1] for each in rows]}
+    columns = {"wide": [row[0] for row in rows], "narrow": [row[1] for row in rows]}
     assert unpacked(packed(columns)) == columns
 
 

@@ -81,8 +81,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def window() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
+    with browser() as result:
+        yield result
 
 
 def drawn(window: Browser, page: Path, width: int, theme: str, section: str) -> str:

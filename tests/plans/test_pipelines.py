@@ -28,8 +28,8 @@ def test_the_bubble_is_one_microbatch_less_than_stages(
     stages: int, rounds: int, forward: float, backward: float
 ) -> None:
     microbatches = stages * rounds
-    found = one_forward_one_backward_us(stages, microbatches, forward, backward, 0.0)
-    assert found == pytest.approx((microbatches + stages - 1) * (forward + backward))
+    backward_us = one_forward_one_backward_us(stages, microbatches, forward, backward, 0.0)
+    assert backward_us == pytest.approx((microbatches + stages - 1) * (forward + backward))
 
 
 @given(
@@ -41,9 +41,9 @@ def test_interleaving_divides_the_bubble_by_the_pieces(
 ) -> None:
     """Narayanan et al. 2021, section 2.2.2: the bubble is ``(p - 1) (f + b) / v``."""
     microbatches = stages * rounds
-    found = one_forward_one_backward_us(stages, microbatches, forward, backward, 0.0, chunks)
+    backward_us = one_forward_one_backward_us(stages, microbatches, forward, backward, 0.0, chunks)
     ideal = microbatches * (forward + backward)
-    assert found == pytest.approx(ideal + (stages - 1) * (forward + backward) / chunks)
+    assert backward_us == pytest.approx(ideal + (stages - 1) * (forward + backward) / chunks)
 
 
 @given(stages=STAGES, microbatches=st.integers(1, 12), send_us=TIMES)
@@ -66,9 +66,9 @@ def test_waiting_for_sends_never_helps(stages: int, microbatches: int, send_us: 
 def test_the_last_stage_does_the_loss_of_every_microbatch(
     stages: int, microbatches: int, end: float
 ) -> None:
-    found = one_forward_one_backward_us(
+    backward_us = one_forward_one_backward_us(
         stages, microbatches, 10.0, 20.0, 0.0, ends_us=(end, 2 * end)
     )
     # The last stage never waits between its microbatches, and the others follow it.
     expected = (stages - 1) * 30.0 + microbatches * (30.0 + 3 * end)
-    assert found == pytest.approx(expected)
+    assert backward_us == pytest.approx(expected)

@@ -43,8 +43,8 @@ def start_threads() -> None:
 sys.setswitchinterval(1e-5)
 gc.set_threshold(5)
 threads = [
-    threading.Thread(target=each, daemon=True)
-    for each in (litter, litter, start_threads, start_threads)
+    threading.Thread(target=item, daemon=True)
+    for item in (litter, litter, start_threads, start_threads)
 ]
 for thread in threads:
     thread.start()

@@ -16,8 +16,8 @@ def sound(x_ptr, BLOCK: tl.constexpr):
     tl.store(x_ptr + tl.arange(0, BLOCK), 1.0)
 
 
-def run(torch, given: str = "tensor"):
-    if given == "tensor":
+def run(torch, text: str = "tensor"):
+    if text == "tensor":
         broken[(1,)](torch.ones(64), BLOCK=64)
     else:
         sound[(1,)](np.ones(64), BLOCK=64)

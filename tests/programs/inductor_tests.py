@@ -27,8 +27,8 @@ if HAS_GPU:
                 return compile_fx(graph, inputs)
 
             x = torch.randn(5, device=GPU_TYPE)
-            made = torch.compile(lambda x: x.sin() + 1, backend=note)(x)
-            torch.testing.assert_close(made.cpu(), x.cpu().sin() + 1)
+            result = torch.compile(lambda x: x.sin() + 1, backend=note)(x)
+            torch.testing.assert_close(result.cpu(), x.cpu().sin() + 1)
             assert len(graphs) == 1
 
         def test_ends(self):

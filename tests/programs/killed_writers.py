@@ -18,14 +18,14 @@ from kernbench.cli.console.interrupt import interruptible
 from kernbench.outputs import SUFFIX, Outputs
 
 folder, num_kills = sys.argv[1], int(sys.argv[2])
-names = [f"{folder}/{each}" for each in ("log", "trace", "json")]
+names = [f"{folder}/{name}" for name in ("log", "trace", "json")]
 
 
 def write(number, begun=lambda: None):
-    with Outputs({f"--{each}": each for each in names}) as outputs:
+    with Outputs({f"--{name}": name for name in names}) as outputs:
         begun()
-        for each in names:
-            with outputs.writing(f"--{each}") as file:
+        for name in names:
+            with outputs.writing(f"--{name}") as file:
                 for _line in range(40):
                     file.write(b"%d\n" % number * 500)
                     time.sleep(0.0001)
@@ -66,9 +66,9 @@ for number in range(1, num_kills + 1):
     time.sleep(chosen.random() * takes_s * 1.1)
     os.kill(child, how)
     _, status = os.waitpid(child, 0)
-    found = []
-    for each in names:
-        lines = set(Path(each).read_text().split())
-        found.append([len(lines), int(lines.pop()), Path(each).stat().st_size])
-    left = [each.name for each in Path(folder).glob(f"*{SUFFIX}")]
-    print(json.dumps([number, int(how), os.waitstatus_to_exitcode(status), found, left]))
+    result = []
+    for name in names:
+        lines = set(Path(name).read_text().split())
+        result.append([len(lines), int(lines.pop()), Path(name).stat().st_size])
+    left = [path.name for path in Path(folder).glob(f"*{SUFFIX}")]
+    print(json.dumps([number, int(how), os.waitstatus_to_exitcode(status), result, left]))

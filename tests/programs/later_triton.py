@@ -12,6 +12,6 @@ for base, name in ((BaseBackend, "compiler"), (DriverBase, "driver")):
     base.brand_new = abc.abstractmethod(lambda self: None)
     base.__abstractmethods__ |= {"brand_new"}
     module = importlib.reload(sys.modules[f"kernbench.triton_backend.{name}"])
-    found = b._find_concrete_subclasses(module, base)
-    assert found.__module__ == module.__name__
-    print(found.__name__)
+    concrete_subclasses = b._find_concrete_subclasses(module, base)
+    assert concrete_subclasses.__module__ == module.__name__
+    print(concrete_subclasses.__name__)

@@ -10,8 +10,8 @@ def worker(rank, torch):
     x = torch.full((4,), float(rank + 1))
     torch.distributed.all_reduce(x)
     if rank == 1:
-        found = 10 * rank
+        result = 10 * rank
         breakpoint()
-        found += 1
+        result += 1
     torch.distributed.all_reduce(x)
     print("rank", rank, "ends with", x.tolist()[0])

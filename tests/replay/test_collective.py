@@ -29,7 +29,7 @@ NUMPY_REDUCE: dict[str, Callable[[list[Array]], Array]] = {
     "min": lambda inputs: np.min(inputs, axis=0),
 }
 BIT_OPS = ("band", "bor", "bxor")
-DTYPES = [each.numpy for each in dtypes.ALL]
+DTYPES = [item.numpy for item in dtypes.ALL]
 
 
 def sizes(n: int) -> list[int]:
@@ -44,7 +44,7 @@ def inputs_of(n: int, size: int, dtype: npt.DTypeLike, seed: int = 0) -> list[Ar
 
 def plan_for(op: str, algorithm: str, n: int, size: int, itemsize: int) -> Schedule:
     """Return the algorithm's plan, or the ring's where it cannot serve n ranks."""
-    ranks_per_node = next((each for each in range(2, n) if n % each == 0), 0)
+    ranks_per_node = next((index for index in range(2, n) if n % index == 0), 0)
     if refusal(op, algorithm, n, ranks_per_node):
         algorithm = "ring"
     return build(op, algorithm, n, size, itemsize, 0, (), ranks_per_node)
@@ -60,7 +60,7 @@ def bits(array: Array) -> bytes:
 def test_all_reduce_equals_numpy_on_every_rank(algorithm: str, reduce_op: str, n: int) -> None:
     for size in sizes(n):
         inputs = inputs_of(n, size, np.float64)
-        works = [each.copy() for each in inputs]
+        works = [item.copy() for item in inputs]
         schedule = plan_for("all_reduce", algorithm, n, size, 8)
         run_collective(schedule, reduce_op, works)
         np.testing.assert_allclose(works[0], NUMPY_REDUCE[reduce_op](inputs), rtol=1e-14)
@@ -72,8 +72,8 @@ def test_all_reduce_equals_numpy_on_every_rank(algorithm: str, reduce_op: str, n
 def test_reduce_scatter_leaves_each_rank_its_chunk(algorithm: str, n: int) -> None:
     for size in sizes(n):
         schedule = plan_for("reduce_scatter", algorithm, n, size, 4)
-        inputs = [each.astype(np.int32) for each in inputs_of(n, size, np.float64)]
-        works = [each.copy() for each in inputs]
+        inputs = [item.astype(np.int32) for item in inputs_of(n, size, np.float64)]
+        works = [item.copy() for item in inputs]
         run_collective(schedule, "sum", works)
         for work, low, high in zip(
             works, schedule.chunk_bounds, schedule.chunk_bounds[1:], strict=False
@@ -111,7 +111,7 @@ def test_broadcast_copies_the_root(algorithm: str, n: int) -> None:
 def test_reduce_gives_the_root_what_numpy_gives(algorithm: str, n: int) -> None:
     for root in {0, n // 2, n - 1}:
         inputs = inputs_of(n, 61, np.float64)
-        works = [each.copy() for each in inputs]
+        works = [item.copy() for item in inputs]
         run_collective(build("reduce", algorithm, n, 61, 8, root), "avg", works)
         np.testing.assert_allclose(works[root], np.mean(inputs, axis=0), rtol=1e-14)
 
@@ -167,7 +167,7 @@ def test_send_recv_copies_and_a_barrier_moves_nothing() -> None:
 def test_bit_operations_equal_numpy(reduce_op: str, dtype: type) -> None:
     rng = np.random.default_rng(0)
     inputs: list[Array] = [rng.integers(0, 2**7, 29).astype(dtype) for _ in range(5)]
-    works = [each.copy() for each in inputs]
+    works = [item.copy() for item in inputs]
     run_collective(build("all_reduce", "ring", 5, 29, works[0].itemsize), reduce_op, works)
     operation = {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}[reduce_op]
     assert all((work == operation.reduce(inputs, axis=0)).all() for work in works)
@@ -224,7 +224,7 @@ def test_half_types_are_added_in_float32_and_rounded_at_every_step(dtype: Any, n
     size = 3 * n + 1
     schedule = build("all_reduce", "ring", n, size, 2)
     inputs = inputs_of(n, size, dtype)
-    works = [each.copy() for each in inputs]
+    works = [item.copy() for item in inputs]
     run_collective(schedule, "sum", works)
     for chunk in range(n):
         part = slice(schedule.chunk_bounds[chunk], schedule.chunk_bounds[chunk + 1])

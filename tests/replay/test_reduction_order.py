@@ -9,8 +9,8 @@ from kernbench.replay.collective import run_steps
 from kernbench.replay.reduction_order import reduce_in_order, sweeps_of
 
 CHAINS = [
-    *[("all_reduce", each) for each in ("ring", "direct", "one_shot", "two_shot", "in_switch")],
-    *[("reduce_scatter", each) for each in ("ring", "direct", "one_shot")],
+    *[("all_reduce", name) for name in ("ring", "direct", "one_shot", "two_shot", "in_switch")],
+    *[("reduce_scatter", name) for name in ("ring", "direct", "one_shot")],
     ("reduce", "ring"),
 ]
 

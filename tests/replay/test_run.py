@@ -296,9 +296,9 @@ def test_pointers_that_are_not_aligned_work(shift: int) -> None:
     shifted = [PointerArg(arg.buffer, shift) for arg in args]
     run_kernel(vector_add(64, 16), shifted)
     raw = x.view(np.uint8)[shift : shift + 256].copy().view(np.float32)
-    found = args[2].buffer.bytes[shift : shift + 256].copy().view(np.float32)
+    view = args[2].buffer.bytes[shift : shift + 256].copy().view(np.float32)
     with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(found, raw + raw)
+        np.testing.assert_array_equal(view, raw + raw)
 
 
 def test_a_pointer_into_the_middle_of_a_buffer() -> None:

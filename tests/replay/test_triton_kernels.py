@@ -504,9 +504,9 @@ def test_a_product_beside_the_loop_is_added_once(
         for shape in ((n, block), (block, n), (n, k), (k, n))
     )
     out = device.tensor(np.zeros((n, n), np.float32))
-    given = [device.tensor(each) for each in (a, b, c, d)]
+    tensors = [device.tensor(item) for item in (a, b, c, d)]
     products_kernel[(grid, grid)](
-        *given, out, n, k, BEFORE=before, AFTER=after, BLOCK=block, BK=block_k
+        *tensors, out, n, k, BEFORE=before, AFTER=after, BLOCK=block, BK=block_k
     )
     np.testing.assert_array_equal(out.numpy(), c @ d + (before + after) * (a @ b))
 

@@ -50,17 +50,17 @@ def report_of(machine: str) -> Report:
 @pytest.mark.adr("0128-D5")
 def test_families_add_up_to_the_time_that_is_not_waiting() -> None:
     report = report_of("a100-sxm-80g")
-    families = {each["family"]: each for each in report["accuracy"]}
-    total = sum(each["time_ns"] for each in report["per_rank"])
-    compute = sum(each["compute_ns"] for each in report["per_rank"])
-    (gemm_ns,) = (each["time_ns"] for each in report["kernels"] if each["flops"])
-    kernels_ns = sum(each["time_ns"] for each in report["kernels"])
+    families = {item["family"]: item for item in report["accuracy"]}
+    total = sum(item["time_ns"] for item in report["per_rank"])
+    compute = sum(item["compute_ns"] for item in report["per_rank"])
+    (gemm_ns,) = (item["time_ns"] for item in report["kernels"] if item["flops"])
+    kernels_ns = sum(item["time_ns"] for item in report["kernels"])
     share = gemm_ns / kernels_ns * compute / total
     assert families["gemm"]["share"] == pytest.approx(share, abs=1e-5)
     known = published_errors()["a100-sxm-80g"]
     assert (families["gemm"]["rows"], families["gemm"]["error_percent"]) == known["gemm"]
     assert families["membound"]["error_percent"] == known["membound"][1]
-    assert sum(each["share"] for each in families.values()) <= 1.0 + 1e-6
+    assert sum(family["share"] for family in families.values()) <= 1.0 + 1e-6
 
 
 @pytest.mark.adr("0128-D5")
@@ -84,17 +84,17 @@ def test_a_family_without_rows_of_its_machine_has_the_error_of_other_machines() 
     known = published_errors()
     machine = next(name for name, families in known.items() if "host" not in families)
     rows = [families["host"] for families in known.values() if "host" in families]
-    found = published_error(machine, "host")
-    assert (found["error_percent"], found["rows"]) == (None, 0)
-    assert found["elsewhere_rows"] == sum(count for count, _ in rows)
+    error = published_error(machine, "host")
+    assert (error["error_percent"], error["rows"]) == (None, 0)
+    assert error["elsewhere_rows"] == sum(count for count, _ in rows)
     assert (
         min(rows, key=itemgetter(1))[1]
-        <= found["elsewhere_percent"]
+        <= error["elsewhere_percent"]
         <= max(map(itemgetter(1), rows))
     )
     assert "elsewhere_percent" not in published_error(machine, "of nothing")
-    line = accuracy_line([{**found, "share": 0.83}])
-    expected = f"on other machines only: host {found['elsewhere_percent']:.1f} % (83 %)"
+    line = accuracy_line([{**error, "share": 0.83}])
+    expected = f"on other machines only: host {error['elsewhere_percent']:.1f} % (83 %)"
     assert line.endswith(f": {expected}")
 
 
@@ -103,10 +103,10 @@ def test_what_nobody_measures_by_itself_has_the_error_of_whole_programs() -> Non
     known = published_errors()
     machine = next(name for name, families in known.items() if "programs" in families)
     assert not any("convolution" in families for families in known.values())
-    found = published_error(machine, "convolution")
-    assert (found["programs_rows"], found["programs_percent"]) == known[machine]["programs"]
-    line = accuracy_line([{**found, "share": 0.5}])
-    expected = f"in whole programs only: convolution {found['programs_percent']:.1f} % (50 %)"
+    error = published_error(machine, "convolution")
+    assert (error["programs_rows"], error["programs_percent"]) == known[machine]["programs"]
+    line = accuracy_line([{**error, "share": 0.5}])
+    expected = f"in whole programs only: convolution {error['programs_percent']:.1f} % (50 %)"
     assert line.endswith(f": {expected}")
     other = next(name for name, families in known.items() if "programs" not in families)
     assert "programs_percent" not in published_error(other, "convolution")
@@ -119,13 +119,13 @@ def test_a_machine_without_rows_that_the_engine_ran_says_so() -> None:
     """The steps that sources publish of GB300 are on many devices, and no program was run."""
     assert "gb300" not in published_errors()
     report = report_of("gb300")
-    assert {each["family"] for each in report["accuracy"]} >= {"gemm", "membound"}
-    for found in report["accuracy"]:
-        assert set(found) == {"family", "error_percent", "rows", "share"}
-        assert (found["error_percent"], found["rows"]) == (None, 0)
+    assert {item["family"] for item in report["accuracy"]} >= {"gemm", "membound"}
+    for result in report["accuracy"]:
+        assert set(result) == {"family", "error_percent", "rows", "share"}
+        assert (result["error_percent"], result["rows"]) == (None, 0)
     line = accuracy_line(report["accuracy"])
     assert line.startswith("published errors of what the time is of: none of ")
-    assert all(f"{each['family']} (" in line for each in report["accuracy"])
+    assert all(f"{item['family']} (" in line for item in report["accuracy"])
 
 
 @pytest.mark.adr("0235-D1", "0235-D4")
@@ -133,14 +133,14 @@ def test_what_was_composed_is_part_of_no_published_error(tmp_path: Path) -> None
     path = tmp_path / "gemm.csv"
     path.write_text(GEMM + "H100,gemm,bf16,64,64,64,10,me\n" * 2 + "L40S,gemm,bf16,8,8,8,10,me\n")
     ran = Answer(11.0, ran=Ran.KERNELS)
-    composed = [Answer(None, "nothing was run", composed_us=each) for each in (90.0, 10.0)]
+    composed = [Answer(None, "nothing was run", composed_us=number) for number in (90.0, 10.0)]
     answers = [ran, *composed]
-    scored = [Scored(row, each) for row, each in zip(read_rows([path]), answers, strict=True)]
+    scored = [Scored(row, answer) for row, answer in zip(read_rows([path]), answers, strict=True)]
     assert errors_by_machine(scored, presets()) == {"h100-sxm": {"gemm": (1, 10.0)}}
     published = to_json(scored, presets())
     gemm = published["categories"]["gemm"]
     assert (gemm["rows"], gemm["unanswered"], gemm["mape"]) == (3, 2, pytest.approx(10.0))
-    assert [each["rows"] for each in published["composed"]] == [1, 1]
+    assert [item["rows"] for item in published["composed"]] == [1, 1]
     for text in (render_page(scored, "about", presets()), render_text(scored, 3, presets())):
         assert "800" not in text
         assert "nothing was run" in text
@@ -155,11 +155,11 @@ def test_errors_by_machine_are_the_mean_of_the_answered_rows(tmp_path: Path) -> 
     lines = [f"{device},gemm,bf16,64,64,64,10,me" for device in ("A100", "H100", "H100", "H100")]
     path.write_text(GEMM + "\n".join(lines) + "\n")
     answers = [Answer(11.0), Answer(8.0), Answer(14.0), Answer(None, "unknown")]
-    scored = [Scored(row, each) for row, each in zip(read_rows([path]), answers, strict=True)]
-    found = errors_by_machine(scored, presets())
-    assert found["h100-sxm"]["gemm"] == (2, 30.0)
-    assert found["a100-sxm-40g"]["gemm"] == (1, 10.0)
-    assert json.loads(json.dumps(found))["h100-sxm"]["gemm"] == [2, 30.0]
+    scored = [Scored(row, answer) for row, answer in zip(read_rows([path]), answers, strict=True)]
+    errors = errors_by_machine(scored, presets())
+    assert errors["h100-sxm"]["gemm"] == (2, 30.0)
+    assert errors["a100-sxm-40g"]["gemm"] == (1, 10.0)
+    assert json.loads(json.dumps(errors))["h100-sxm"]["gemm"] == [2, 30.0]
 
 
 @pytest.mark.adr("0131-D6")
@@ -168,9 +168,9 @@ def test_the_hosts_error_is_that_of_programs_whose_devices_wait_for_it(tmp_path:
     head = "device,source,program,dtype,metric,value,unit,derived_step_time_s\n"
     path.write_text(head + "A100,me,train.py,fp16,time_per_step,10,us,0.00001\n" * 3)
     answers = [Answer(12.0, host_share=0.9), Answer(9.0, host_share=0.2), Answer(None, "hangs")]
-    scored = [Scored(row, each) for row, each in zip(read_rows([path]), answers, strict=True)]
-    found = errors_by_machine(scored, presets())["a100-sxm-40g"]
-    assert found == {"host": (1, 20.0), "programs": (2, 15.0)}
+    scored = [Scored(row, answer) for row, answer in zip(read_rows([path]), answers, strict=True)]
+    error = errors_by_machine(scored, presets())["a100-sxm-40g"]
+    assert error == {"host": (1, 20.0), "programs": (2, 15.0)}
 
 
 @pytest.mark.adr("0131-D6")
@@ -182,9 +182,9 @@ def test_the_hosts_share_is_all_that_devices_wait_for(monkeypatch: pytest.Monkey
     )
     machine = load_machine("a100-sxm-80g", 1)
     rank: Any = {"time_ns": 0.03, "compute_ns": 0.0, "comm_exposed_ns": 0.0}
-    (found,), kinds = accuracy_of(OpLog(), machine, [rank], [])
+    (result,), kinds = accuracy_of(OpLog(), machine, [rank], [])
     assert kinds == {"host": 0.015}
-    assert found == {"family": "host", "share": 0.5, "error_percent": 9.5, "rows": 7}
+    assert result == {"family": "host", "share": 0.5, "error_percent": 9.5, "rows": 7}
 
 
 def test_published_errors_are_those_of_the_page() -> None:
@@ -192,7 +192,7 @@ def test_published_errors_are_those_of_the_page() -> None:
     page = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
     on_page = defaultdict[tuple[str, str], list[float]](lambda: [0, 0.0])
     for line in page[page.index("\n## Errors") :].splitlines():
-        cells = [each.strip() for each in line.strip("|").split("|")]
+        cells = [word.strip() for word in line.strip("|").split("|")]
         if len(cells) < 9 or cells[1] not in presets() or cells[6] == "-":
             continue
         rows = int(cells[4]) - int(cells[5])
@@ -222,13 +222,13 @@ PAIRS: Any = {"pairs": {name: {"pairs": 9, "within": 1.2, "right": [[None, 9, 0.
 @pytest.mark.adr("0250-D3")
 def test_a_report_says_of_which_kinds_its_range_is() -> None:
     report = report_of("a100-sxm-80g")
-    found: Any = report["range"]
-    assert found["low_ns"] < found["high_ns"]
-    assert sum(each["share"] for each in found["kinds"]) == pytest.approx(1, abs=1e-5)
-    assert found["kinds"][0]["kind"] == "Triton products"
+    value: Any = report["range"]
+    assert value["low_ns"] < value["high_ns"]
+    assert sum(item["share"] for item in value["kinds"]) == pytest.approx(1, abs=1e-5)
+    assert value["kinds"][0]["kind"] == "Triton products"
     for end in ("low", "high"):
-        multiple = sum(each["share"] * each[end] for each in found["kinds"])
-        assert found[f"{end}_ns"] == pytest.approx(multiple * report["time_ns"])
+        multiple = sum(item["share"] * item[end] for item in value["kinds"])
+        assert value[f"{end}_ns"] == pytest.approx(multiple * report["time_ns"])
     assert "range" not in report_of("ahbm")
 
 
@@ -262,12 +262,12 @@ def test_runs_that_are_close_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(accuracy, "_published", lambda: PAIRS)
 
     def printed(after_ns: float) -> str:
-        found: Any = {
+        value: Any = {
             "before": "one", "after": "two", "before_ns": 100.0, "after_ns": after_ns,
             "difference_ns": after_ns - 100.0, "contributions": [],
         }  # fmt: skip
         console = Console(file=StringIO(), width=200)
-        print_difference(found, console)
+        print_difference(value, console)
         return console.file.getvalue()  # type: ignore[attr-defined]
 
     assert "of 9 pairs as close, 60 % were ordered right" in printed(110.0)
@@ -281,6 +281,6 @@ def test_what_a_tuner_chose_is_said_to_be_close(monkeypatch: pytest.MonkeyPatch)
     with RuntimeContext(machine="a100-sxm-80g", ranks=1, data=False) as context:
         for timings in ({"a": [1.0, 1.0, 1.0], "b": [1.1, 1.1, 1.1]}, {"a": 1.0, "b": 1.3}):
             autotuning._say_how_sure("matmul", timings)
-        lines = [line for each in context.run.remarks for line in each()]
-    (line,) = (each for each in lines if "matmul" in each)
+        lines = [line for remark in context.run.remarks for line in remark()]
+    (line,) = (line for line in lines if "matmul" in line)
     assert line.startswith("the two best configurations of matmul are closer than errors")

@@ -60,10 +60,10 @@ def test_a_critical_path_has_a_track_of_its_own_that_leaves_no_time_out(tmp_path
     events = traced(log, tmp_path, critical_path=path)
     assert track_names(events)[0] == "critical path/critical path"
     shown = slices(events, "critical path/critical path")
-    assert sum(each["args"]["duration_ps"] for each in shown) == log.end_ps
-    launches = {each["args"]["launch"]: each["name"] for each in shown if "launch" in each["args"]}
+    assert sum(item["args"]["duration_ps"] for item in shown) == log.end_ps
+    launches = {item["args"]["launch"]: item["name"] for item in shown if "launch" in item["args"]}
     assert launches == {
-        each.launch: f"{each.name}, rank {each.rank}" for each in path if each.launch
+        item.launch: f"{item.name}, rank {item.rank}" for item in path if item.launch
     }
     thinned = slices(
         traced(log, tmp_path, critical_path=path * 500, most_slices=1),
@@ -153,14 +153,14 @@ def test_the_memory_counter_has_every_peak(tmp_path: Path) -> None:
     log.allocations = allocations = AllocationLog()
     size = 1 << 20
     for number in range(3_000):
-        made = allocations.began(0, 1, size, size, 1_000_000 * number, "x", (), "")
+        began = allocations.began(0, 1, size, size, 1_000_000 * number, "x", (), "")
         if number != 1_717:
-            allocations.ended(made, 1_000_000 * number + 500_000)
+            allocations.ended(began, 1_000_000 * number + 500_000)
     events = traced(log, tmp_path)
     counted = [(e["ts"], e["args"]["MiB"]) for e in events if e["name"] == "memory"]
     # One of 3,000 that come and go stays.
     assert len(counted) <= 2_000
-    assert max(counted, key=lambda each: each[1])[1] == 2.0
+    assert max(counted, key=lambda item: item[1])[1] == 2.0
     assert {value for at, value in counted if at < 1_717} == {1.0}
     assert {value for at, value in counted if 1_719 < at < 2_999} == {2.0}
 

@@ -29,19 +29,19 @@ def test_a_report_has_a_line_a_step_and_what_more_of_them_take(
             end_ps = torch.run.simulation.now_ps
             torch.op_log.host_ranges.append(HostRange(0, f"step {step}", begun_ps, end_ps))
     report: Any = torch.report()
-    found = report["steps"]
-    ends = [each.end_ps - each.start_ps for each in torch.op_log.host_ranges]
-    assert [1000 * each["time_ns"] for each in found["steps"]] == ends
+    result = report["steps"]
+    ends = [host_range.end_ps - host_range.start_ps for host_range in torch.op_log.host_ranges]
+    assert [1000 * item["time_ns"] for item in result["steps"]] == ends
     # Products of square matrices: 2 n^3, one in a steady step.
     peak = torch.machine.sip.peak_flops_per_s("float16")
-    steady = found["steps"][found["steady"]]
-    assert found["steady"] >= 2
+    steady = result["steps"][result["steady"]]
+    assert result["steady"] >= 2
     assert steady["of_peak"] == pytest.approx(2 * SIZE**3 / float(peak) / (steady["time_ns"] / 1e9))
-    assert 0 < found["step_j"] < report["energy"]["energy_j"] / STEPS * 1.1
-    whole = found["startup_ns"] + sum(each["time_ns"] for each in found["steps"])
+    assert 0 < result["step_j"] < report["energy"]["energy_j"] / STEPS * 1.1
+    whole = result["startup_ns"] + sum(item["time_ns"] for item in result["steps"])
     assert whole == pytest.approx(report["time_ns"])
     again = build_report(torch.op_log, torch.machine, ranks=1, wall_s=0.0)
-    assert again["steps"] == found
+    assert again["steps"] == result
     print_report(again, peaks_of(torch.machine), Console(width=100))
     shown = capsys.readouterr().out
     for said in ("before the first", "step 2", "(steady)", "+ 2 more", "1,000 more steps as step"):

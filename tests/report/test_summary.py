@@ -42,7 +42,7 @@ def test_the_report_of_a_small_run_by_hand() -> None:
     assert report["collectives"] == [
         {"op": "all_gather", "algorithm": "ring", "count": 1, "bytes": 1_024, "time_ns": 100}
     ]
-    assert [each["name"] for each in report["kernels"]] == ["matmul", "gelu"]
+    assert [item["name"] for item in report["kernels"]] == ["matmul", "gelu"]
     assert report["kernels"][0]["launches"] == 2
     assert report["kernels"][0]["time_ns"] == 2_000
     assert (report["machine"], report["ranks"]) == ("ahbm", 2)
@@ -61,7 +61,9 @@ def test_the_keys_are_the_documented_ones_and_json_takes_them() -> None:
     ):
         # Of a machine without measurements and price, and a program without steps.
         left_out = {"accuracy", "range", "cost_usd", "steps"}
-        assert list(part) == [each for each in kind.__annotations__ if each not in left_out]
+        assert list(part) == [
+            annotation for annotation in kind.__annotations__ if annotation not in left_out
+        ]
         assert [key for key in part if f"`{key}`" not in page] == []
 
 
@@ -83,18 +85,18 @@ def test_the_parts_of_every_rank_sum_to_its_time_to_the_picosecond(
             ranks = (rank, (rank + 1) % 3)
             builder.collective(ring(2, step_ps=duration_ps), ranks, (start_ps, start_ps + 7))
     report = build_report(builder.log, MACHINE, ranks=3, wall_s=0)
-    for each in report["per_rank"]:
-        parts = (each["compute_ns"], each["comm_exposed_ns"], each["idle_ns"])
+    for item in report["per_rank"]:
+        parts = (item["compute_ns"], item["comm_exposed_ns"], item["idle_ns"])
         assert all(part >= 0 for part in parts)
-        assert sum(round(1000 * part) for part in parts) == round(1000 * each["time_ns"])
-    assert report["time_ns"] == max(each["time_ns"] for each in report["per_rank"])
+        assert sum(round(1000 * part) for part in parts) == round(1000 * item["time_ns"])
+    assert report["time_ns"] == max(entry["time_ns"] for entry in report["per_rank"])
 
 
 def test_sums_of_the_report_are_the_sums_of_the_rows() -> None:
     log = small_log()
     report, table = build_report(log, MACHINE, ranks=2, wall_s=0), log.to_arrow()
-    assert sum(each["flops"] for each in report["per_rank"]) == pc.sum(table["flops"]).as_py()
-    assert sum(each["hbm_bytes"] for each in report["per_rank"]) == pc.sum(table["bytes"]).as_py()
+    assert sum(item["flops"] for item in report["per_rank"]) == pc.sum(table["flops"]).as_py()
+    assert sum(item["hbm_bytes"] for item in report["per_rank"]) == pc.sum(table["bytes"]).as_py()
 
 
 @pytest.mark.adr("0010-D3")
@@ -107,7 +109,7 @@ def test_utilization_is_the_roofline_bound_over_the_time() -> None:
     builder.launch(kernel("copy", 1_000 * time_ns, 0, hbm_bytes=size), 0, 10**6)
     builder.launch(kernel("exact", 1_000 * time_ns, bound_ps=900_000), 0, 2 * 10**6)
     report = build_report(builder.log, MACHINE, ranks=1, wall_s=0)
-    used = {each["name"]: each["utilization"] for each in report["kernels"]}
+    used = {item["name"]: item["utilization"] for item in report["kernels"]}
     assert used == pytest.approx({"gemm": 0.25, "copy": 0.5, "exact": 0.9}, abs=1e-3)
 
 
@@ -116,20 +118,20 @@ def test_shares_of_a_collective_are_uneven_where_the_template_says_so() -> None:
     template = kernel("broadcast", kind="collective", hbm_bytes=9, hbm_bytes_by_rank=(7, 2))
     builder.collective(template, (1, 0), (0, 0))
     report = build_report(builder.log, MACHINE, ranks=2, wall_s=0)
-    assert [each["hbm_bytes"] for each in report["per_rank"]] == [2, 7]
+    assert [item["hbm_bytes"] for item in report["per_rank"]] == [2, 7]
 
 
 def test_waiting_for_a_late_rank_is_exposed_but_not_time_of_the_collective() -> None:
     builder = LogBuilder()
     builder.collective(ring(2, step_ps=1_000_000), (0, 1), (0, 5_000_000))
     report = build_report(builder.log, MACHINE, ranks=2, wall_s=0)
-    assert [each["comm_exposed_ns"] for each in report["per_rank"]] == [6_000, 1_000]
+    assert [item["comm_exposed_ns"] for item in report["per_rank"]] == [6_000, 1_000]
     assert report["collectives"][0]["time_ns"] == 1_000
 
 
 def test_an_empty_run_and_a_run_of_the_host_only() -> None:
     report = build_report(OpLog(), MACHINE, ranks=2, wall_s=0)
-    assert [each["time_ns"] for each in report["per_rank"]] == [0, 0]
+    assert [item["time_ns"] for item in report["per_rank"]] == [0, 0]
     assert (report["kernels"], report["collectives"]) == ([], [])
     log = OpLog()
     log.host_spans.append(HostSpan(1, "wait", "", 0, 1_500))

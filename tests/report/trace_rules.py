@@ -69,7 +69,7 @@ def check_slices(events: Events) -> None:
     """Slices of a track lie apart or inside one another; they never cross."""
     for slices in slices_by_track(events).values():
         open_ends: list[int] = []
-        for start, end in sorted(slices, key=lambda each: (each[0], -each[1])):
+        for start, end in sorted(slices, key=lambda item: (item[0], -item[1])):
             while open_ends and open_ends[-1] <= start:
                 open_ends.pop()
             assert not open_ends or end <= open_ends[-1], (start, end)

@@ -46,13 +46,13 @@ def waits_of(log: OpLog) -> list[tuple[int, int, int]]:
     ]
 
 
-def assert_same(found: OpLog, expected: OpLog) -> None:
+def assert_same(op_log: OpLog, expected: OpLog) -> None:
     """Hold two logs to each other: each row, wait and host."""
-    assert found.end_ps == expected.end_ps
-    assert found.to_arrow().equals(expected.to_arrow())
-    assert found.host_spans == expected.host_spans
-    assert waits_of(found) == waits_of(expected)
-    assert found.woken == expected.woken
-    assert found.sites == expected.sites
-    assert found.graphs == expected.graphs
-    assert found.host_ranges == expected.host_ranges
+    assert op_log.end_ps == expected.end_ps
+    assert op_log.to_arrow().equals(expected.to_arrow())
+    assert op_log.host_spans == expected.host_spans
+    assert waits_of(op_log) == waits_of(expected)
+    assert op_log.woken == expected.woken
+    assert op_log.sites == expected.sites
+    assert op_log.graphs == expected.graphs
+    assert op_log.host_ranges == expected.host_ranges

@@ -45,7 +45,7 @@ def found(saved: SavedRun) -> RankedFindings:
 def test_a_gain_is_that_of_the_program_on_the_changed_machine(
     saved: SavedRun, found: RankedFindings
 ) -> None:
-    gains = {each["what"]: each["gain_ns"] for each in found["findings"]}
+    gains = {item["what"]: item["gain_ns"] for item in found["findings"]}
     for what, setting in (
         ("links twice as fast", "links.bandwidth_gbps=2x"),
         ("hosts take no time", "sip.host_launch_us=0"),
@@ -63,27 +63,27 @@ def test_what_takes_no_time_takes_none(saved: SavedRun) -> None:
     kernel = WhatIf("gelu", free_kernel="gelu").end_ps(saved)
     links = WhatIf("links", free_collectives=True).end_ps(saved)
     durations = [
-        max(each.ends_ps) - max(each.starts_ps)
-        for each in saved.log.instances
-        if each.template.kind == "collective"
+        max(instance.ends_ps) - max(instance.starts_ps)
+        for instance in saved.log.instances
+        if instance.template.kind == "collective"
     ]
     assert saved.log.end_ps - links == pytest.approx(sum(durations), rel=0.1)
     # Rank 1 is on the path: its sixteen kernels follow each other.
-    gelu = [each for each in saved.log.instances if each.template.name == "gelu"]
-    longest = sum(each.ends_ps[0] - each.starts_ps[0] for each in gelu if each.ranks == (1,))
+    gelu = [instance for instance in saved.log.instances if instance.template.name == "gelu"]
+    longest = sum(item.ends_ps[0] - item.starts_ps[0] for item in gelu if item.ranks == (1,))
     assert 0 < saved.log.end_ps - kernel <= longest
     assert WhatIf("nothing").end_ps(saved) == saved.log.end_ps
 
 
 @pytest.mark.adr("0156-D1")
 def test_findings_name_rank_line_and_rows(saved: SavedRun, found: RankedFindings) -> None:
-    gains = [each["gain_ns"] for each in found["findings"]]
+    gains = [item["gain_ns"] for item in found["findings"]]
     assert gains == sorted(gains, reverse=True)
-    by_what = {each["what"]: each for each in found["findings"]}
+    by_what = {item["what"]: item for item in found["findings"]}
     kernel = by_what["gelu takes no time"]
     assert (kernel["rank"], Path(kernel["file"]).name) == (1, "elementwise.py")
-    rows = {each.launch_id: each for each in saved.log.instances}
-    assert {rows[each].template.name for each in kernel["launches"]} == {"gelu"}
+    rows = {instance.launch_id: instance for instance in saved.log.instances}
+    assert {rows[item].template.name for item in kernel["launches"]} == {"gelu"}
     links = by_what["links twice as fast"]
     assert (links["name"], Path(links["file"]).name) == ("all_reduce", "test_findings.py")
     # Rank 0 waits; that saves nothing at the end of the run, which is rank 1's.
@@ -105,9 +105,9 @@ def test_waiting_is_a_finding_where_ranks_take_turns_at_being_late(tmp_path: Pat
         "ahbm:2",
         tmp_path / "run",
     )
-    by_what = {each["what"]: each for each in findings(kept)["findings"]}
+    by_what = {item["what"]: item for item in findings(kept)["findings"]}
     # Half of the sets of eight need not be waited for.
-    gelu_ns = max(each.template.duration_ps for each in kept.log.instances) / 1000
+    gelu_ns = max(instance.template.duration_ps for instance in kept.log.instances) / 1000
     assert by_what["no rank waits"]["gain_ns"] > gelu_ns
 
 

@@ -55,19 +55,19 @@ def found(saved: SavedRun) -> RankedFindings:
 
 def last_step(log: OpLog, rank: int) -> list[Instance]:
     """Return the operations and the collective of a rank's second step."""
-    mine = [each for each in log.instances if rank in each.ranks]
-    named = [each for each in mine if each.template.name in ("aten.mul_", "all_reduce")]
+    mine = [instance for instance in log.instances if rank in instance.ranks]
+    named = [item for item in mine if item.template.name in ("aten.mul_", "all_reduce")]
     return named[-OPERATIONS - 1 :]
 
 
 def times_of(rows: Sequence[Instance], rank: int) -> list[tuple[str, int, int]]:
     """Return when each began and ended, from the begin of the first one."""
     first_ps = rows[0].starts_ps[rows[0].ranks.index(rank)]
-    found = []
+    times = []
     for row in rows:
         at = row.ranks.index(rank)
-        found.append((row.template.name, row.starts_ps[at] - first_ps, row.ends_ps[at] - first_ps))
-    return found
+        times.append((row.template.name, row.starts_ps[at] - first_ps, row.ends_ps[at] - first_ps))
+    return times
 
 
 def graph_launch(log: OpLog, rank: int) -> HostSpan:
@@ -106,8 +106,8 @@ def test_a_graph_ends_where_its_host_waits_or_gets_memory(saved: SavedRun) -> No
 
 
 def rows(values: Sequence[int]) -> list[tuple[int, ...]]:
-    each = iter(values)
-    return list(zip(*[each] * 4, strict=True))
+    item = iter(values)
+    return list(zip(*[item] * 4, strict=True))
 
 
 @pytest.mark.adr("0156-D4")
@@ -116,33 +116,35 @@ def test_lines_of_actions_are_those_of_the_spans(saved: SavedRun) -> None:
     assert log.program_lines is not None
     assert saved.actions is not None
     sites = log.program_lines.sites
-    found = set()
+    result = set()
     for actor, numbers in zip(saved.actions.actors, lines, strict=True):
         for row, number in zip(rows(actor.values), numbers, strict=True):
             if row[0] == Action.OPERATION:
-                found.add(sites[number][1])
-    assert {MUL_UNTIL, MUL_AGAIN} < found
+                result.add(sites[number][1])
+    assert {MUL_UNTIL, MUL_AGAIN} < result
 
 
 @pytest.mark.adr("0156-D3")
 def test_a_line_without_its_hosts_time_leaves_that_of_others(saved: SavedRun) -> None:
     log = saved.log
     assert log.program_lines is not None
-    site = next(each for each in log.program_lines.sites if each[1] == MUL_UNTIL)
+    site = next(site for site in log.program_lines.sites if site[1] == MUL_UNTIL)
     changed = WhatIf("", acts=lambda run: without_line(run, site)).run(saved)
     assert changed.detail == "x.mul_(1.5)"
     number = log.program_lines.sites.index(site)
     lines = log.program_lines.of_spans
     for rank in range(RANKS):
         others = [
-            (each.kind, each.label, each.end_ps - each.start_ps)
-            for each, line in zip(log.host_spans, lines, strict=True)
-            if each.rank == rank and each.kind != "wait" and line != number
+            (host_span.kind, host_span.label, host_span.end_ps - host_span.start_ps)
+            for host_span, line in zip(log.host_spans, lines, strict=True)
+            if host_span.rank == rank and host_span.kind != "wait" and line != number
         ]
         left = [
-            (each.kind, each.label, each.end_ps - each.start_ps)
-            for each in changed.log.host_spans
-            if each.rank == rank and each.kind != "wait" and each.end_ps > each.start_ps
+            (host_span.kind, host_span.label, host_span.end_ps - host_span.start_ps)
+            for host_span in changed.log.host_spans
+            if host_span.rank == rank
+            and host_span.kind != "wait"
+            and host_span.end_ps > host_span.start_ps
         ]
         assert left == others
 
@@ -162,12 +164,12 @@ def test_without_reads_a_host_only_waits_for_ranks(tmp_path: Path) -> None:
     before = run(program, "h100-sxm", tmp_path / "run", ranks=1)
     changed = WhatIf("", acts=without_waits).run(load_run(tmp_path / "run"))
     assert changed.detail == "4 waits"
-    assert {each.kind for each in before.host_spans} >= {"wait", "read"}
-    assert not {each.kind for each in changed.log.host_spans} & {"wait", "read"}
+    assert {host_span.kind for host_span in before.host_spans} >= {"wait", "read"}
+    assert not {host_span.kind for host_span in changed.log.host_spans} & {"wait", "read"}
     # The launches of three of the four loops are behind products now.
-    launches = [each for each in before.host_spans if each.label == "aten.mul_"]
-    hidden_ps = sum(each.end_ps - each.start_ps for each in launches) * 3 // 4
-    devices_ps = sum(each.template.duration_ps for each in before.instances)
+    launches = [host_span for host_span in before.host_spans if host_span.label == "aten.mul_"]
+    hidden_ps = sum(launch.end_ps - launch.start_ps for launch in launches) * 3 // 4
+    devices_ps = sum(instance.template.duration_ps for instance in before.instances)
     assert changed.log.end_ps < before.end_ps - hidden_ps * 0.8
     assert changed.log.end_ps > devices_ps
 
@@ -176,7 +178,7 @@ def test_without_reads_a_host_only_waits_for_ranks(tmp_path: Path) -> None:
 def test_findings_name_what_hosts_could_do_otherwise(
     saved: SavedRun, found: RankedFindings
 ) -> None:
-    by_what = {each["what"]: each for each in found["findings"]}
+    by_what = {item["what"]: item for item in found["findings"]}
     for what in ("launches in CUDA graphs", "Python takes no time"):
         assert by_what["hosts take no time"]["gain_ns"] > by_what[what]["gain_ns"] > 0
     machine = set_keys(saved.machine, ["host.python_call_us=0"])[0]
@@ -197,11 +199,11 @@ def test_what_a_rank_spends_is_that_of_the_ranks_that_ran(
     monkeypatch.chdir(tmp_path)
     spent = []
     for options in ((), ("--fold",)):
-        given = ["--machine", "h100-sxm", "--no-data", "--nproc-per-node", "4", "--save", "kept"]
-        done = CliRunner().invoke(app, ["torchrun", *options, *given, str(PROGRAM)])
+        names = ["--machine", "h100-sxm", "--no-data", "--nproc-per-node", "4", "--save", "kept"]
+        done = CliRunner().invoke(app, ["torchrun", *options, *names, str(PROGRAM)])
         assert done.exit_code == 0, done.output
-        found = findings(load_run("kept"))["findings"]
-        spent.append({each["what"]: each["spent_ns"] for each in found})
+        finding = findings(load_run("kept"))["findings"]
+        spent.append({item["what"]: item["spent_ns"] for item in finding})
     whole, folded = spent
     for what in ("hosts take no time", "launches in CUDA graphs"):
         assert folded[what] == pytest.approx(whole[what], rel=0.05)
@@ -214,5 +216,5 @@ def test_benches_have_no_findings_about_lines_of_hosts(tmp_path: Path) -> None:
         for _ in range(3):
             torch.zeros(16)
     save(torch, tmp_path / "run")
-    found = findings(load_run(tmp_path / "run"))
-    assert [each["what"] for each in found["findings"]] == ["hosts take no time"]
+    result = findings(load_run(tmp_path / "run"))
+    assert [item["what"] for item in result["findings"]] == ["hosts take no time"]

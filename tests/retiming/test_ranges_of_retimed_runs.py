@@ -35,8 +35,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
 def test_a_run_that_is_done_again_has_the_ranges_of_its_program(saved: SavedRun) -> None:
     assert_same(retime(saved).op_log, saved.log)
     slow = retime(saved, set_keys(saved.machine, ["host.slowdown=2x"])[0]).op_log
-    names = [(each.rank, each.name) for each in saved.log.host_ranges]
-    assert [(each.rank, each.name) for each in slow.host_ranges] == names
+    names = [(host_range.rank, host_range.name) for host_range in saved.log.host_ranges]
+    assert [(host_range.rank, host_range.name) for host_range in slow.host_ranges] == names
     part = part_of(saved.log, "step 2")
     assert 1.9 < part.time_ps(slow) / part.time_ps(saved.log) < 2.1
 
@@ -44,8 +44,8 @@ def test_a_run_that_is_done_again_has_the_ranges_of_its_program(saved: SavedRun)
 @pytest.mark.adr("0260-D5")
 def test_a_finding_gains_what_the_same_step_gains(saved: SavedRun) -> None:
     part = part_of(saved.log, "step 2")
-    found = findings(saved, part)
-    by_name = {each["what"]: each for each in found["findings"]}
+    result = findings(saved, part)
+    by_name = {item["what"]: item for item in result["findings"]}
     slow = WhatIf("", settings=("host.slowdown=0.5x",)).run(saved).log
     again = find_steps(slow)
     assert again is not None
@@ -53,11 +53,11 @@ def test_a_finding_gains_what_the_same_step_gains(saved: SavedRun) -> None:
     assert by_name["a host twice as fast"]["gain_ns"] == pytest.approx(expected)
     # A host that takes no time is at the end of all steps at once; the device still has its own.
     mine = [
-        each
-        for each in saved.log.instances
-        if part.window and part.window.holds(0, each.starts_ps[0])
+        instance
+        for instance in saved.log.instances
+        if part.window and part.window.holds(0, instance.starts_ps[0])
     ]
-    device_ns = sum(each.template.duration_ps for each in mine) / 1000
+    device_ns = sum(item.template.duration_ps for item in mine) / 1000
     left_ns = by_name["hosts take no time"]["time_ns"]
     assert device_ns / 2 < left_ns < part.time_ps(saved.log) / 1000 / 2
     # Each step gets a graph, which other ranges do not cut.
@@ -77,21 +77,21 @@ def test_a_finding_gains_what_the_same_step_gains(saved: SavedRun) -> None:
 
 
 def test_hosts_that_do_less_are_tried_unasked_where_they_have_the_time(saved: SavedRun) -> None:
-    found = host_findings(saved, part_of(saved.log))
-    assert found is not None
-    gains = {each["what"]: each["gain_ns"] for each in found["findings"]}
+    findings = host_findings(saved, part_of(saved.log))
+    assert findings is not None
+    gains = {item["what"]: item["gain_ns"] for item in findings["findings"]}
     wanted = {"launches in CUDA graphs", "launches by torch.compile", "half as many operations"}
     assert wanted <= gains.keys()
-    assert all(0 < gain < found["time_ns"] for gain in gains.values())
+    assert all(0 < gain < findings["time_ns"] for gain in gains.values())
     times = saved.machine.spec.host
     assert times is not None
     # What is left of a compiled launch is what the machine says, and the entry of its graph.
     log = WhatIf("", acts=compiled).run(saved).log
-    spans = [each for each in log.host_spans if each.kind == "launch"]
-    taken = {each.end_ps - each.start_ps for each in spans}
+    spans = [host_span for host_span in log.host_spans if host_span.kind == "launch"]
+    taken = {span.end_ps - span.start_ps for span in spans}
     launch_ps, call_ps = (
-        round(float(each * times.slowdown) * 1e6)
-        for each in (times.compiled_launch_us, times.compiled_call_us)
+        round(float(item * times.slowdown) * 1e6)
+        for item in (times.compiled_launch_us, times.compiled_call_us)
     )
     assert {launch_ps, launch_ps + call_ps} <= taken
     half = WhatIf("", acts=with_half_the_operations).run(saved).log
@@ -110,14 +110,14 @@ def test_commands_are_of_a_steady_step_and_of_what_is_asked_for(saved: SavedRun)
     assert steady["startup"]["time_ns"] > steady["time_ns"]
     assert "part" not in whole
     assert whole["time_ns"] == saved.log.end_ps / 1000
-    for found in (steady, whole, first):
-        assert sum(each["time_ns"] for each in found["spent"]) == pytest.approx(found["time_ns"])
-        path = sum(each["end_ns"] - each["start_ns"] for each in found["critical_path"])
-        assert path == pytest.approx(found["time_ns"])
-    python = [each for each in steady["spent"] if each["resource"] == "host Python"]
-    assert {each["name"] for each in python} == {"Python"}
+    for result in (steady, whole, first):
+        assert sum(item["time_ns"] for item in result["spent"]) == pytest.approx(result["time_ns"])
+        path = sum(item["end_ns"] - item["start_ns"] for item in result["critical_path"])
+        assert path == pytest.approx(result["time_ns"])
+    python = [item for item in steady["spent"] if item["resource"] == "host Python"]
+    assert {item["name"] for item in python} == {"Python"}
     lines = PROGRAM.read_text().splitlines()
-    assert any("layers(x)" in lines[each["line"] - 1] for each in python)
+    assert any("layers(x)" in lines[item["line"] - 1] for item in python)
     shown = kernbench("why", saved.path).output
     for said in ("the steady one of 4 steps", "in start-up", "what would shorten hosts' time"):
         assert said in shown

@@ -223,9 +223,9 @@ def test_what_cannot_be_done_again_is_refused(kept: Any, tmp_path: Path) -> None
 
 def rows_of_memory(log: OpLog) -> list[tuple[Any, ...]]:
     assert log.allocations is not None
-    return [(str(each.module), each.phase, *(getattr(each, name) for name in FIELDS[:9]),
-             each.end, each.end_ps, each.file, each.line)
-            for each in log.allocations.entries]  # fmt: skip
+    return [(str(entry.module), entry.phase, *(getattr(entry, name) for name in FIELDS[:9]),
+             entry.end, entry.end_ps, entry.file, entry.line)
+            for entry in log.allocations.entries]  # fmt: skip
 
 
 @pytest.mark.adr("0155-D1")

@@ -34,17 +34,17 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
 
 
 def test_a_gain_is_that_of_the_program_on_the_changed_machine(saved: SavedRun) -> None:
-    found = {each["key"]: each for each in sensitivity(saved, among="links.")["keys"]}
-    found |= {each["key"]: each for each in sensitivity(saved, among="sip.host")["keys"]}
+    result = {item["key"]: item for item in sensitivity(saved, among="links.")["keys"]}
+    result |= {item["key"]: item for item in sensitivity(saved, among="sip.host")["keys"]}
     for key in ("links.bandwidth_gbps", "links.latency_ns", "sip.host_launch_us"):
-        each = found[key]
-        machine = set_keys(load_machine(MACHINE), [f"{key}={each['after']}"])[0]
+        item = result[key]
+        machine = set_keys(load_machine(MACHINE), [f"{key}={item['after']}"])[0]
         with RuntimeContext(machine, check=False) as torch:
             program(torch)
-        assert each["gain_ns"] == pytest.approx((saved.log.end_ps - torch.op_log.end_ps) / 1000)
-        assert each["after"] == pytest.approx(1.1 * each["before"], rel=0.5)
-        assert each["watts"] is not None
-    gains = [found[key]["gain_ns"] for key in ("links.bandwidth_gbps", "links.latency_ns")]
+        assert item["gain_ns"] == pytest.approx((saved.log.end_ps - torch.op_log.end_ps) / 1000)
+        assert item["after"] == pytest.approx(1.1 * item["before"], rel=0.5)
+        assert item["watts"] is not None
+    gains = [result[key]["gain_ns"] for key in ("links.bandwidth_gbps", "links.latency_ns")]
     assert gains[0] > 0 > gains[1]
 
 

@@ -102,9 +102,9 @@ def test_elsewhere_it_is_the_run_of_the_program_there(
 ) -> None:
     _, saved = kept(name, "h100-sxm")
     changed, expected = log_on(name, machine, *settings)
-    found = retime(saved, changed).op_log
-    assert found.end_ps == expected.end_ps
-    assert found.to_arrow().equals(expected.to_arrow())
+    op_log = retime(saved, changed).op_log
+    assert op_log.end_ps == expected.end_ps
+    assert op_log.to_arrow().equals(expected.to_arrow())
 
 
 @pytest.mark.adr("0155-D2")
@@ -138,31 +138,31 @@ def test_the_record_of_memory_is_that_of_the_run(machine: str, tmp_path: Path) -
     retiming = Retiming(saved, saved.machine, keeps_memory=True)
     with retiming.context:
         retiming.work()
-    found = memory_use(retiming.context.op_log)
-    assert found["ranks"] == memory_use(context.op_log)["ranks"]
-    assert found["peak"] == memory_use(saved.log)["peak"]
+    use = memory_use(retiming.context.op_log)
+    assert use["ranks"] == memory_use(context.op_log)["ranks"]
+    assert use["peak"] == memory_use(saved.log)["peak"]
 
 
 @pytest.mark.adr("0155-D1")
 def test_an_operation_that_is_gone_takes_as_long_as_it_did(kept: Any) -> None:
     log, saved = kept("training", "ahbm")
     works = [
-        {**each, "operation": ["aten::no_such_operation", ""]} if "operation" in each else each
-        for each in saved.actions.described["works"]
+        {**item, "operation": ["aten::no_such_operation", ""]} if "operation" in item else item
+        for item in saved.actions.described["works"]
     ]
     actions = replace(saved.actions, described={**saved.actions.described, "works": works})
     without = replace(saved)
     without.__dict__["actions"] = actions
-    found = retime(without)
-    assert_same(found.op_log, log)
-    remarks = [line for ask in found.run.remarks for line in ask()]
+    result = retime(without)
+    assert_same(result.op_log, log)
+    remarks = [line for ask in result.run.remarks for line in ask()]
     assert any("take as long as they did: aten." in line for line in remarks)
 
 
 def test_operations_of_fsdp_are_there_without_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     imported = list[str]()
     monkeypatch.setattr(kept_calls, "import_module", imported.append)
-    given = {"kind": "operation", "operation": ["fsdp::no_such_operation", ""]}
+    value = {"kind": "operation", "operation": ["fsdp::no_such_operation", ""]}
     with pytest.raises(AttributeError, match="no_such_operation"):
-        kept_calls.timing_of_call(None, given)  # type: ignore[arg-type]
+        kept_calls.timing_of_call(None, value)  # type: ignore[arg-type]
     assert imported == ["torch.distributed.fsdp"]

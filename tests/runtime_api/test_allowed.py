@@ -80,9 +80,9 @@ def run_case(name: str, **settings: Any) -> tuple[Any, int]:
     with kernbench.RuntimeContext(**settings) as torch:
         out = torch.zeros(*expected.shape)
         known = {"x": torch.from_numpy(X), "out": out}
-        given = [torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in args]
-        given = [known.get(a, a) if isinstance(a, str) else a for a in given]
-        kernel[(programs,)](*given, **meta)
+        tensors = [torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in args]
+        tensors = [known.get(a, a) if isinstance(a, str) else a for a in tensors]
+        kernel[(programs,)](*tensors, **meta)
         return out.numpy(), torch.run.simulation.now_ps
 
 
@@ -94,8 +94,8 @@ def test_reads_outside_give_zeros_and_a_warning_where_they_are_allowed(name: str
         with pytest.raises(OutOfBoundsError, match=r"or read zeros there \(--allow out-of-"):
             run_case(name, check=check)
         with pytest.warns(OutOfBoundsWarning) as warned:
-            found, time_ps = run_case(name, check=check, allow="out-of-bounds-reads")
-        np.testing.assert_array_equal(found, CASES[name][-1])
+            result, time_ps = run_case(name, check=check, allow="out-of-bounds-reads")
+        np.testing.assert_array_equal(result, CASES[name][-1])
         times.append(time_ps)
         assert len(warned) == 1
         assert warned[0].filename == kernels.__file__

@@ -22,7 +22,7 @@ def test_an_atomic_that_nobody_reads_needs_no_data() -> None:
         x, counts = torch.empty(1000), torch.empty(4)
         torch.wait(torch.launch("count", count, x, counts, 1000, grid=(8,), BLOCK=128))
         table = torch.op_log.to_arrow().to_pylist()
-    (row,) = [each for each in table if each["kind"] == "atomic" and each["program_count"] == 7]
+    (row,) = [item for item in table if item["kind"] == "atomic" and item["program_count"] == 7]
     assert row["dst_address"] == counts.data_ptr()
     assert (row["bytes"], row["count"]) == (7 * 4 * 4, 7)
 

@@ -14,17 +14,17 @@ from kernbench.runtime_api import RuntimeContext
 
 def run(body: Callable[[Any, int], object], ranks: int = 4, machine: str = "ahbm") -> list[Any]:
     """Return what ``body(torch, rank)`` returns on every rank."""
-    found: list[Any] = [None] * ranks
+    result: list[Any] = [None] * ranks
 
     with RuntimeContext(machine=machine, ranks=ranks) as torch:
 
         def worker(rank: int) -> None:
             torch.ahbm.set_device(rank)
             torch.distributed.init_process_group()
-            found[rank] = body(torch, rank)
+            result[rank] = body(torch, rank)
 
         torch.multiprocessing.spawn(worker, nprocs=ranks)
-    return found
+    return result
 
 
 def row(torch: Any, rank: int, size: int = 6) -> Any:
@@ -38,11 +38,11 @@ def test_reduce_gives_the_result_to_one_rank_and_leaves_the_others(algorithm: st
         torch.distributed.reduce(x, dst=2, algorithm=algorithm)
         return x.numpy()
 
-    found = run(body)
+    result = run(body)
     base = np.arange(6, dtype=np.float32)
-    assert found[2].tolist() == (4 * base + 600).tolist()
+    assert result[2].tolist() == (4 * base + 600).tolist()
     for rank in (0, 1, 3):
-        assert found[rank].tolist() == (base + 100 * rank).tolist()
+        assert result[rank].tolist() == (base + 100 * rank).tolist()
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "direct", "tree"])
@@ -55,10 +55,10 @@ def test_gather_and_scatter_are_each_others_inverse(algorithm: str) -> None:
         torch.distributed.scatter(back, parts, src=1, algorithm=algorithm)
         return back.numpy(), None if parts is None else [part.numpy() for part in parts]
 
-    found = run(body)
+    result = run(body)
     expected = [(np.arange(6) + 100 * rank).tolist() for rank in range(4)]
-    assert [part.tolist() for part in found[1][1]] == expected
-    assert [back.tolist() for back, _ in found] == expected
+    assert [part.tolist() for part in result[1][1]] == expected
+    assert [back.tolist() for back, _ in result] == expected
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "pairwise", "one_shot", "bruck"])
@@ -84,7 +84,7 @@ def test_all_to_all_takes_uneven_parts_by_sizes_and_by_lists() -> None:
         givens = [torch.tensor(np.full(count, rank, np.float32)) for count in counts]
         takens = [torch.zeros(count) for count in counts]
         torch.distributed.all_to_all(takens, givens)
-        return out.numpy()[:, 0].tolist(), [each.numpy().tolist() for each in takens]
+        return out.numpy()[:, 0].tolist(), [item.numpy().tolist() for item in takens]
 
     for rank, (rows, parts) in enumerate(run(body, ranks=3)):
         expected = [[float(src)] * (rank * src + 1) for src in range(3)]
@@ -97,9 +97,9 @@ def test_a_part_that_the_other_rank_does_not_expect_names_both_ranks() -> None:
         sizes = [1, 3] if rank == 0 else [2, 2]
         torch.distributed.all_to_all_single(torch.zeros(4), torch.zeros(4), [2, 2], sizes)
 
-    with pytest.raises(ExceptionGroup) as found:
+    with pytest.raises(ExceptionGroup) as raises:
         run(body, ranks=2)
-    assert found.group_contains(
+    assert raises.group_contains(
         CollectiveMismatchError, match="rank 0 sends 1 elements to rank 0, which takes 2"
     )
 
@@ -143,9 +143,9 @@ def test_a_part_that_the_other_rank_does_not_expect_names_both_ranks() -> None:
 def test_what_cannot_be_done_is_refused_with_the_reason(
     call: Callable[[Any, int], object], error: type[KernbenchError], message: str
 ) -> None:
-    with pytest.raises(ExceptionGroup) as found:
+    with pytest.raises(ExceptionGroup) as raises:
         run(call, ranks=2)
-    assert found.group_contains(error, match=message)
+    assert raises.group_contains(error, match=message)
 
 
 @pytest.mark.adr("0035-D3")
@@ -167,7 +167,7 @@ def test_named_algorithms_and_protocols_run_and_are_reported(
         torch.distributed.all_reduce(x, algorithm=algorithm, protocol=protocol)
         return x.numpy().tolist(), torch
 
-    found = run(body, ranks=8, machine="h100-sxm")
-    assert found[0][0] == (8 * np.arange(6) + 100 * 28).tolist()
-    (line,) = found[0][1].report()["collectives"]
+    result = run(body, ranks=8, machine="h100-sxm")
+    assert result[0][0] == (8 * np.arange(6) + 100 * 28).tolist()
+    (line,) = result[0][1].report()["collectives"]
     assert line["algorithm"] == expected

@@ -30,10 +30,10 @@ def test_rows_of_a_mesh_are_known_and_so_are_all_rows(
     size = math.prod(shape[place] for place in along)
     groups = np.transpose(ranks, [*rest, *sorted(along)]).reshape(-1, size).tolist()
     one = data.draw(st.sampled_from(groups))
-    found = Folding(ranks.size).replicas(tuple(one))
-    assert found is not None
+    replicas = Folding(ranks.size).replicas(tuple(one))
+    assert replicas is not None
     # Those of another mesh in which the group is a row, too, may come in another order.
-    assert sorted(sorted(each) for each in [one, *found]) == sorted(map(sorted, groups))
+    assert sorted(sorted(item) for item in [one, *replicas]) == sorted(map(sorted, groups))
 
 
 @given(MESHES, st.data())
@@ -62,11 +62,11 @@ def test_a_row_along_one_dimension_is_its_axis(shape: list[int], data: st.DataOb
     place = data.draw(st.integers(0, len(shape) - 1))
     ranks = np.moveaxis(np.arange(math.prod(shape)).reshape(shape), place, -1)
     row = ranks.reshape(-1, shape[place])[-1].tolist()
-    found = axis_of(tuple(row), ranks.size)
+    axis = axis_of(tuple(row), ranks.size)
     if shape[place] == 1:
-        assert found is None
+        assert axis is None
     else:
-        assert found == RankAxis(strides(shape)[place], shape[place])
+        assert axis == RankAxis(strides(shape)[place], shape[place])
 
 
 def test_what_is_no_row_has_no_axis() -> None:

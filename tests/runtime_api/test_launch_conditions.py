@@ -34,9 +34,9 @@ def durations_ps(machine: Machine, program: Callable[[Any], None]) -> list[int]:
         program(torch)
         torch.drain()
         return [
-            each.ends_ps[0] - each.starts_ps[0]
-            for each in torch.op_log.instances
-            if each.template.kind == "kernel"
+            instance.ends_ps[0] - instance.starts_ps[0]
+            for instance in torch.op_log.instances
+            if instance.template.kind == "kernel"
         ]
 
 
@@ -123,9 +123,9 @@ def test_fills_copies_and_collectives_leave_their_bytes_in_the_cache(what: str) 
 
         torch.multiprocessing.spawn(worker, nprocs=2)
         warm, cold = (
-            each.template.duration_ps
-            for each in torch.op_log.instances
-            if each.template.kind == "kernel" and each.ranks == (0,)
+            instance.template.duration_ps
+            for instance in torch.op_log.instances
+            if instance.template.kind == "kernel" and instance.ranks == (0,)
         )
     assert warm < cold
 
@@ -141,9 +141,9 @@ def test_a_kernel_that_decides_by_data_meets_the_cache_as_well() -> None:
             torch.ahbm.synchronize()
         assert flood.shape == (1 << 26,)
         cold, warm, other = (
-            each.template.hbm_bytes
-            for each in torch.op_log.instances
-            if each.template.name == "collatz"
+            instance.template.hbm_bytes
+            for instance in torch.op_log.instances
+            if instance.template.name == "collatz"
         )
     assert warm < cold == other
 
@@ -159,7 +159,7 @@ def test_layers_that_repeat_themselves_meet_schedules_that_are_known() -> None:
                 launch(x, y)
                 launch(y, x)
             torch.drain()
-            return len({id(each.template) for each in torch.op_log.instances})
+            return len({id(instance.template) for instance in torch.op_log.instances})
 
     assert templates(2) == templates(30)
 

@@ -39,7 +39,7 @@ def test_each_lane_may_go_to_another_rank() -> None:
         if rank == 0:
             kernels.lane_by_lane[(1,)](shared.buffer_ptrs_dev, which, out, B=8)
             expected = [lane + 100 * peer for lane, peer in enumerate(which.tolist())]
-            assert out.tolist() == [*expected, *(each + 8 for each in expected)]
+            assert out.tolist() == [*expected, *(item + 8 for item in expected)]
         torch.ahbm.synchronize()
         torch.distributed.barrier()
         counted = [which == rank for which in (2, 0, 1, 1, 2, 2, 0, 1)]

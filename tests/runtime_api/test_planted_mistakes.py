@@ -156,8 +156,8 @@ def test_parts_that_do_not_fit_are_those_of_the_rank_that_all_pairs_share(
 @pytest.mark.adr("0121-D3")
 def test_splits_that_are_left_out_meet_equal_ones() -> None:
     def case(a: Rank) -> None:
-        given = a.torch.arange(8).to("f32") + 10 * a.r
-        a.dist.all_to_all_single(a.o, given, *(([2] * 4, [2] * 4) if a.bad else ()))
+        arange = a.torch.arange(8).to("f32") + 10 * a.r
+        a.dist.all_to_all_single(a.o, arange, *(([2] * 4, [2] * 4) if a.bad else ()))
         expected = [10 * source + 2 * a.r + i for source in range(4) for i in range(2)]
         assert a.o.tolist() == expected
 

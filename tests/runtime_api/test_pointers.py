@@ -101,11 +101,11 @@ def test_an_address_of_no_live_tensor_is_refused_by_name(kind: Callable[..., Any
 def test_an_address_in_lent_memory_of_the_host_is_read_and_written_there() -> None:
     x, y = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
     with kernbench.RuntimeContext(ranks=1) as torch:
-        given, out = Foreign(x), Foreign(y)
-        given.element_size = out.element_size = lambda: 4  # type: ignore[attr-defined]
-        torch.run.lent.lend(given)
+        value, out = Foreign(x), Foreign(y)
+        value.element_size = out.element_size = lambda: 4  # type: ignore[attr-defined]
+        torch.run.lent.lend(value)
         torch.run.lent.lend(out)
-        double_kernel[(1,)](At(given, 2), At(out, 1), 2, BLOCK=2)
+        double_kernel[(1,)](At(value, 2), At(out, 1), 2, BLOCK=2)
         np.testing.assert_array_equal(y, [0, 4, 6, 0])
 
 

@@ -33,7 +33,7 @@ def program(torch: Any) -> None:
 
 
 def changed(*settings: str, name: str = "ahbm:4") -> Machine:
-    return set_keys(load_machine(name), [f"scenario.{each}" for each in settings])[0]
+    return set_keys(load_machine(name), [f"scenario.{setting}" for setting in settings])[0]
 
 
 def run(machine: Machine) -> OpLog:
@@ -65,7 +65,7 @@ def test_slow_links_do_not_change_what_a_library_chooses() -> None:
     assert slow.selector.choose(asked, sips).algorithm == choice.algorithm
     schedule = choice.build(asked)
     ends = [
-        max(each.run(schedule, sips, (0,) * 4, choice.protocol).ends_ps) for each in (usual, slow)
+        max(item.run(schedule, sips, (0,) * 4, choice.protocol).ends_ps) for item in (usual, slow)
     ]
     # A wire of a twentieth: the ring waits for it in every step.
     assert 10 * ends[0] < ends[1] < 20 * ends[0]
@@ -76,7 +76,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     noise = ("host_jitter.per_s=20000", "collective_jitter.p99_over_p50=2", "seed={}")
 
     def written(seed: int) -> bytes:
-        log = run(changed(*(each.format(seed) for each in noise)))
+        log = run(changed(*(item.format(seed) for item in noise)))
         log.write_parquet(tmp_path / "log.parquet", machine="ahbm", ranks=RANKS)
         return (tmp_path / "log.parquet").read_bytes()
 
@@ -88,9 +88,9 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.adr("0176-D4")
 def test_interruptions_delay_launches_and_are_in_the_log() -> None:
     log = run(changed("host_jitter.per_s=30000", "host_jitter.us=10"))
-    spans = [each for each in log.host_spans if each.kind == "interruption"]
+    spans = [host_span for host_span in log.host_spans if host_span.kind == "interruption"]
     assert spans
-    assert {each.end_ps - each.start_ps for each in spans} >= {10 * 10**6}
+    assert {span.end_ps - span.start_ps for span in spans} >= {10 * 10**6}
     assert log.end_ps > run(load_machine("ahbm:4")).end_ps
 
 
@@ -118,8 +118,8 @@ def test_a_link_that_is_down_delays_by_as_long_as_it_is() -> None:
     schedule = build("all_reduce", "ring", 16, 1 << 26, 4)
     sips = tuple(range(16))
     usual = max(Network(load_machine(name)).run(schedule, sips, (0,) * 16, "simple").ends_ps)
-    found = max(network.run(schedule, sips, (0,) * 16, "simple").ends_ps)
-    outages, rest = divmod(found - usual, 10**12)
+    ends_ps = max(network.run(schedule, sips, (0,) * 16, "simple").ends_ps)
+    outages, rest = divmod(ends_ps - usual, 10**12)
     assert outages > 10
     assert rest == 0
     inside = build("all_reduce", "ring", 8, 1 << 20, 4)
@@ -142,13 +142,13 @@ def test_a_kept_run_has_its_scenario_and_findings_try_it_without(tmp_path: Path)
     log, saved = run_and_keep(machine, tmp_path / "run")
     assert_same(log, run(machine))
     assert_same(retime(saved).op_log, log)
-    gains = {each["what"]: each["gain_ns"] for each in findings(saved)["findings"]}
+    gains = {item["what"]: item["gain_ns"] for item in findings(saved)["findings"]}
     without = run(changed("host_jitter.per_s=20000"))
     assert gains["no straggler"] == pytest.approx((log.end_ps - without.end_ps) / 1000)
     assert gains["no jitter"] > 0
     usual = run_and_keep(load_machine("ahbm:4"), tmp_path / "usual")[1]
     tried = findings(usual)["findings"]
-    assert not {"no straggler", "no jitter"} & {each["what"] for each in tried}
+    assert not {"no straggler", "no jitter"} & {item["what"] for item in tried}
 
 
 @pytest.mark.adr("0176-D1")

@@ -30,7 +30,7 @@ def torch() -> Iterator[Any]:
 
 def line_of(kernel: Any, text: str) -> str:
     lines, start = inspect.getsourcelines(kernel.fn)
-    where = start + next(i for i, each in enumerate(lines) if text in each)
+    where = start + next(i for i, line in enumerate(lines) if text in line)
     return f"buggy_live_kernels.py:{where}"
 
 
@@ -234,14 +234,14 @@ def test_a_signal_to_another_rank_orders_what_it_releases(order: str) -> None:
 
 @pytest.mark.adr("0020-D7")
 def test_a_check_of_such_a_kernel_never_changes_a_number() -> None:
-    found = []
+    result = []
     for check in (False, True):
         with kernbench.RuntimeContext(machine="ahbm", ranks=1, check=check) as torch:
             x, parts = torch.randn(256), torch.empty(8)
             out, count = torch.zeros(1), torch.zeros(1, dtype="i32")
             kernels.last_sums[(8,)](x, parts, out, count, ORDER="acq_rel", BLOCK=32)
-            found.append((out.numpy().tobytes(), torch.run.simulation.now_ps))
-    assert found[0] == found[1]
+            result.append((out.numpy().tobytes(), torch.run.simulation.now_ps))
+    assert result[0] == result[1]
 
 
 # -- the order of programs against vector clocks ----------------------------------------------
@@ -275,21 +275,21 @@ def test_programs_race_when_vector_clocks_say_so(events: list[tuple[str, int, in
         data._places.number(name, name)
     clocks = [[int(p == q) for q in range(PROGRAMS)] for p in range(PROGRAMS)]
     told = [[0] * PROGRAMS for _ in range(FLAGS)]
-    made: list[tuple[str, int, int, int]] = []
+    texts: list[tuple[str, int, int, int]] = []
     for what, program, place in events:
         where, who = np.array([place]), np.array([program])
         mine = clocks[program]
         if what in ("read", "write"):
             expected = any(
                 byte == place and "write" in (what, other) and their != program and mine[their] < at
-                for other, their, byte, at in made
+                for other, their, byte, at in texts
             )
             kind = AccessKind.WRITE if what == "write" else AccessKind.READ
-            found = data.look(kind, where, order.of(who), int(what == "write"), 1)
-            assert (found is not None) == expected
+            look = data.look(kind, where, order.of(who), int(what == "write"), 1)
+            assert (look is not None) == expected
             if expected:
                 return
-            made.append((what, program, place, mine[program]))
+            texts.append((what, program, place, mine[program]))
             continue
         if what != "release":
             clocks[program] = mine = [max(a, b) for a, b in zip(mine, told[place], strict=True)]

@@ -27,7 +27,7 @@ def torch() -> Iterator[Any]:
 
 def line_of(kernel: Any, text: str) -> str:
     lines, start = inspect.getsourcelines(kernel.fn)
-    return f"buggy_kernels.py:{start + next(i for i, each in enumerate(lines) if text in each)}"
+    return f"buggy_kernels.py:{start + next(i for i, line in enumerate(lines) if text in line)}"
 
 
 def here(offset: int = 0) -> str:
@@ -417,7 +417,7 @@ def test_a_program_of_streams_races_if_the_graph_of_its_order_says_so(actions: A
 
     def node(*after: Any) -> int:
         number = len(edges) + 1000 * len(launches) + len(newest) + next(numbers)
-        edges.update((newest[each], number) for each in after if each in newest)
+        edges.update((newest[item], number) for item in after if item in newest)
         return number
 
     numbers = iter(range(10**6, 10**7))

@@ -62,11 +62,11 @@ def remainders(x, y, out, n, GUARDED: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     mask = at < n
     by = tl.load(y + at, mask=mask, other=-1)
-    given = tl.load(x + at, mask=mask, other=-1)
-    found = given % by
+    value = tl.load(x + at, mask=mask, other=-1)
+    result = value % by
     if GUARDED:
-        found = tl.where(given < 0, 1, found)
-    tl.store(out + at, found, mask=mask)
+        result = tl.where(value < 0, 1, result)
+    tl.store(out + at, result, mask=mask)
 
 
 @triton.jit
@@ -91,9 +91,9 @@ def torch(checks: None) -> Iterator[Any]:
 
 
 def numbers(torch: Any, *, negative: bool) -> tuple[Any, Any]:
-    given = np.arange(16, dtype=np.int32)
-    given[5] = -5 if negative else 5
-    return torch.from_numpy(given), torch.full((16,), 3, dtype="i32")
+    value = np.arange(16, dtype=np.int32)
+    value[5] = -5 if negative else 5
+    return torch.from_numpy(value), torch.full((16,), 3, dtype="i32")
 
 
 @pytest.mark.adr("0124-D1", "0124-D2")
@@ -152,7 +152,7 @@ def test_a_run_that_allows_the_mistake_has_no_such_check(
 
 @pytest.mark.adr("0124-D1")
 def test_each_module_of_checks_is_in_the_registry_and_known_to_nothing_else() -> None:
-    modules = {each.stem for each in (SANITIZER / "checks").glob("[!_]*.py")}
+    modules = {path.stem for path in (SANITIZER / "checks").glob("[!_]*.py")}
     assert modules == {kind.__module__.rpartition(".")[2] for kind in registry.CHECKS}
     for path in SANITIZER.rglob("*.py"):
         imported = [
@@ -160,5 +160,5 @@ def test_each_module_of_checks_is_in_the_registry_and_known_to_nothing_else() ->
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
             if isinstance(node, ast.ImportFrom)
         ]
-        knows = [each for each in imported if each.startswith("kernbench.sanitizer.checks")]
+        knows = [item for item in imported if item.startswith("kernbench.sanitizer.checks")]
         assert not knows or path.name == "registry.py", f"{path} imports {knows}"

@@ -24,7 +24,7 @@ def torch() -> Iterator[Any]:
 def line_of(kernel: Any, text: str) -> str:
     """Return where the kernel's first line with ``text`` is, as errors write it."""
     lines, start = inspect.getsourcelines(kernel.fn)
-    return f"buggy_kernels.py:{start + next(i for i, each in enumerate(lines) if text in each)}"
+    return f"buggy_kernels.py:{start + next(i for i, line in enumerate(lines) if text in line)}"
 
 
 def twins(
@@ -123,7 +123,7 @@ def test_unwritten_memory_is_poison_with_check_and_zeros_without() -> None:
 @pytest.mark.parametrize("algorithm", ["all_reduce", "all_gather", "broadcast"])
 @pytest.mark.parametrize("bug", [False, True])
 def test_unwritten_elements_stay_so_through_a_collective(algorithm: str, bug: bool) -> None:
-    found = {}
+    result = {}
 
     def worker(rank: int, torch: Any) -> None:
         dist = torch.distributed
@@ -143,7 +143,7 @@ def test_unwritten_elements_stay_so_through_a_collective(algorithm: str, bug: bo
             dist.all_gather_into_tensor(gathered, x)
             x = gathered[:64]
         kernels.copy[(1,)](x, y, 64, BLOCK=64)
-        found[rank] = y.numpy()
+        result[rank] = y.numpy()
 
     def run() -> None:
         with kernbench.RuntimeContext(machine="ahbm", ranks=2, check=True) as torch:
@@ -151,7 +151,7 @@ def test_unwritten_elements_stay_so_through_a_collective(algorithm: str, bug: bo
 
     if not bug:
         run()
-        assert found[1][63] == (2 if algorithm == "all_reduce" else 1)
+        assert result[1][63] == (2 if algorithm == "all_reduce" else 1)
         return
     with pytest.raises(BaseExceptionGroup) as failure:
         run()
@@ -306,15 +306,15 @@ def test_nan_that_first_appears_is_a_warning_once_and_an_error_on_request() -> N
         with kernbench.RuntimeContext(
             machine="ahbm", ranks=1, check=True, nan_is_error=nan_is_error
         ) as torch:
-            given, out = torch.from_numpy(x), torch.zeros(64, name="out")
+            value, out = torch.from_numpy(x), torch.zeros(64, name="out")
             for _ in range(2):
-                kernels.ratio[(2,)](given, out, BUG=bug, BLOCK=32)
+                kernels.ratio[(2,)](value, out, BUG=bug, BLOCK=32)
             out.numpy()
 
     run(False, nan_is_error=True)
-    with pytest.warns(errors.NonFiniteWarning) as found:
+    with pytest.warns(errors.NonFiniteWarning) as warns:
         run(True, nan_is_error=False)
-    assert len(found) == 1
+    assert len(warns) == 1
     twins(
         lambda bug: run(bug, nan_is_error=True),
         errors.NonFiniteError,
@@ -337,13 +337,13 @@ def test_nan_that_was_there_before_is_nobodys_fault(torch: Any) -> None:
 
 @pytest.mark.adr("0020-D7")
 def test_a_check_never_changes_a_number() -> None:
-    found = []
+    result = []
     for check in (False, True):
         with kernbench.RuntimeContext(machine="ahbm", ranks=1, check=check) as torch:
             a = torch.randn(100, 300, dtype="f16")
             b = torch.randn(300, 70, dtype="f16")
-            found.append((a @ b).numpy().tobytes())
-    assert found[0] == found[1]
+            result.append((a @ b).numpy().tobytes())
+    assert result[0] == result[1]
 
 
 def test_check_takes_true_or_false() -> None:

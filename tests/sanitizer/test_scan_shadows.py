@@ -17,9 +17,9 @@ def test_a_scan_spreads_what_is_undefined_in_its_direction(scan: str, expected: 
     x, out = Tile(0, (4,), float32), Tile(1, (4,), float32)
     command = Reduce((out,), "arith.addf", (x,), 0, UNKNOWN_LINE, None, scan)
     shadow = np.array([[0, 0, 7, 0]], np.int16)
-    found = reduce_shadow(command, [shadow])
-    assert found is not None
-    assert found.tolist() == [expected]
+    result = reduce_shadow(command, [shadow])
+    assert result is not None
+    assert result.tolist() == [expected]
 
 
 def test_an_undefined_scale_spoils_the_decoded_row_that_it_scales() -> None:
@@ -28,6 +28,6 @@ def test_an_undefined_scale_spoils_the_decoded_row_that_it_scales() -> None:
     command = Math(out, "tt.mx_decode", (x, scale), MathClass.CONVERT, UNKNOWN_LINE, attrs)
     shadow = np.array([[[0], [0]], [[0], [3]]], np.int16)
     values = [np.zeros((2, 2, 32), np.int8), np.zeros((2, 2, 1), np.int8)]
-    found = build_math(command)([None, shadow], values)
-    assert found is not None
-    assert np.array_equal(found, np.broadcast_to(shadow, (2, 2, 32)))
+    result = build_math(command)([None, shadow], values)
+    assert result is not None
+    assert np.array_equal(result, np.broadcast_to(shadow, (2, 2, 32)))

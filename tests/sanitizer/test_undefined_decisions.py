@@ -62,8 +62,8 @@ def test_what_a_masked_off_scalar_decides(torch: Any, how: str) -> None:
     def run(num_programs: int) -> None:
         out, counts = torch.zeros(5, dtype="i32"), torch.tensor([2, 3], dtype="i32")
         kernel[(num_programs,)](counts, out, 2, HOW=how)
-        found = out.tolist()
-        assert how not in FINE or found == [*FINE[how], 0, 0, 0]
+        result = out.tolist()
+        assert how not in FINE or result == [*FINE[how], 0, 0, 0]
 
     run(2)
     if how in FINE:
@@ -91,11 +91,11 @@ def test_an_access_by_a_masked_off_scalar(torch: Any, how: str) -> None:
     def run(num_programs: int) -> None:
         out, experts = torch.zeros(5, 8), torch.tensor([2, 3], dtype="i32")
         kernels.rows_of_experts[(num_programs,)](experts, x, out, 2, HOW=how, BLOCK=8)
-        found = out.numpy()
+        result = out.numpy()
         if how == "fine":
             expected = np.zeros((5, 8), np.float32)
             expected[0], expected[1] = 2 * np.arange(16, 24), 3 * np.arange(24, 32)
-            np.testing.assert_array_equal(found, expected)
+            np.testing.assert_array_equal(result, expected)
 
     run(2)
     if how == "fine":
@@ -110,12 +110,12 @@ def test_an_access_by_a_masked_off_scalar(torch: Any, how: str) -> None:
 
 @pytest.mark.adr("0020-D7")
 def test_a_check_of_masked_off_scalars_changes_neither_numbers_nor_time() -> None:
-    found = []
+    result = []
     for check in (False, True):
         with kernbench.RuntimeContext(machine="ahbm", check=check) as torch:
             x, experts = torch.randn(32), torch.tensor([2, 3], dtype="i32")
             out, again = torch.zeros(5, 8), torch.zeros(5, dtype="i32")
             kernels.rows_of_experts[(5,)](experts, x, out, 2, HOW="fine", BLOCK=8)
             kernels.turns_of_row[(5,)](experts, again, 2, HOW="inside")
-            found.append((out.numpy().tobytes(), again.tolist(), torch.run.simulation.now_ps))
-    assert found[0] == found[1]
+            result.append((out.numpy().tobytes(), again.tolist(), torch.run.simulation.now_ps))
+    assert result[0] == result[1]

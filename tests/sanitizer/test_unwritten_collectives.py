@@ -99,7 +99,7 @@ def send_recv(rank: int, torch: Any, x: Any) -> Any:
 
 def results(body: Body, missing: list[Any], check: bool) -> dict[int, Any]:
     """Return, per rank, where its result has elements that were made of missing ones."""
-    found: dict[int, Any] = {}
+    result: dict[int, Any] = {}
 
     def worker(rank: int, torch: Any) -> None:
         torch.distributed.init_process_group()
@@ -113,13 +113,13 @@ def results(body: Body, missing: list[Any], check: bool) -> dict[int, Any]:
         values = out.numpy().reshape(-1)
         if check:
             written = out.buffer.written
-            found[rank] = np.zeros(len(values), np.bool_) if written is None else written[::4] == 0
+            result[rank] = np.zeros(len(values), np.bool_) if written is None else written[::4] == 0
         else:
-            found[rank] = np.isnan(values)
+            result[rank] = np.isnan(values)
 
     with kernbench.RuntimeContext(machine="ahbm", ranks=RANKS, check=check) as torch:
         torch.multiprocessing.spawn(worker, args=(torch,), nprocs=RANKS)
-    return found
+    return result
 
 
 @pytest.mark.adr("0020-D2")
@@ -144,7 +144,7 @@ def results(body: Body, missing: list[Any], check: bool) -> dict[int, Any]:
 def test_an_element_is_written_if_all_that_it_is_made_of_were(body: Body) -> None:
     missing = list(np.random.default_rng(5).random((RANKS, N)) < 0.3)
     expected = results(body, missing, check=False)
-    found = results(body, missing, check=True)
-    assert any(each.any() for each in expected.values())
+    result = results(body, missing, check=True)
+    assert any(item.any() for item in expected.values())
     for rank in range(RANKS):
-        np.testing.assert_array_equal(found[rank], expected[rank], err_msg=f"rank {rank}")
+        np.testing.assert_array_equal(result[rank], expected[rank], err_msg=f"rank {rank}")

@@ -65,7 +65,7 @@ def _repeated(parts: Parts, name: str, count: int) -> Parts:
             columns.append(pa.array(np.full(count, first[0].as_py()), first.type))
         else:
             columns.append(first.take(pa.array(np.zeros(count, np.int64))))
-    names = pa.schema([each.with_nullable(False) for each in table.schema])
+    names = pa.schema([item.with_nullable(False) for item in table.schema])
     return {**parts, name: table_bytes(pa.table(columns, schema=names))}
 
 
@@ -127,7 +127,7 @@ def a_long_label(parts: Parts) -> Parts:
 
 @_bomb
 def many_labels(parts: Parts) -> Parts:
-    return _with_label(parts, ["x" * 1000 + str(each) for each in range(300_000)], 300_000)
+    return _with_label(parts, ["x" * 1000 + str(index) for index in range(300_000)], 300_000)
 
 
 def _with_label(parts: Parts, labels: list[str], count: int) -> Parts:
@@ -189,12 +189,12 @@ def tuples_of_actions(parts: Parts) -> Parts:
 
 
 def _about(parts: Parts, *path: str, value: Any, part: str = "run.json") -> Parts:
-    found = json.loads(parts[part])
-    at = found
+    data = json.loads(parts[part])
+    at = data
     for key in path[:-1]:
         at = at[key]
     at[path[-1]] = value
-    return {**parts, part: json.dumps(found).encode()}
+    return {**parts, part: json.dumps(data).encode()}
 
 
 @_bomb
@@ -272,25 +272,25 @@ def elements_of_collectives(parts: Parts) -> Parts:
 
 
 def _about_works(parts: Parts, kind: str, key: str, value: Any) -> Parts:
-    found = json.loads(parts["actions.json"])
-    for work in found["works"]:
+    data = json.loads(parts["actions.json"])
+    for work in data["works"]:
         if work["kind"] == kind:
             work[key] = value(work[key]) if callable(value) else value
-    return {**parts, "actions.json": json.dumps(found).encode()}
+    return {**parts, "actions.json": json.dumps(data).encode()}
 
 
 @_bomb
 def ranks_of_collectives(parts: Parts) -> Parts:
-    found = json.loads(parts["actions.json"])
-    for meeting in found["meetings"]:
+    data = json.loads(parts["actions.json"])
+    for meeting in data["meetings"]:
         meeting["ranks"] = [0] * 200_000
-    return {**parts, "actions.json": json.dumps(found).encode()}
+    return {**parts, "actions.json": json.dumps(data).encode()}
 
 
 @_bomb
 def actors_that_start_themselves(parts: Parts) -> Parts:
     table = _table(parts, "actions.parquet")
-    firsts = [0 if each == 11 else of for each, of in zip(
+    firsts = [0 if item == 11 else of for item, of in zip(
         table["action"].to_pylist(), table["a"].to_pylist(), strict=True
     )]  # fmt: skip
     return {**parts, "actions.parquet": _set(table, "a", firsts)}
@@ -304,7 +304,7 @@ def streams(parts: Parts) -> Parts:
 @_bomb
 def times(parts: Parts) -> Parts:
     hosts = _table(parts, "hosts.parquet")
-    ends = [10**18 - each for each in range(hosts.num_rows)]
+    ends = [10**18 - index for index in range(hosts.num_rows)]
     return {**parts, "hosts.parquet": _set(hosts, "end_ps", ends)}
 
 
@@ -325,7 +325,7 @@ def other_compression(path: Path, parts: Parts) -> None:
 
 @_file
 def many_parts(path: Path, parts: Parts) -> None:
-    write(path, {**parts, **{f"more/{each}": b"" for each in range(50_000)}})
+    write(path, {**parts, **{f"more/{index}": b"" for index in range(50_000)}})
 
 
 @_file
@@ -369,18 +369,18 @@ def zeros(path: Path, _: Parts) -> None:
 
 def read(run: Path, other: Path, numbers: list[int]) -> dict[str, Any]:
     """Let commands of this process read a run; return what is wrong, the time, the memory."""
-    found = []
+    result = []
     with tempfile.TemporaryDirectory() as folder:
         for number, command in enumerate(commands(run, other, Path(folder))):
             if numbers and number not in numbers:
                 continue
             began = time.process_time()
-            found.append(complaint(command, run))
+            result.append(complaint(command, run))
             took_s = time.process_time() - began
             if took_s > MOST_S:
-                found.append(f"{' '.join(map(str, command))[:60]} takes {took_s:.1f} s")
+                result.append(f"{' '.join(map(str, command))[:60]} takes {took_s:.1f} s")
     return {
-        "found": [each for each in found if each],
+        "found": [item for item in result if item],
         "mb": peak_mb(),
     }
 
@@ -388,7 +388,7 @@ def read(run: Path, other: Path, numbers: list[int]) -> dict[str, Any]:
 def peak_mb() -> float:
     """Return the most memory that this process had; what it was started by does not count."""
     status = Path("/proc/self/status").read_text()
-    line = next(each for each in status.splitlines() if each.startswith("VmHWM"))
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024 / 1e6
 
 
@@ -405,8 +405,8 @@ def read_apart(run: Path, other: Path, numbers: list[int], timeout_s: float) -> 
         return {"found": [f"reads for more than {timeout_s:g} s"], "mb": 0}
     if done.returncode:
         return {"found": [f"ends with {done.returncode}: {done.stderr[-500:]}"], "mb": 0}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    data: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return data
 
 
 def main() -> int:
@@ -416,25 +416,25 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--read", type=Path, help="for processes that read one")
     parser.add_argument("--numbers", type=int, nargs="*", default=[])
-    given = parser.parse_args()
-    if given.read is not None:
-        print(json.dumps(read(given.run, given.read, given.numbers)))
+    args = parser.parse_args()
+    if args.read is not None:
+        print(json.dumps(read(args.run, args.read, args.numbers)))
         return 0
-    plain = read_apart(given.run, given.run, given.numbers, 300)
+    plain = read_apart(args.run, args.run, args.numbers, 300)
     print(f"as it was: {plain['mb']:.0f} MB, {plain['found']}")
     wrong = 0
-    for name in given.names or BOMBS:
+    for name in args.names or BOMBS:
         with tempfile.TemporaryDirectory() as folder:
             run = Path(folder) / "bomb.run"
-            BOMBS[name](run, parts_of(given.run))
+            BOMBS[name](run, parts_of(args.run))
             size = run.lstat().st_size
-            found = read_apart(run, given.run, given.numbers, 300)
-        more_mb = found["mb"] - plain["mb"]
-        is_wrong = bool(found["found"]) or more_mb > MOST_MB
+            result = read_apart(run, args.run, args.numbers, 300)
+        more_mb = result["mb"] - plain["mb"]
+        is_wrong = bool(result["found"]) or more_mb > MOST_MB
         wrong += is_wrong
         mark = "WRONG" if is_wrong else "ok"
-        print(f"{mark:6}{name}: {size:,} bytes, {more_mb:+.0f} MB, {found['found']}", flush=True)
-    print(f"{len(given.names or BOMBS)} bombs, {wrong} not bounded")
+        print(f"{mark:6}{name}: {size:,} bytes, {more_mb:+.0f} MB, {result['found']}", flush=True)
+    print(f"{len(args.names or BOMBS)} bombs, {wrong} not bounded")
     return min(wrong, 1)
 
 

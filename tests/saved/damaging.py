@@ -62,7 +62,7 @@ def table_bytes(table: pa.Table) -> bytes:
 def damaged(parts: Parts, seed: int) -> tuple[str, Parts]:
     """Return parts with one damage, and what it is."""
     draw = random.Random(seed)
-    name = draw.choice([each for each in sorted(parts) if not each.startswith("sources/")])
+    name = draw.choice([part for part in sorted(parts) if not part.startswith("sources/")])
     if draw.random() < 0.06:
         what, changed = _of_parts(draw, name, parts)
         return f"{seed}: {what}", changed
@@ -94,8 +94,8 @@ def _with_byte(draw: random.Random, data: bytes) -> bytes:
 
 
 def _of_json(draw: random.Random, data: bytes) -> tuple[str, bytes]:
-    found = json.loads(data)
-    at, path = found, []
+    result = json.loads(data)
+    at, path = result, []
     # At least one key deep, and as deep as chance has it.
     while True:
         keys = list(at) if isinstance(at, dict) else list(range(len(at)))
@@ -108,17 +108,17 @@ def _of_json(draw: random.Random, data: bytes) -> tuple[str, bytes]:
     way = draw.randrange(5)
     if way == 0:
         del at[key]
-        return f"{'.'.join(path)} is gone", json.dumps(found).encode()
+        return f"{'.'.join(path)} is gone", json.dumps(result).encode()
     if way == 1 and isinstance(at, list):
         at.insert(draw.randrange(len(at)), at[key])
-        return f"{'.'.join(path)} is there twice", json.dumps(found).encode()
+        return f"{'.'.join(path)} is there twice", json.dumps(result).encode()
     if way == 2 and len(keys) > 1:
         other = draw.choice(keys)
         at[key], at[other] = at[other], at[key]
-        return f"{'.'.join(path)} and {other} change places", json.dumps(found).encode()
+        return f"{'.'.join(path)} and {other} change places", json.dumps(result).encode()
     value = draw.choice(VALUES)
     at[key] = value
-    return f"{'.'.join(path)} = {value!r:.60}", json.dumps(found).encode()
+    return f"{'.'.join(path)} = {value!r:.60}", json.dumps(result).encode()
 
 
 def _of_table(draw: random.Random, table: pa.Table) -> tuple[str, bytes]:
@@ -167,7 +167,9 @@ def _of_schema(draw: random.Random, table: pa.Table) -> tuple[str, pa.Table]:
     if way == "more":
         return "a column more", table.append_column("more", pa.array([0] * count, pa.int64()))
     if way == "named":
-        names = ["other" if each == name else each for each in table.column_names]
+        names = [
+            "other" if column_name == name else column_name for column_name in table.column_names
+        ]
         return f"{name} has another name", table.rename_columns(names)
     return f"{name} is of {way}", table.set_column(place, name, others[way])
 
@@ -265,13 +267,13 @@ def complaints(
     """Damage a run by a seed, read it by the chosen commands, and return what is wrong."""
     what, parts = damaged(parts_of(path), seed)
     run = write(folder / "damaged.run", parts)
-    found = []
+    result = []
     for number, command in enumerate(commands(run, path, folder)):
         if chosen(number):
             said = complaint(command, run)
             if said:
-                found.append(f"{path.name} {what}: {said}")
-    return found
+                result.append(f"{path.name} {what}: {said}")
+    return result
 
 
 def in_share(seed: int, share: int, number: int) -> bool:
@@ -286,16 +288,16 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--share", type=int, default=1, help="one in so many commands reads each")
-    given = parser.parse_args()
+    args = parser.parse_args()
     number = 0
-    for path in [each.resolve() for each in given.runs]:
-        for seed in range(given.first, given.first + given.count):
+    for path in [item.resolve() for item in args.runs]:
+        for seed in range(args.first, args.first + args.count):
             with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-                share = partial(in_share, seed, given.share)
-                for each in complaints(path, seed, Path(folder), share):
+                share = partial(in_share, seed, args.share)
+                for complaint in complaints(path, seed, Path(folder), share):
                     number += 1
-                    print(each, flush=True)
-    print(f"{given.count * len(given.runs):,} damaged runs, {number} findings")
+                    print(complaint, flush=True)
+    print(f"{args.count * len(args.runs):,} damaged runs, {number} findings")
     return min(number, 1)
 
 

@@ -20,7 +20,7 @@ _WHY = [0]
 def test_a_bomb_is_refused_without_its_memory(kept: Path, tmp_path: Path, name: str) -> None:
     run = tmp_path / "bomb.run"
     BOMBS[name](run, parts_of(kept))
-    found = read_apart(run, kept, _WHY, 120)
-    assert not found["found"], found
+    result = read_apart(run, kept, _WHY, 120)
+    assert not result["found"], result
     # More than a whole process, and less than a tenth of what it stands for.
-    assert found["mb"] < MOST_MB, found
+    assert result["mb"] < MOST_MB, result

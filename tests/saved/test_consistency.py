@@ -92,9 +92,9 @@ def test_what_cannot_be_is_named(
         parts = {**parts, name: table_bytes(table.slice(1))}
     else:
         parts = changed(parts, part, column, change)
-    found = said_of(kept, tmp_path, parts)
-    assert found.startswith(f"{part}.parquet: "), found
-    assert said in found
+    result = said_of(kept, tmp_path, parts)
+    assert result.startswith(f"{part}.parquet: "), result
+    assert said in result
 
 
 @pytest.mark.parametrize(
@@ -113,26 +113,26 @@ def test_a_report_is_held_to_the_run(
     parts = parts_of(kept)
     about = json.loads(parts["run.json"])
     about["report"][key] = value
-    found = said_of(kept, tmp_path, {**parts, "run.json": json.dumps(about).encode()})
-    assert found.startswith(f"run.json: {said}"), found
+    result = said_of(kept, tmp_path, {**parts, "run.json": json.dumps(about).encode()})
+    assert result.startswith(f"run.json: {said}"), result
 
 
 def test_actions_are_held_to_what_they_name(kept: Path, tmp_path: Path) -> None:
     parts = parts_of(kept)
     for change, said in (
-        (lambda found: found["works"].pop(), "works"),
-        (lambda found: found["streams"].pop(), "stream 3 of 3"),
-        (lambda found: found["works"][0].update(sip=4), "a work is on SIP 4 of 4 SIPs"),
-        (lambda found: found["works"][0].update(kind="other"), "works.0: input tag 'other'"),
+        (lambda result: result["works"].pop(), "works"),
+        (lambda answer: answer["streams"].pop(), "stream 3 of 3"),
+        (lambda outcome: outcome["works"][0].update(sip=4), "a work is on SIP 4 of 4 SIPs"),
+        (lambda got: got["works"][0].update(kind="other"), "works.0: input tag 'other'"),
         (lambda found: found["meetings"][0].update(ranks=[0, 0, 1, 2]), "in a collective twice"),
         (
-            lambda found: next(each for each in found["works"] if each["kind"] == "kernel").update(
+            lambda found: next(item for item in found["works"] if item["kind"] == "kernel").update(
                 grid=[2**31 - 1, 1, 1]
             ),
             "MB of memory",
         ),
     ):
-        found = json.loads(parts["actions.json"])
-        change(found)
-        said_now = said_of(kept, tmp_path, {**parts, "actions.json": json.dumps(found).encode()})
+        data = json.loads(parts["actions.json"])
+        change(data)
+        said_now = said_of(kept, tmp_path, {**parts, "actions.json": json.dumps(data).encode()})
         assert said in said_now, said_now

@@ -63,22 +63,24 @@ def test_a_saved_run_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert run.log.to_arrow().equals(log.to_arrow())
     assert run.log.host_spans == log.host_spans
     assert run.log.sites == log.sites
-    given, kept = ([each.template.given for each in some.instances] for some in (log, run.log))
-    assert kept == given
+    value, kept = (
+        [instance.template.given for instance in some.instances] for some in (log, run.log)
+    )
+    assert kept == value
     assert {"itemsize": 4} in kept
     assert run.log.woken == log.woken
     assert {Path(file).name for file, _ in log.sites[max(log.sites)]} == {"test_saved.py"}
     assert critical_path(run.log) == critical_path(log)
     reports = [
-        build_report(each, machine, ranks=2, wall_s=0.0)
-        for each, machine in ((run.log, run.machine), (log, torch.machine))
+        build_report(item, machine, ranks=2, wall_s=0.0)
+        for item, machine in ((run.log, run.machine), (log, torch.machine))
     ]
     assert reports[0] == reports[1]
     assert (run.program, run.ranks, run.report["time_ns"]) == ("bench.py", 2, log.end_ps / 1000)
     traces = []
-    for each, machine in ((run.log, run.machine), (log, torch.machine)):
+    for item, machine in ((run.log, run.machine), (log, torch.machine)):
         with io.BytesIO() as out:
-            dump_trace(each, machine, out)
+            dump_trace(item, machine, out)
             traces.append(json.loads(out.getvalue()))
     assert traces[0] == traces[1]
 

@@ -42,7 +42,7 @@ def value(result):
 
 def test_a_client_runs_explains_and_compares(tmp_path: Path) -> None:
     async def conversation(client: Client) -> None:
-        names = {each.name for each in (await client.list_tools()).tools}
+        names = {tool.name for tool in (await client.list_tools()).tools}
         assert names == {"run", "why", "findings", "diff", "plan", "judge"}
         reports = []
         for name, size in (("small", "4096"), ("large", "4194304")):
@@ -52,7 +52,7 @@ def test_a_client_runs_explains_and_compares(tmp_path: Path) -> None:
             )
             reports.append(value(ran)["report"])
         why = value(await client.call_tool("why", {"run": "large"}))
-        assert sum(each["time_ns"] for each in why["spent"]) == pytest.approx(why["time_ns"])
+        assert sum(item["time_ns"] for item in why["spent"]) == pytest.approx(why["time_ns"])
         assert why["time_ns"] == reports[1]["time_ns"]
         diff = value(await client.call_tool("diff", {"before": "small", "after": "large"}))
         assert diff["difference_ns"] == pytest.approx(reports[1]["time_ns"] - reports[0]["time_ns"])

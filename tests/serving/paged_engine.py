@@ -56,14 +56,14 @@ class PagedEngine:
         if dist.is_initialized():
             dist.all_reduce(y)
         y.sum().item()
-        made = []
+        result = []
         for request in list(self._running):
             request[2] -= 1
-            made.append(Output(request[0], 1, request[2] == 0, request[4]))
+            result.append(Output(request[0], 1, request[2] == 0, request[4]))
             if not request[2]:
                 self._running.remove(request)
                 self._free += request[3]
-        return made
+        return result
 
     def is_idle(self) -> bool:
         return not (self._waiting or self._running)

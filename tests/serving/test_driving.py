@@ -95,21 +95,21 @@ def test_a_closed_loop_sends_as_another_request_ends(engine: OneAtATime) -> None
 
 def test_figures_are_those_of_the_rows(engine: OneAtATime) -> None:
     taken = drive(engine, arrivals((0, 3), (0.5, 2), (9, 1)))
-    found = figures(taken, objectives_of("ttft=3s,tpot=1s"), devices=2)
-    assert found["time_s"] == 10
-    assert found["output_tokens_per_s_per_device"] == 6 / 10 / 2
-    assert found["kept"] == pytest.approx(2 / 3)
-    assert found["goodput_per_s"] == 0.2
-    assert found["ttft_s"] == {"mean": 1.833333333333, "p50": 1, "p90": 3.0, "p99": 3.45}
-    assert found["itl_s"]["mean"] == 1
-    assert found["kv_share_peak"] == 0.25
+    result = figures(taken, objectives_of("ttft=3s,tpot=1s"), devices=2)
+    assert result["time_s"] == 10
+    assert result["output_tokens_per_s_per_device"] == 6 / 10 / 2
+    assert result["kept"] == pytest.approx(2 / 3)
+    assert result["goodput_per_s"] == 0.2
+    assert result["ttft_s"] == {"mean": 1.833333333333, "p50": 1, "p90": 3.0, "p99": 3.45}
+    assert result["itl_s"]["mean"] == 1
+    assert result["kv_share_peak"] == 0.25
     assert row_of(taken.rows[1])["queue_s"] == 2.5
 
 
 def test_prompts_of_a_load_do_not_begin_alike(engine: OneAtATime) -> None:
     drive(engine, Load.closed(1, 20, Lengths(8, 8), Lengths(1, 1), seed=0))
-    assert len({tuple(each) for each in engine.prompts}) == 20
-    assert all(0 <= token < 100 for each in engine.prompts for token in each)
+    assert len({tuple(prompt) for prompt in engine.prompts}) == 20
+    assert all(0 <= token < 100 for prompt in engine.prompts for token in prompt)
 
 
 def test_a_request_longer_than_the_model_is_refused_before_any_step(engine: OneAtATime) -> None:
@@ -141,24 +141,24 @@ def test_arrivals_are_poisson_and_rates_scale_them() -> None:
     assert (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5 == pytest.approx(
         0.5, rel=0.08
     )
-    assert [each.arrival_s for each in fast.requests] == pytest.approx(
-        [each.arrival_s / 4 for each in slow.requests]
+    assert [request.arrival_s for request in fast.requests] == pytest.approx(
+        [request.arrival_s / 4 for request in slow.requests]
     )
-    assert [each.input_tokens for each in fast.requests] == [
-        each.input_tokens for each in slow.requests
+    assert [request.input_tokens for request in fast.requests] == [
+        request.input_tokens for request in slow.requests
     ]
 
 
 def test_bursts_come_at_once_and_keep_the_rate() -> None:
     load = Load.poisson(4.0, 4000, Lengths(1, 1), Lengths(1, 1), seed=1, burst=8)
-    times = [each.arrival_s for each in load.requests]
+    times = [request.arrival_s for request in load.requests]
     assert all(times[at : at + 8] == [times[at]] * 8 for at in range(0, 4000, 8))
     assert times[-1] == pytest.approx(1000, rel=0.15)
 
 
 def test_all_come_at_once_at_an_infinite_rate() -> None:
     load = Load.poisson(float("inf"), 5, Lengths(1, 1), Lengths(1, 1), seed=1)
-    assert {each.arrival_s for each in load.requests} == {0.0}
+    assert {request.arrival_s for request in load.requests} == {0.0}
 
 
 def test_nothing_is_taken_of_no_request() -> None:

@@ -25,8 +25,8 @@ LOAD = ("--input", "64:512", "--output", "4", "--requests", "8", "--slo", "ttft=
 def served(tmp_path: Path, *options: str | Path) -> dict[str, Any]:
     result = kernbench("serve-bench", ENGINE, "--json", tmp_path / "found.json", *LOAD, *options)
     assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads((tmp_path / "found.json").read_text())
-    return found
+    data: dict[str, Any] = json.loads((tmp_path / "found.json").read_text())
+    return data
 
 
 @pytest.mark.adr("0269-D1")
@@ -35,8 +35,8 @@ def served(tmp_path: Path, *options: str | Path) -> dict[str, Any]:
 def test_each_load_of_a_list_is_served_and_waits_more_at_a_higher_rate(tmp_path: Path) -> None:
     table, kept = tmp_path / "rows.csv", tmp_path / "kept.run"
     files = ("--csv", table, "--save", kept)
-    found = served(tmp_path, "--rate", "500,200000", "--engine-arg", "pages=64", *files)
-    slow, fast = (each["figures"] for each in found["loads"])
+    result = served(tmp_path, "--rate", "500,200000", "--engine-arg", "pages=64", *files)
+    slow, fast = (item["figures"] for item in result["loads"])
     assert slow["output_tokens"] == fast["output_tokens"] == 8 * 4
     assert fast["requests_per_s"] > slow["requests_per_s"]
     assert fast["queue_s"]["p50"] > 2 * slow["queue_s"]["p50"]
@@ -49,27 +49,27 @@ def test_each_load_of_a_list_is_served_and_waits_more_at_a_higher_rate(tmp_path:
         parts = float(row["queue_s"]) + float(row["prefill_s"])
         assert parts == pytest.approx(float(row["ttft_s"]), abs=1e-11)
     # What a page shows is what was served.
-    assert contents(load_run(kept))["serving"] == found
+    assert contents(load_run(kept))["serving"] == result
 
 
 @pytest.mark.adr("0269-D3")
 def test_the_rate_that_is_found_keeps_to_the_bound_and_the_next_does_not(tmp_path: Path) -> None:
-    found = served(tmp_path, "--find-rate", "--rate", "4000", "--attained", "0.75")
+    result = served(tmp_path, "--find-rate", "--rate", "4000", "--attained", "0.75")
     by_rate = {
-        float(each["load"].removeprefix("rate ")): each["figures"]["kept"]
-        for each in found["loads"]
+        float(item["load"].removeprefix("rate ")): item["figures"]["kept"]
+        for item in result["loads"]
     }
-    low, high = found["rate_found"]["rate"], found["rate_found"]["above"]
+    low, high = result["rate_found"]["rate"], result["rate_found"]["above"]
     assert low < high < 1.06 * low
-    assert max(by_rate[each] for each in by_rate if each == pytest.approx(low, rel=1e-4)) >= 0.75
-    assert max(by_rate[each] for each in by_rate if each == pytest.approx(high, rel=1e-4)) < 0.75
+    assert max(by_rate[item] for item in by_rate if item == pytest.approx(low, rel=1e-4)) >= 0.75
+    assert max(by_rate[item] for item in by_rate if item == pytest.approx(high, rel=1e-4)) < 0.75
 
 
 @pytest.mark.adr("0269-D5")
 def test_ranks_of_an_engine_take_what_the_first_one_takes(tmp_path: Path) -> None:
-    found = served(tmp_path, "--rate", "20000", "--tp", "2")
-    (load,) = found["loads"]
-    assert found["devices"] == 2
+    result = served(tmp_path, "--rate", "20000", "--tp", "2")
+    (load,) = result["loads"]
+    assert result["devices"] == 2
     assert load["figures"]["output_tokens"] == 8 * 4
     one = served(tmp_path, "--rate", "20000")["loads"][0]["figures"]
     per_device = load["figures"]["output_tokens_per_s_per_device"]

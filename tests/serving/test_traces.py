@@ -30,13 +30,15 @@ def test_columns_of_burstgpt_are_read(tmp_path: Path) -> None:
     rows = read_trace(write(tmp_path, BURST))
     assert rows == [(5.0, 472, 18), (45.0, 1087, 230), (118.5, 417, 276)]
     load = Load.recorded("trace", rows)
-    assert [each.arrival_s for each in load.requests] == [0, 40, 113.5]
+    assert [request.arrival_s for request in load.requests] == [0, 40, 113.5]
 
 
 def test_columns_of_azure_are_read_to_a_part_of_a_second(tmp_path: Path) -> None:
     load = Load.recorded("trace", read_trace(write(tmp_path, AZURE), most=2))
-    assert [each.arrival_s for each in load.requests] == pytest.approx([0, 4.314579], abs=1e-6)
-    assert [each.output_tokens for each in load.requests] == [44, 109]
+    assert [request.arrival_s for request in load.requests] == pytest.approx(
+        [0, 4.314579], abs=1e-6
+    )
+    assert [request.output_tokens for request in load.requests] == [44, 109]
 
 
 def test_holes_are_named_with_their_lines_and_left_out_on_request(tmp_path: Path) -> None:

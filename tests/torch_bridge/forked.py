@@ -52,8 +52,8 @@ def _run(program: str, args: list[str], nprocs: int) -> str:
             children.remove(child)
             if status and not failed:
                 failed = True
-                for each in children:
-                    os.kill(each, 9)
+                for item in children:
+                    os.kill(item, 9)
         texts = [path.read_text() for path in said] if failed else []
     return "\n".join(text[-4000:] for text in texts if "Traceback" in text) or (
         "a process was killed" if failed else ""

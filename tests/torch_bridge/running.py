@@ -67,12 +67,12 @@ def cases_of(
     import pytest
 
     names = [
-        each.name
-        for each in ast.parse((PROGRAMS / program).read_text()).body
-        if isinstance(each, ast.FunctionDef)
-        and not each.args.args
-        and not each.name.startswith("_")
-        and each.name not in other
+        item.name
+        for item in ast.parse((PROGRAMS / program).read_text()).body
+        if isinstance(item, ast.FunctionDef)
+        and not item.args.args
+        and not item.name.startswith("_")
+        and item.name not in other
     ]
     marks = {name: [mark for mark, cases in marked if name in cases] for name in names}
     unknown = {name for _, cases in marked for name in cases} - marks.keys()
@@ -116,21 +116,21 @@ def results(folder: Path, name: str = "rank") -> list[Any]:
     return [torch.load(path) for path in sorted(folder.glob(f"{name}*.pt"))]
 
 
-def assert_same_bits(found: Any, expected: Any, where: str = "") -> int:
+def assert_same_bits(value: Any, expected: Any, where: str = "") -> int:
     """Compare nested results bit by bit and return how many tensors they hold."""
     import torch
 
     if isinstance(expected, torch.Tensor):
-        assert torch.equal(found, expected), f"{where}: {(found - expected).abs().max()} apart"
+        assert torch.equal(value, expected), f"{where}: {(value - expected).abs().max()} apart"
         return 1
     if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        return sum(assert_same_bits(found[k], expected[k], f"{where}.{k}") for k in expected)
+        assert value.keys() == expected.keys()
+        return sum(assert_same_bits(value[k], expected[k], f"{where}.{k}") for k in expected)
     if isinstance(expected, list | tuple):
-        assert len(found) == len(expected)
+        assert len(value) == len(expected)
         return sum(
             assert_same_bits(a, b, f"{where}[{i}]")
-            for i, (a, b) in enumerate(zip(found, expected, strict=True))
+            for i, (a, b) in enumerate(zip(value, expected, strict=True))
         )
-    assert found == expected, where
+    assert value == expected, where
     return 0

@@ -17,7 +17,7 @@ def make_engine(
     link(runtime, "", f"-Wl,-soname,{runtime.name}")
     for name, (namespace, schemas) in modules.items():
         texts = (namespace, "not a (schema) -> at all", "%s: %zu -> ", *schemas)
-        lines = [f'const char *text{number} = "{each}";' for number, each in enumerate(texts)]
+        lines = [f'const char *text{number} = "{text}";' for number, text in enumerate(texts)]
         if namespace:
             lines.append(f"static int TORCH_LIBRARY_static_init_{namespace} = 1;")
             lines.append(f"int *used = &TORCH_LIBRARY_static_init_{namespace};")

@@ -12,10 +12,10 @@ from tests.torch_bridge.running import assert_same_bits, real, results, simulate
 
 
 def folders(parent: Path, *names: str) -> list[Path]:
-    made = [parent / name for name in names]
-    for each in made:
-        each.mkdir()
-    return made
+    parents = [parent / name for name in names]
+    for item in parents:
+        item.mkdir()
+    return parents
 
 
 @pytest.mark.slow
@@ -24,9 +24,9 @@ def test_hand_written_tensor_parallelism_has_the_bits_of_real_processes(tmp_path
     ours, theirs = folders(tmp_path, "ours", "theirs")
     simulated("tp_layers.py", ours)
     real("tp_layers.py", theirs)
-    found, expected = results(ours), results(theirs)
+    result, expected = results(ours), results(theirs)
     assert len(expected) == 2
-    assert assert_same_bits(found, expected) == 12
+    assert assert_same_bits(result, expected) == 12
 
 
 @pytest.mark.slow

@@ -31,10 +31,10 @@ def launched(*args: Any, data: bool = True, machine: str = "a100-sxm-80g") -> li
     """Return the names and times of operations of attention that an eager run launches."""
     log = simulated(PROGRAM, args[0], "eager", *args[1:], machine=machine, data=data).op_log
     return [
-        (each.template.name, each.template.duration_ps)
-        for each in log.instances
-        for _ in each.starts_ps
-        if "scaled_dot_product" in each.template.name
+        (instance.template.name, instance.template.duration_ps)
+        for instance in log.instances
+        for _ in instance.starts_ps
+        if "scaled_dot_product" in instance.template.name
     ]
 
 
@@ -46,7 +46,7 @@ def compiled(tmp_path: Path, *args: str, options: tuple[str, ...] = ()) -> dict[
         tmp_path, PROGRAM, *options, machine="a100-sxm-80g", args=[args[0], "compiled", *args[1:]]
     )
     assert done.returncode == 0, done.stderr
-    return {each["name"]: each for each in json.loads(report.read_text())["kernels"]}
+    return {item["name"]: item for item in json.loads(report.read_text())["kernels"]}
 
 
 @pytest.mark.adr("0220-D2")

@@ -41,9 +41,15 @@ def test_hopper_and_blackwell_ask_cudnn_first_and_others_flash_attention(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     machines = ("a100-sxm-80g", "h100-sxm", "b200", "b300", "l40s")
-    assert [chosen(each) for each in machines] == ["flash2", "cudnn", "cudnn", "flash2", "flash2"]
+    assert [chosen(machine) for machine in machines] == [
+        "flash2",
+        "cudnn",
+        "cudnn",
+        "flash2",
+        "flash2",
+    ]
     monkeypatch.setenv("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
-    assert {chosen(each) for each in machines} == {"flash2"}
+    assert {chosen(machine) for machine in machines} == {"flash2"}
 
 
 def test_each_kind_takes_only_what_its_kernels_do() -> None:
@@ -107,9 +113,9 @@ def test_without_data_values_of_another_size_are_one_operation_if_aligned(
         f"assert out.shape == (2, 4, 128, {value_dim})\n"
     )
     context = simulated(program, machine="a100-sxm-80g", data=False)
-    names = [each.template.name for each in context.op_log.instances]
-    assert any("_scaled_dot_product_" in each for each in names) == is_one
-    assert any("softmax" in each for each in names) != is_one
+    names = [instance.template.name for instance in context.op_log.instances]
+    assert any("_scaled_dot_product_" in name for name in names) == is_one
+    assert any("softmax" in name for name in names) != is_one
 
 
 KINDS = """
@@ -145,8 +151,8 @@ def test_kinds_that_a_program_asks_for_one_after_another_take_their_own_time(
         program = tmp_path / "kinds.py"
         program.write_text(KINDS.format(kinds=kinds, masked=masked))
         log = simulated(program, machine="h100-sxm", data=data).op_log
-        found = {each.template.name for each in log.instances}
-        return {each for each in found if "_scaled_dot_product_" in each}
+        result = {instance.template.name for instance in log.instances}
+        return {item for item in result if "_scaled_dot_product_" in item}
 
     # As a GPU's dispatcher calls them, with data and without.
     assert names("EFFICIENT_ATTENTION") == {"aten._scaled_dot_product_efficient_attention"}
@@ -211,8 +217,8 @@ def test_what_no_kernel_takes_is_products_and_a_softmax(tmp_path: Path, data: bo
 
     def num_fused(machine: str) -> int:
         log = simulated(program, machine=machine, data=data).op_log
-        names = [each.template.name for each in log.instances for _ in each.starts_ps]
-        return sum("_scaled_dot_product_" in each for each in names)
+        names = [instance.template.name for instance in log.instances for _ in instance.starts_ps]
+        return sum("_scaled_dot_product_" in name for name in names)
 
     # Neither takes float64 or heads of 36; V100 takes no bfloat16.
     assert (num_fused("a100-sxm-80g"), num_fused("v100")) == (1, 0)
@@ -263,15 +269,15 @@ if data:
 
 def from_last(folder: Path, machine: str, *, data: bool = False, **asked: Any) -> dict[str, int]:
     """Return the FLOPs of each operation of attention, by name."""
-    given = {"DTYPE": "bfloat16", "QUERIES": 128, "KEYS": 1024, "HEADS": 8, "COMPILED": False}
+    argument = {"DTYPE": "bfloat16", "QUERIES": 128, "KEYS": 1024, "HEADS": 8, "COMPILED": False}
     source = FROM_LAST
-    for name, value in ({"DATA": data} | given | asked).items():
+    for name, value in ({"DATA": data} | argument | asked).items():
         source = source.replace(name, str(value))
     program = folder / "from_last.py"
     program.write_text(source)
     log = simulated(program, machine=machine, data=data).op_log
-    templates = [each.template for each in log.instances]
-    return {each.name: each.flops for each in templates if "attention" in each.name}
+    templates = [instance.template for instance in log.instances]
+    return {template.name: template.flops for template in templates if "attention" in template.name}
 
 
 @pytest.mark.adr("0220-D1")
@@ -280,11 +286,11 @@ def from_last(folder: Path, machine: str, *, data: bool = False, **asked: Any) -
 def test_a_causal_bias_of_the_last_key_is_flash_attentions_own(
     machine: str, compiled: bool, tmp_path: Path
 ) -> None:
-    found = from_last(tmp_path, machine, COMPILED=compiled)
-    assert found.keys() == {FLASH, f"{FLASH}_backward"}
+    result = from_last(tmp_path, machine, COMPILED=compiled)
+    assert result.keys() == {FLASH, f"{FLASH}_backward"}
     # The queries are the last 128 of 1024: nearly all keys are seen.
     of_all = 4 * 2 * 8 * 128 * 1024 * 64
-    assert 0.9 * of_all < found[FLASH] <= of_all
+    assert 0.9 * of_all < result[FLASH] <= of_all
 
 
 @pytest.mark.parametrize(
@@ -301,8 +307,8 @@ def test_a_causal_bias_of_the_last_key_is_flash_attentions_own(
 def test_a_causal_bias_of_the_last_key_masks_what_its_matrix_masks(
     machine: str, asked: dict[str, Any], kind: str, compiled: bool, tmp_path: Path
 ) -> None:
-    found = from_last(tmp_path, machine, data=True, COMPILED=compiled, **asked)
-    assert f"aten._scaled_dot_product_{kind}_attention" in found
+    result = from_last(tmp_path, machine, data=True, COMPILED=compiled, **asked)
+    assert f"aten._scaled_dot_product_{kind}_attention" in result
 
 
 def test_a_causal_bias_is_written_out_where_no_kernel_takes_it(tmp_path: Path) -> None:

@@ -36,24 +36,24 @@ def test_softmax_of_float16_is_one_operation(data: bool) -> None:
         machine="a100-sxm-80g",
         data=data,
     ).op_log
-    found = Counter(each.template.name for each in log.instances)
-    assert found["aten._softmax"] == 3 + 1
-    assert found["aten._log_softmax_backward_data"] == 3
-    assert "aten._to_copy" not in found
+    names = Counter(instance.template.name for instance in log.instances)
+    assert names["aten._softmax"] == 3 + 1
+    assert names["aten._log_softmax_backward_data"] == 3
+    assert "aten._to_copy" not in names
 
 
 @pytest.mark.adr("0077-D9")
 def test_training_under_autocast_casts_the_same_without_data() -> None:
     def operations(data: bool) -> Counter[str]:
         log = run("training", 2, data=data).op_log
-        return Counter(each.template.name for each in log.instances)
+        return Counter(instance.template.name for instance in log.instances)
 
-    found = operations(data=False)
-    assert found == operations(data=True)
+    result = operations(data=False)
+    assert result == operations(data=True)
     # Two weights, two biases and the input, the inner results, and their gradients.
     once = run("training", 1, data=False).op_log
-    fewer = Counter(each.template.name for each in once.instances)
-    assert 0 < found["aten._to_copy"] - fewer["aten._to_copy"] <= 2 * 4
+    fewer = Counter(instance.template.name for instance in once.instances)
+    assert 0 < result["aten._to_copy"] - fewer["aten._to_copy"] <= 2 * 4
 
 
 @pytest.mark.adr("0077-D8")

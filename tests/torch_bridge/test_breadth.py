@@ -66,7 +66,7 @@ def test_sync_batch_norm_of_shards_is_batch_norm_of_the_whole() -> None:
 def test_sync_batch_norm_takes_the_same_time_without_data() -> None:
     program = "sync_batch_norm_times.py"
     runs = (simulated(program, nprocs=2, data=data).op_log.instances for data in (True, False))
-    with_data, without = ([(each.template.name, each.ends_ps) for each in run] for run in runs)
+    with_data, without = ([(item.template.name, item.ends_ps) for item in run] for run in runs)
     assert with_data == without
     assert any(name == "aten.batch_norm_gather_stats_with_counts" for name, _ in without)
 

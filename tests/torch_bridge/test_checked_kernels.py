@@ -57,7 +57,7 @@ def test_what_nothing_has_written_is_not_to_be_read(case: str) -> None:
 )
 def test_what_was_written_is_read(case: str) -> None:
     context = run(case)
-    assert {each.template.name for each in context.op_log.instances} & {"copy", "gather"}
+    assert {instance.template.name for instance in context.op_log.instances} & {"copy", "gather"}
 
 
 def test_programs_of_a_launch_do_not_write_the_same_bytes() -> None:

@@ -46,7 +46,11 @@ def launched(work: Any) -> Any:
     context = RuntimeContext(machine="ahbm:1", data=False)
     with context:
         work(context)
-    return [each.template for each in context.op_log.instances if each.template.kind == "kernel"]
+    return [
+        instance.template
+        for instance in context.op_log.instances
+        if instance.template.kind == "kernel"
+    ]
 
 
 def test_schedules_name_the_tensors_of_their_calls_and_equal_ones_are_one_object() -> None:
@@ -75,9 +79,9 @@ def test_a_product_takes_the_time_of_kernbenchs_own(batch: int, m: int) -> None:
 
     (own,) = launched(work)
     func = aten.mm.default if batch == 1 else aten.bmm.default
-    found = template(func, empty(*entries, m, k), empty(*entries, k, n))
-    assert found.flops == own.flops >= 2 * batch * m * n * k
-    assert found.duration_ps == pytest.approx(own.duration_ps, rel=0.05)
+    result = template(func, empty(*entries, m, k), empty(*entries, k, n))
+    assert result.flops == own.flops >= 2 * batch * m * n * k
+    assert result.duration_ps == pytest.approx(own.duration_ps, rel=0.05)
 
 
 @pytest.mark.adr("0064-D1")
@@ -96,14 +100,14 @@ def test_all_forms_of_a_product_cost_the_same() -> None:
 @pytest.mark.parametrize("transposed", [False, True])
 def test_convolutions_are_products_of_patches_and_weights(groups: int, transposed: bool) -> None:
     """Closed form: an output of c channels is a product with c_in k^2 / groups elements each."""
-    made, given, kernel, size = 512, 256, 3, 20
-    x = empty(2, given, size, size)
-    channels = (given, made) if transposed else (made, given)
+    result, value, kernel, size = 512, 256, 3, 20
+    x = empty(2, value, size, size)
+    channels = (value, result) if transposed else (result, value)
     weight = empty(channels[0], channels[1] // groups, kernel, kernel)
     rest = ([1, 1], [1, 1], [1, 1], transposed, [0, 0], groups)
     func = aten.convolution.default
     forward = template(func, x, weight, None, *rest)
-    flops = 2 * 2 * size * size * made * given * kernel * kernel // groups
+    flops = 2 * 2 * size * size * result * value * kernel * kernel // groups
     assert flops <= forward.flops < 4 * flops  # tiles are padded
     grad = func(x, weight, None, *rest)
     back = aten.convolution_backward.default
@@ -122,9 +126,9 @@ def test_a_sort_moves_keys_and_positions_once_for_each_byte_of_a_key(
     """Closed form of a radix sort of digits of 8 bits; the histogram reads the keys, too."""
     n, of_key = 1 << 20, dtype.itemsize
     func, args = (aten.sort.stable, ()) if stable else (aten.sort.default, (0,))
-    given: dict[str, Any] = {"stable": True, "dim": 0} if stable else {}
-    found = template(func, empty(n, 4, dtype=dtype), *args, **given)
-    assert found.hbm_bytes == 4 * n * (of_key + 2 * of_key * (of_key + 8))
+    value: dict[str, Any] = {"stable": True, "dim": 0} if stable else {}
+    result = template(func, empty(n, 4, dtype=dtype), *args, **value)
+    assert result.hbm_bytes == 4 * n * (of_key + 2 * of_key * (of_key + 8))
     # Rows of 4 are sorted by a block each: copied beside their positions, and sorted in place.
     short = template(aten.sort.default, empty(n, 4, dtype=dtype))
     assert short.hbm_bytes == 4 * n * (of_key + 3 * (of_key + 8))
@@ -159,10 +163,10 @@ def test_a_complex_product_is_four_real_ones(dtype: Any, part: Any) -> None:
     # Enough for all PEs.
     a, b, real = empty(n, n, dtype=dtype), empty(3, n, n, dtype=dtype), empty(n, n, dtype=part)
     one = template(aten.mm.default, real, real)
-    found = template(aten.mm.default, a, a)
-    assert found.flops == 4 * one.flops == 4 * 2 * n**3
-    assert found.duration_ps > 3.5 * one.duration_ps
-    assert template(aten.bmm.default, b, b).flops == 3 * found.flops
+    result = template(aten.mm.default, a, a)
+    assert result.flops == 4 * one.flops == 4 * 2 * n**3
+    assert result.duration_ps > 3.5 * one.duration_ps
+    assert template(aten.bmm.default, b, b).flops == 3 * result.flops
     assert template(aten.mv.default, a, a[0]).flops >= 4 * 2 * n * n
     assert not COSTS.unknown["aten.mm"]
 
@@ -200,29 +204,29 @@ def test_the_backward_of_attention_is_its_kernels_one_after_another() -> None:
     func = aten._scaled_dot_product_flash_attention_backward.default
     q = empty(1, 4, 256, 64)
     args = (q, q, q, q, q, None, None, None, 256, 256, 0.0, True)
-    found = COSTS.timing(func, describe(func), args, {}, (q, q, q), 0).template(False)
+    template = COSTS.timing(func, describe(func), args, {}, (q, q, q), 0).template(False)
 
     def work(context: RuntimeContext) -> None:
-        made = [context.empty((1, 4, 256, 64), dtype=dtypes.bfloat16) for _ in range(5)]
+        contexts = [context.empty((1, 4, 256, 64), dtype=dtypes.bfloat16) for _ in range(5)]
         lse = context.empty((1, 4, 256), dtype=dtypes.float32)
-        grad, q, k, v, out = made
+        grad, q, k, v, out = contexts
         ops.attention_backward(grad, q, k, v, out, lse, causal=True, query_offset=0)
 
     own = launched(work)
-    assert found.flops == sum(each.flops for each in own)
-    rows = found.make_rows()
+    assert template.flops == sum(item.flops for item in own)
+    rows = template.make_rows()
     assert len({len(column) for column in rows.values()}) == 1
-    assert max(rows["end_ps"]) == found.duration_ps
+    assert max(rows["end_ps"]) == template.duration_ps
 
 
 @pytest.mark.adr("0064-D2")
 def test_streams_take_the_time_of_their_bytes() -> None:
     """Closed form: an add of n halves moves 6n bytes."""
     n = 1 << 24
-    found = template(aten.add.Tensor, empty(n), empty(n))
-    assert found.hbm_bytes == 6 * n
+    result = template(aten.add.Tensor, empty(n), empty(n))
+    assert result.hbm_bytes == 6 * n
     stream_ps = SIP.hbm_stream_ps(6 * n)
-    assert found.duration_ps == SIP.front_end_ps + SIP.hbm_latency_ps + stream_ps
+    assert result.duration_ps == SIP.front_end_ps + SIP.hbm_latency_ps + stream_ps
     assert template(aten.add_.Tensor, empty(n), empty(n)).hbm_bytes == 6 * n
     assert template(aten.copy_.default, empty(n), empty(n)).hbm_bytes == 4 * n
     assert template(aten.zero_.default, empty(n)).hbm_bytes == 2 * n
@@ -242,41 +246,41 @@ def test_an_expanded_operand_is_read_once() -> None:
     """Closed form: scales of 16 x 512 planes beside an image of 32 x 32, read and written."""
     image, scale = empty(16, 512, 32, 32), empty(16, 512, 1, 1)
     expected = 2 * image.nbytes + scale.nbytes
-    for given in (scale, scale.expand_as(image)):
-        assert template(aten.mul.Tensor, image, given).hbm_bytes == expected
+    for value in (scale, scale.expand_as(image)):
+        assert template(aten.mul.Tensor, image, value).hbm_bytes == expected
 
 
 def test_a_thread_for_each_position_takes_one_plane_after_another() -> None:
     """Closed form: 64 x 64 threads wait for HBM once for each of 4096 planes."""
     small = empty(16, 256, 32, 32, dtype=torch.float32)
-    found = template(aten.upsample_bilinear2d.default, small, [64, 64], False)
-    assert found.duration_ps == SIP.front_end_ps + (1 + 16 * 256) * SIP.hbm_latency_ps
-    assert found.limits_ps[Limit.LATENCY] == 16 * 256 * SIP.hbm_latency_ps
+    result = template(aten.upsample_bilinear2d.default, small, [64, 64], False)
+    assert result.duration_ps == SIP.front_end_ps + (1 + 16 * 256) * SIP.hbm_latency_ps
+    assert result.limits_ps[Limit.LATENCY] == 16 * 256 * SIP.hbm_latency_ps
     # With the channels of a position side by side, each element has a thread.
     last = small.to(memory_format=torch.channels_last)
     fast = template(aten.upsample_bilinear2d.default, last, [64, 64], False)
-    assert fast.hbm_bytes == found.hbm_bytes
-    assert fast.duration_ps < found.duration_ps / 2
+    assert fast.hbm_bytes == result.hbm_bytes
+    assert fast.duration_ps < result.duration_ps / 2
 
 
 @pytest.mark.adr("0064-D2")
 def test_a_selection_reads_what_it_gives_and_not_the_whole_table() -> None:
     table, tokens = empty(100_000, 64), empty(16, dtype=torch.int64)
-    found = template(aten.embedding.default, table, tokens)
-    assert found.hbm_bytes == 2 * 16 * 64 * 2 + tokens.nbytes
+    result = template(aten.embedding.default, table, tokens)
+    assert result.hbm_bytes == 2 * 16 * 64 * 2 + tokens.nbytes
 
 
 @pytest.mark.adr("0064-D2")
 def test_arithmetic_counts_where_it_takes_longer_than_the_bytes() -> None:
     """Closed form: gelu's backward is one transcendental and five simple ones per element."""
     n = 1 << 24
-    found = template(aten.gelu_backward.default, empty(n), empty(n))
+    result = template(aten.gelu_backward.default, empty(n), empty(n))
     rates = SIP.pe.math.elements_per_clock
     per_pe = n / SIP.num_pes
     cycles = per_pe / rates.transcendental + 5 * per_pe / rates.simple
-    assert found.limits_ps[Limit.MATH] == pytest.approx(SIP.cycles_ps(round(cycles)), rel=0.01)
-    assert found.duration_ps - SIP.front_end_ps - SIP.hbm_latency_ps == max(
-        found.limits_ps[Limit.MATH], found.limits_ps[Limit.HBM]
+    assert result.limits_ps[Limit.MATH] == pytest.approx(SIP.cycles_ps(round(cycles)), rel=0.01)
+    assert result.duration_ps - SIP.front_end_ps - SIP.hbm_latency_ps == max(
+        result.limits_ps[Limit.MATH], result.limits_ps[Limit.HBM]
     )
 
 
@@ -314,7 +318,7 @@ def test_a_small_model_is_bound_by_launches() -> None:
     context = simulated("costs.py", "small_products")
     launches_ps = 101 * SIP.host_launch_ps
     last = context.op_log.instances[-1]
-    busy_ps = sum(each.template.duration_ps for each in context.op_log.instances)
+    busy_ps = sum(instance.template.duration_ps for instance in context.op_log.instances)
     assert busy_ps < launches_ps <= last.ends_ps[0] < launches_ps + 2 * last.template.duration_ps
 
 
@@ -325,8 +329,8 @@ FLASH = aten._scaled_dot_product_flash_attention.default
 
 def attention_on_a100(func: Any, *args: Any, dtype: Any = HALF, **kwargs: Any) -> Template:
     q = empty(2, 8, 512, 64, dtype=dtype)
-    found = ON_A100.timing(func, describe(func), (q, q, q, *args), kwargs, q, 0)
-    return found.template(True)
+    timing = ON_A100.timing(func, describe(func), (q, q, q, *args), kwargs, q, 0)
+    return timing.template(True)
 
 
 def library_us(name: str, **kwargs: Any) -> float:
@@ -337,18 +341,19 @@ def library_us(name: str, **kwargs: Any) -> float:
     library = load_library("sm80")
     launches = flash_launches(problem, attention_kernels("sm80")[name], A100.sip.num_pes)
     return sum(
-        time_kernel(each, A100.sip, library.constants(each.name)).total_us for each in launches
+        time_kernel(launch, A100.sip, library.constants(launch.name)).total_us
+        for launch in launches
     )
 
 
 def test_attention_takes_the_time_of_the_kernel_that_pytorch_ships_with() -> None:
-    found = attention_on_a100(FLASH, 0.0, True)
-    assert found.duration_ps / 1e6 == pytest.approx(library_us("flash2_forward", causal=True))
-    assert sum(found.limits_ps.values()) >= found.duration_ps
-    assert found.bound_ps <= found.duration_ps
+    attention = attention_on_a100(FLASH, 0.0, True)
+    assert attention.duration_ps / 1e6 == pytest.approx(library_us("flash2_forward", causal=True))
+    assert sum(attention.limits_ps.values()) >= attention.duration_ps
+    assert attention.bound_ps <= attention.duration_ps
     # A causal pass does half of 4 B H S^2 D, and up to a tile more in each row of tiles.
     half = 2 * 2 * 8 * 512 * 512 * 64
-    assert half <= found.flops <= 1.5 * half
+    assert half <= attention.flops <= 1.5 * half
 
 
 def test_what_flash_attention_does_not_take_runs_the_memory_efficient_kernel() -> None:
@@ -363,9 +368,9 @@ def test_what_flash_attention_does_not_take_runs_the_memory_efficient_kernel() -
 
 def test_a_query_of_a_step_reads_its_keys_from_memory() -> None:
     q, k = empty(1, 8, 1, 64), empty(1, 8, 8192, 64)
-    found = ON_A100.timing(FLASH, describe(FLASH), (q, k, k), {}, q, 0)
+    timing = ON_A100.timing(FLASH, describe(FLASH), (q, k, k), {}, q, 0)
     kv_us = 2 * 8 * 8192 * 64 * 2 / 2039e3
-    assert found.template(True).limits_ps[Limit.HBM] / 1e6 >= kv_us
+    assert timing.template(True).limits_ps[Limit.HBM] / 1e6 >= kv_us
 
 
 def test_losses_touch_one_element_of_a_row() -> None:
@@ -392,11 +397,11 @@ def test_samples_of_planes_are_loaded_by_sectors() -> None:
     grid = empty(8, 512, 8, 2, dtype=torch.float32)
     planes = empty(8, 64, 32, 32, dtype=torch.float32)
     last = planes.to(memory_format=torch.channels_last)
-    made = empty(8, 64, 512, 8, dtype=torch.float32)
-    found, beside = (
-        costs.timing(func, describe(func), (each, grid, 0, 0, False), {}, made, 0).template(True)
-        for each in (planes, last)
+    result = empty(8, 64, 512, 8, dtype=torch.float32)
+    answer, beside = (
+        costs.timing(func, describe(func), (plane, grid, 0, 0, False), {}, result, 0).template(True)
+        for plane in (planes, last)
     )
-    assert found.hbm_bytes == beside.hbm_bytes == planes.nbytes + grid.nbytes + 8 * 64 * 4096 * 4
-    assert found.duration_ps > 2 * beside.duration_ps
-    assert max(found.limits_ps, key=found.limits_ps.__getitem__) is Limit.CACHE
+    assert answer.hbm_bytes == beside.hbm_bytes == planes.nbytes + grid.nbytes + 8 * 64 * 4096 * 4
+    assert answer.duration_ps > 2 * beside.duration_ps
+    assert max(answer.limits_ps, key=answer.limits_ps.__getitem__) is Limit.CACHE

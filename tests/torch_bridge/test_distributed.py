@@ -17,10 +17,10 @@ from tests.torch_bridge.running import simulated  # noqa: E402
 @pytest.mark.adr("0062-D1")
 def test_groups_and_backends_keep_their_names(tmp_path: Path) -> None:
     simulated("distributed.py", "names", tmp_path, nprocs=4)
-    said = [json.loads(each.read_text()) for each in sorted(tmp_path.glob("rank*.json"))]
+    said = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("rank*.json"))]
     assert len(said) == 4
-    for rank, each in enumerate(said):
-        assert each == {
+    for rank, item in enumerate(said):
+        assert item == {
             "backend": "nccl",
             "gloo": "gloo",
             "inside": rank if rank < 2 else -1,
@@ -34,8 +34,8 @@ def test_groups_and_backends_keep_their_names(tmp_path: Path) -> None:
 )
 def test_back_ends_of_torchcomms_run_as_nccl_and_the_report_says_so(name: str) -> None:
     run = simulated("back_ends.py", name, nprocs=2)
-    said = [line for each in run.run.remarks for line in each() if "torchcomms" in line]
-    own = [each for each in ("ncclx", "mccl", "dummy", "rcclx") if each in name.lower()]
+    said = [line for remark in run.run.remarks for line in remark() if "torchcomms" in line]
+    own = [item for item in ("ncclx", "mccl", "dummy", "rcclx") if item in name.lower()]
     assert [line.rpartition(": ")[2] for line in said] == own
     (first, *_) = run.op_log.instances
     nccl = simulated("back_ends.py", "nccl", nprocs=2)
@@ -45,7 +45,7 @@ def test_back_ends_of_torchcomms_run_as_nccl_and_the_report_says_so(name: str) -
 def test_an_unknown_back_end_is_refused_with_names_that_are_like_it() -> None:
     with pytest.raises(SpawnException) as raised:
         simulated("back_ends.py", "cuda:nccx", nprocs=2)
-    assert all(isinstance(each, UsageError) for each in raised.value.exceptions)
+    assert all(isinstance(exception, UsageError) for exception in raised.value.exceptions)
     assert "no back end 'nccx'" in str(raised.value.exceptions[0])
     assert "did you mean ncclx or" in str(raised.value.exceptions[0])
 
@@ -53,7 +53,7 @@ def test_an_unknown_back_end_is_refused_with_names_that_are_like_it() -> None:
 @pytest.mark.adr("0062-D2")
 def test_an_all_reduce_takes_what_the_runtimes_own_takes() -> None:
     context = simulated("distributed.py", "all_reduce", nprocs=4)
-    (found,) = context.op_log.instances
+    (result,) = context.op_log.instances
 
     with RuntimeContext(machine=context.machine, ranks=4) as kernbench:
 
@@ -63,20 +63,20 @@ def test_an_all_reduce_takes_what_the_runtimes_own_takes() -> None:
 
         kernbench.multiprocessing.spawn(worker, nprocs=4)
     (expected,) = kernbench.op_log.instances
-    assert found.template.algorithm == expected.template.algorithm
-    assert max(found.ends_ps) - max(found.starts_ps) == max(expected.ends_ps) - max(
+    assert result.template.algorithm == expected.template.algorithm
+    assert max(result.ends_ps) - max(result.starts_ps) == max(expected.ends_ps) - max(
         expected.starts_ps
     )
-    assert found.starts_ps == (context.machine.sip.host_launch_ps,) * 4
+    assert result.starts_ps == (context.machine.sip.host_launch_ps,) * 4
 
 
 @pytest.mark.adr("0062-D2")
 def test_waiting_for_device_tensors_holds_the_stream_up_and_not_the_host() -> None:
     context = simulated("distributed.py", "wait", nprocs=2)
-    by_end = sorted(context.op_log.instances, key=lambda each: each.ends_ps)
+    by_end = sorted(context.op_log.instances, key=lambda item: item.ends_ps)
     collective, *adds = by_end[2:]
     assert collective.template.name == "all_reduce"
-    assert all(each.starts_ps[0] >= max(collective.ends_ps) for each in adds)
+    assert all(entry.starts_ps[0] >= max(collective.ends_ps) for entry in adds)
     assert not [span for span in context.op_log.host_spans if span.kind == "wait"]
 
 
@@ -99,17 +99,17 @@ def by_peers(
         num_nodes=num_nodes,
     )
     log = context.op_log
-    reduced = [each for each in log.instances if each.template.name == "all_reduce"]
-    reduced.sort(key=lambda each: each.starts_ps)
-    taken = [each.template.algorithm.partition("/")[0] for each in reduced]
-    return taken, sum(each.template.name == "aten.copy_" for each in log.instances)
+    reduced = [instance for instance in log.instances if instance.template.name == "all_reduce"]
+    reduced.sort(key=lambda item: item.starts_ps)
+    taken = [entry.template.algorithm.partition("/")[0] for entry in reduced]
+    return taken, sum(instance.template.name == "aten.copy_" for instance in log.instances)
 
 
 def test_a_variable_asks_for_all_reduces_by_kernels_of_pytorch() -> None:
     taken, copies = by_peers("1", "a100-sxm-80g:4", buffers=1)
     left, none = by_peers("0", "a100-sxm-80g:4")
     assert taken == [kernel or other for kernel, other in zip(BY_PEERS, left, strict=True)]
-    assert not any("shot" in each for each in left)
+    assert not any("shot" in item for item in left)
     # Into the buffer, and out of it after two shots; C++ makes the last tensor itself.
     assert (copies, none) == (4 * (4 + 1), 0)
 

@@ -75,13 +75,17 @@ def test_a_replay_takes_one_launch_and_the_time_of_its_operations(data: bool) ->
         count,
         data=data,
     )
-    adds = [each for each in context.op_log.instances if each.template.name == "aten.add_"]
+    adds = [
+        instance for instance in context.op_log.instances if instance.template.name == "aten.add_"
+    ]
     assert len(adds) == count
-    (launch,) = (each for each in context.op_log.host_spans if each.label == "graph 1")
+    (launch,) = (
+        host_span for host_span in context.op_log.host_spans if host_span.label == "graph 1"
+    )
     assert launch.kind == "launch"
     assert launch.end_ps - launch.start_ps == context.machine.sip.host_launch_ps
     assert adds[0].starts_ps[0] == launch.end_ps
-    total_ps = sum(each.template.duration_ps for each in adds)
+    total_ps = sum(item.template.duration_ps for item in adds)
     assert adds[-1].ends_ps[0] - launch.end_ps == total_ps
     # Each is there when the one before ends.
     assert all(one.ends_ps == other.starts_ps for one, other in pairwise(adds))
@@ -90,8 +94,8 @@ def test_a_replay_takes_one_launch_and_the_time_of_its_operations(data: bool) ->
 @pytest.mark.adr("0094-D2")
 def test_branches_of_a_graph_wait_for_each_other_as_captured() -> None:
     context = run("branches_of_a_graph_wait_for_each_other_as_captured")
-    by_name = {each.template.name: each for each in reversed(context.op_log.instances)}
-    copy, product, add = (by_name[each] for each in ("copy_from_host", "aten.mm", "aten.add"))
+    by_name = {instance.template.name: instance for instance in reversed(context.op_log.instances)}
+    copy, product, add = (by_name[name] for name in ("copy_from_host", "aten.mm", "aten.add"))
     assert copy.stream != product.stream == add.stream
     assert copy.starts_ps[0] < product.ends_ps[0] < copy.ends_ps[0] == add.starts_ps[0]
 
@@ -107,17 +111,17 @@ def test_generators_share_states_inside_of_a_capture_and_outside(
     tmp_path: Path, data: bool
 ) -> None:
     simulated("generator_states.py", tmp_path, data=data)
-    expected, found = (torch.load(tmp_path / f"{name}.pt") for name in ("expected", "found"))
-    assert [[each.shape for each in pair] for pair in found] == [[(5,), (6,)]] * 3
+    expected, result = (torch.load(tmp_path / f"{name}.pt") for name in ("expected", "found"))
+    assert [[item.shape for item in pair] for pair in result] == [[(5,), (6,)]] * 3
     if data:
         # Of a run without data nobody knows them; that they were drawn shows in the offsets.
-        assert assert_same_bits(found, [list(pair) for pair in expected]) == 6
+        assert assert_same_bits(result, [list(pair) for pair in expected]) == 6
 
 
 @pytest.mark.adr("0094-D1")
 def test_triton_kernels_are_captured_and_replayed() -> None:
     context = run("triton_kernels_are_captured_and_replayed")
-    assert sum(each.template.name == "scale" for each in context.op_log.instances) == 6 + 1
+    assert sum(instance.template.name == "scale" for instance in context.op_log.instances) == 6 + 1
 
 
 @pytest.mark.adr("0094-D3")
@@ -131,7 +135,9 @@ def test_a_capture_that_nobody_ends_ends_with_the_run() -> None:
 @pytest.mark.parametrize("data", [True, False])
 def test_graphed_callables_compute_what_they_did_forward_and_backward(data: bool) -> None:
     context = run("graphed_callables_compute_what_they_did_forward_and_backward", data=data)
-    launches = [each.label for each in context.op_log.host_spans if each.kind == "launch"]
+    launches = [
+        host_span.label for host_span in context.op_log.host_spans if host_span.kind == "launch"
+    ]
     assert [launches.count(f"graph {number}") for number in (1, 2)] == [3, 3]
     # Inputs and gradients of results come to where the graphs read them; the state, to the copy.
     assert launches.count("aten.copy_") == 3 + 3 + 4
@@ -149,11 +155,11 @@ def test_a_trace_draws_the_arrow_of_a_graphs_launch_to_its_first_operation(tmp_p
     path = tmp_path / "trace.json"
     write_trace(context.op_log, context.machine, path)
     events = json.loads(path.read_text())["traceEvents"]
-    ends = {each["id"]: each["ts"] for each in events if each["ph"] == "f"}
-    starts = {each["id"]: each["ts"] for each in events if each["ph"] == "s"}
-    arrows = {starts[each]: ends[each] for each in ends}
+    ends = {event["id"]: event["ts"] for event in events if event["ph"] == "f"}
+    starts = {event["id"]: event["ts"] for event in events if event["ph"] == "s"}
+    arrows = {starts[item]: ends[item] for item in ends}
     instances = context.op_log.instances
-    muls = [each for each in instances if each.template.name == "aten.mul"]
+    muls = [instance for instance in instances if instance.template.name == "aten.mul"]
     for span in context.op_log.host_spans:
         if span.label == "graph 1":
             assert arrows[span.start_ps / 1e6] == muls[1].starts_ps[0] / 1e6

@@ -21,10 +21,15 @@ run = partial(simulated, "graphs_of_ranks.py", nprocs=2)
 def test_collectives_of_a_graph_give_what_eager_ones_do(data: bool) -> None:
     context = run("collectives_of_a_graph_give_what_eager_ones_do", nprocs=4, data=data)
     log = context.op_log
-    launched = sum(each.kind == "launch" and each.label == "all_reduce" for each in log.host_spans)
+    launched = sum(
+        host_span.kind == "launch" and host_span.label == "all_reduce"
+        for host_span in log.host_spans
+    )
     # Two of each rank's step, of which three are eager; the graphs' are launched with these.
     assert launched == 4 * 3 * 2
-    reduced = sum(len(each.ranks) for each in log.instances if each.template.name == "all_reduce")
+    reduced = sum(
+        len(instance.ranks) for instance in log.instances if instance.template.name == "all_reduce"
+    )
     assert reduced == 2 * launched
 
 
@@ -45,7 +50,7 @@ def test_an_overlapped_collective_of_a_graph_overlaps() -> None:
     )
     log = context.op_log.instances
     reduced, product, added = (
-        next(each for each in log if each.template.name == name and 0 in each.ranks)
+        next(item for item in log if item.template.name == name and 0 in item.ranks)
         for name in ("all_reduce", "aten.mm", "aten.add")
     )
     assert product.starts_ps[0] < reduced.ends_ps[0] <= added.starts_ps[0]
@@ -67,7 +72,11 @@ def test_ranks_yield_in_a_replay_as_often_for_many_collectives_as_for_few(
     for count in (4, 40):
         waits.clear()
         context = run("replays_without_data", count, data=False)
-        replayed = [each for each in context.op_log.instances if each.template.name == "all_reduce"]
+        replayed = [
+            instance
+            for instance in context.op_log.instances
+            if instance.template.name == "all_reduce"
+        ]
         times.append(len(waits))
         assert len(replayed) == count * 11
     # Ten replays, of 36 collectives more: what the capture and one eager step wait for, at most.
@@ -85,13 +94,13 @@ def test_ranks_yield_in_a_replay_as_often_for_many_collectives_as_for_few(
 def test_replays_that_do_not_meet_end_at_once(case: str, error: type[Exception]) -> None:
     with pytest.raises((error, BaseExceptionGroup)) as caught:
         run(case)
-    found = caught.value
-    if isinstance(found, BaseExceptionGroup):
-        assert found.split(error)[1] is None
-        found = found.exceptions[0]
+    exception = caught.value
+    if isinstance(exception, BaseExceptionGroup):
+        assert exception.split(error)[1] is None
+        exception = exception.exceptions[0]
     lines = (PROGRAMS / "graphs_of_ranks.py").read_text().splitlines()
     replay = lines.index("        g.replay()", lines.index(f"def {case}() -> None:")) + 1
-    assert f"graphs_of_ranks.py:{replay}" in str(found)
+    assert f"graphs_of_ranks.py:{replay}" in str(exception)
 
 
 @pytest.mark.adr("0094-D3")
@@ -108,8 +117,8 @@ def test_what_the_host_takes_part_in_is_refused(named: str) -> None:
     with pytest.raises(BaseExceptionGroup) as caught:
         run("what_the_host_takes_part_in_is_refused", named)
     assert all(
-        named in str(each) and "when stream is capturing" in str(each)
-        for each in caught.value.exceptions
+        named in str(exception) and "when stream is capturing" in str(exception)
+        for exception in caught.value.exceptions
     )
 
 

@@ -13,8 +13,8 @@ from tests.torch_bridge.running import simulated  # noqa: E402
 def test_small_operations_start_when_their_launches_reach_the_device() -> None:
     context = simulated("host_clock.py")
     launch_ps = context.machine.sip.host_launch_ps
-    starts = [each.starts_ps[0] for each in context.op_log.instances]
-    durations = [each.template.duration_ps for each in context.op_log.instances]
+    starts = [instance.starts_ps[0] for instance in context.op_log.instances]
+    durations = [instance.template.duration_ps for instance in context.op_log.instances]
     assert len(starts) == 10
     expected, free_ps = [], 0
     for index, duration_ps in enumerate(durations):
@@ -39,7 +39,11 @@ def test_reading_a_value_waits_for_the_device() -> None:
 def test_a_copy_from_the_host_waits_for_its_stream(kind: str, memory: str) -> None:
     context = simulated("host_copies.py", kind, memory)
     (wait,) = [span for span in context.op_log.host_spans if span.kind == "wait"]
-    (copy,) = [each for each in context.op_log.instances if each.template.name == "copy_from_host"]
+    (copy,) = [
+        instance
+        for instance in context.op_log.instances
+        if instance.template.name == "copy_from_host"
+    ]
     assert wait.end_ps == copy.ends_ps[0]
 
 

@@ -32,7 +32,7 @@ def test_group_and_extra_are_the_same_and_no_index_is_named() -> None:
         PROJECT["dependency-groups"]["torch"]
         == PROJECT["project"]["optional-dependencies"]["torch"]
     )
-    assert not [each for each in PROJECT["project"]["dependencies"] if each.startswith("torch")]
+    assert not [item for item in PROJECT["project"]["dependencies"] if item.startswith("torch")]
     assert "index" not in recipe("test")
 
 
@@ -43,8 +43,8 @@ def test_without_torch_the_bridges_tests_skip_and_its_modules_are_left_out() -> 
         "u.find_spec = lambda name, *a: None if name == 'torch' else found(name, *a);"
         "sys.modules['torch'] = None; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
     )
-    given = ["-p", "no:cacheprovider", "tests/torch_bridge/test_processes.py"]
-    command = [sys.executable, "-c", code, "-q", *given, "src/kernbench/torch_bridge"]
+    names = ["-p", "no:cacheprovider", "tests/torch_bridge/test_processes.py"]
+    command = [sys.executable, "-c", code, "-q", *names, "src/kernbench/torch_bridge"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert "skipped in" in done.stdout
     assert "error" not in done.stdout

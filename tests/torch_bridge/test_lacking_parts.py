@@ -164,7 +164,7 @@ def test_each_fast_attention_of_cuda_may_be_asked_for() -> None:
     kinds = ("flash", "cudnn", "math")
     flags = [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in kinds]
     context = run("each_fast_attention_of_cuda_may_be_asked_for")
-    names = [each.template.name for each in context.op_log.instances]
+    names = [instance.template.name for instance in context.op_log.instances]
     assert names.count("aten._scaled_dot_product_flash_attention") == 2
     assert names.count("aten._scaled_dot_product_efficient_attention") == 2
     assert flags == [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in kinds]

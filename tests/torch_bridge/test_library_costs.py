@@ -44,20 +44,20 @@ def test_a_product_takes_the_time_of_the_librarys_fastest_kernel() -> None:
     a, b = empty(512, 1024, dtype=torch.bfloat16), empty(1024, 256, dtype=torch.bfloat16)
     expected = product_kernels(Product(m=512, n=256, k=1024), A100.sip, load_library("sm80"))
     for queued, front_ps in ((False, A100.sip.front_end_ps), (True, A100.sip.queued_front_end_ps)):
-        found = template(A100, aten.mm.default, a, b, queued=queued)
-        others_ps = found.duration_ps - front_ps
+        result = template(A100, aten.mm.default, a, b, queued=queued)
+        others_ps = result.duration_ps - front_ps
         assert others_ps == pytest.approx(expected.total_us * 1e6 - A100.sip.front_end_ps, abs=2)
-    assert found.flops == 2 * 512 * 1024 * 256
-    rows = found.make_rows()
-    assert sum(rows["flops"]) == found.flops
-    assert sum(rows["bytes"]) == found.hbm_bytes
+    assert result.flops == 2 * 512 * 1024 * 256
+    rows = result.make_rows()
+    assert sum(rows["flops"]) == result.flops
+    assert sum(rows["bytes"]) == result.hbm_bytes
 
 
 @pytest.mark.parametrize("rows", [7, 64])
 def test_flops_of_a_product_are_those_that_it_is_asked_for(rows: int) -> None:
     a = empty(4096, rows, 96, dtype=torch.float16)
-    found = template(A100, aten.bmm.default, a, empty(4096, 96, 288, dtype=torch.float16))
-    assert found.flops == 2 * 4096 * rows * 96 * 288
+    result = template(A100, aten.bmm.default, a, empty(4096, 96, 288, dtype=torch.float16))
+    assert result.flops == 2 * 4096 * rows * 96 * 288
     # What fills up tiles keeps the engine busy all the same.
     full = template(
         A100,
@@ -65,7 +65,7 @@ def test_flops_of_a_product_are_those_that_it_is_asked_for(rows: int) -> None:
         empty(4096, 64, 96, dtype=torch.float16),
         empty(4096, 96, 288, dtype=torch.float16),
     )
-    assert found.engine_busy_ps[Engine.GEMM] > 0.8 * full.engine_busy_ps[Engine.GEMM]
+    assert result.engine_busy_ps[Engine.GEMM] > 0.8 * full.engine_busy_ps[Engine.GEMM]
     x, weight = empty(8, 3, 64, 64, dtype=torch.float16), empty(5, 3, 3, 3, dtype=torch.float16)
     plain = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     convolved = template(A100, aten.convolution.default, x, weight, *plain)
@@ -114,23 +114,23 @@ def test_a_row_of_a_layer_norm_takes_a_block_however_short_it_is() -> None:
 def test_tf32_takes_the_time_of_its_engine_where_the_machine_has_one() -> None:
     a, b = empty(4096, 4096), empty(4096, 4096)
     slow, fast = (
-        template(A100, aten.mm.default, a, b, precision=each).duration_ps
-        for each in ("ieee", "tf32")
+        template(A100, aten.mm.default, a, b, precision=name).duration_ps
+        for name in ("ieee", "tf32")
     )
     assert 6 < slow / fast < 10
     same = {
-        template(V100, aten.mm.default, a, b, precision=each).duration_ps
-        for each in ("ieee", "tf32")
+        template(V100, aten.mm.default, a, b, precision=name).duration_ps
+        for name in ("ieee", "tf32")
     }
     assert len(same) == 1
 
 
 def test_batches_and_transposed_products_are_one_launch() -> None:
     a, b = empty(192, 1024, 64, dtype=torch.bfloat16), empty(192, 64, 1024, dtype=torch.bfloat16)
-    found = template(A100, aten.bmm.default, a, b)
+    result = template(A100, aten.bmm.default, a, b)
     # Bound by the 403 MB of scores, which no form of the product avoids.
-    assert found.duration_ps / 1e6 > found.hbm_bytes / 2039e3
-    assert found.flops >= 2 * 192 * 1024 * 1024 * 64
+    assert result.duration_ps / 1e6 > result.hbm_bytes / 2039e3
+    assert result.flops >= 2 * 192 * 1024 * 1024 * 64
 
 
 def test_a_matrix_that_a_whole_batch_shares_is_read_once() -> None:
@@ -141,8 +141,8 @@ def test_a_matrix_that_a_whole_batch_shares_is_read_once() -> None:
     )
     shared = template(A100, aten.bmm.default, rows, weight.expand(4096, -1, -1))
     own = template(A100, aten.bmm.default, rows, empty(4096, 384, 1152, dtype=torch.float16))
-    made = 4096 * 7 * 1152 * 2
-    assert shared.hbm_bytes == pytest.approx(rows.nbytes + weight.nbytes + made)
+    result = 4096 * 7 * 1152 * 2
+    assert shared.hbm_bytes == pytest.approx(rows.nbytes + weight.nbytes + result)
     assert own.hbm_bytes - shared.hbm_bytes == pytest.approx(4095 * weight.nbytes)
     flipped = template(
         A100, aten.bmm.default, weight.t().expand(4096, -1, -1), rows.transpose(1, 2)
@@ -165,20 +165,20 @@ def test_a_convolution_costs_its_layout_and_its_bias() -> None:
     x = empty(32, 64, 56, 56, dtype=torch.float16)
     weight, bias = empty(64, 64, 3, 3, dtype=torch.float16), empty(64, dtype=torch.float16)
     last = x.to(memory_format=torch.channels_last)
-    found = convolution(last, weight)
+    result = convolution(last, weight)
     stream_ps = 2 * x.nbytes / 2039e9 * 1e12
     # Of float32 it is the other way round, and the kernels of cuDNN take planar images only.
-    planar, moved = (convolution(each, weight.float()) for each in (x.float(), last.float()))
+    planar, moved = (convolution(item, weight.float()) for item in (x.float(), last.float()))
     assert moved.duration_ps - planar.duration_ps >= 4 * stream_ps
-    assert convolution(last, weight, bias).duration_ps - found.duration_ps >= stream_ps
+    assert convolution(last, weight, bias).duration_ps - result.duration_ps >= stream_ps
 
 
 def test_an_image_in_the_other_layout_than_the_weight_is_copied() -> None:
     """PyTorch runs a convolution channels-last if its weight is, whatever the image is."""
     x = empty(32, 64, 56, 56, dtype=torch.float16)
     weight = empty(64, 64, 3, 3, dtype=torch.float16)
-    last = [each.to(memory_format=torch.channels_last) for each in (x, weight)]
-    (plain,) = {convolution(last[0], each).hbm_bytes for each in (weight, last[1])}
+    last = [item.to(memory_format=torch.channels_last) for item in (x, weight)]
+    (plain,) = {convolution(last[0], item).hbm_bytes for item in (weight, last[1])}
     copied = convolution(x, last[1])
     assert copied.hbm_bytes - plain == 2 * x.nbytes
     share = float(load_library("sm80").constants("conv_copy").memory_share)
@@ -188,8 +188,8 @@ def test_an_image_in_the_other_layout_than_the_weight_is_copied() -> None:
     narrow = empty(64, 64, 1, 1, dtype=torch.float16)
     no_pad = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
     both = [
-        template(A100, CONV, x, each, None, *no_pad).hbm_bytes
-        for each in (narrow, narrow.to(memory_format=torch.channels_last))
+        template(A100, CONV, x, item, None, *no_pad).hbm_bytes
+        for item in (narrow, narrow.to(memory_format=torch.channels_last))
     ]
     assert both[1] > both[0] or both[0] >= 3 * x.nbytes
 
@@ -197,21 +197,21 @@ def test_an_image_in_the_other_layout_than_the_weight_is_copied() -> None:
 def test_a_norm_over_the_batch_reads_it_twice_to_train() -> None:
     """Closed form: sums need all of a batch before its first element can be written."""
     x, of_channel = empty(32, 64, 56, 56), empty(64)
-    given = (of_channel, of_channel, of_channel, of_channel)
+    channels = (of_channel, of_channel, of_channel, of_channel)
 
     def streams(machine: Any, train: bool) -> tuple[int, ...]:
-        forward = template(machine, aten.native_batch_norm.default, x, *given, train, 0.1, 1e-5)
+        forward = template(machine, aten.native_batch_norm.default, x, *channels, train, 0.1, 1e-5)
         func = aten.native_batch_norm_backward.default
-        wanted = (*given, of_channel, train, 1e-5, [True, True, True])
+        wanted = (*channels, of_channel, train, 1e-5, [True, True, True])
         backward = template(machine, func, x, x, *wanted)
-        return tuple(round(each.hbm_bytes / x.nbytes) for each in (forward, backward))
+        return tuple(round(item.hbm_bytes / x.nbytes) for item in (forward, backward))
 
     for machine in (A100, load_machine("ahbm", 1)):
         assert streams(machine, train=True) == (3, 5)
         assert streams(machine, train=False) == (2, 3)
     func = aten.native_group_norm.default
-    found = template(A100, func, x, of_channel, of_channel, 32, 64, 56 * 56, 8, 1e-5)
-    assert round(found.hbm_bytes / x.nbytes) == 3
+    result = template(A100, func, x, of_channel, of_channel, 32, 64, 56 * 56, 8, 1e-5)
+    assert round(result.hbm_bytes / x.nbytes) == 3
 
 
 @pytest.mark.parametrize("trains", [False, True])
@@ -220,14 +220,14 @@ def test_norms_over_the_batch_reach_a_share_of_their_own(layout: Any, trains: bo
     machine, library = load_machine("rtx-3090", 1), load_library("sm86")
     x = empty(256, 64, 56, 56, dtype=torch.float16).to(memory_format=layout)
     func = aten.native_batch_norm.default
-    found = template(machine, func, x, *(empty(64) for _ in range(4)), trains, 0.1, 1e-5)
+    result = template(machine, func, x, *(empty(64) for _ in range(4)), trains, 0.1, 1e-5)
     share = float(machine.sip.cube.hbm_efficiency)
     if trains or layout is torch.contiguous_format:
         planar = "_planar" if layout is torch.contiguous_format else ""
         kernel = f"batch_norm{'_train' if trains else ''}{planar}"
         share = float(library.constants(kernel).memory_share)
     stream_ps = (2 + trains) * x.nbytes / (936e9 * share) * 1e12
-    assert found.duration_ps == pytest.approx(stream_ps, rel=0.02)
+    assert result.duration_ps == pytest.approx(stream_ps, rel=0.02)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
@@ -237,9 +237,9 @@ def test_norms_in_training_reach_most_of_hbms_bandwidth(layout: Any) -> None:
 
     def reached(name: str) -> float:
         machine = load_machine(name, 1)
-        found = template(machine, func, x, *(empty(1024) for _ in range(4)), True, 0.1, 1e-5)
+        result = template(machine, func, x, *(empty(1024) for _ in range(4)), True, 0.1, 1e-5)
         bytes_per_ps = float(machine.sip.cube.hbm_bandwidth_gbps) * machine.sip.num_cubes / 1e3
-        return float(found.hbm_bytes / found.duration_ps / bytes_per_ps)
+        return float(result.hbm_bytes / result.duration_ps / bytes_per_ps)
 
     assert all(reached(name) > 0.7 for name in ("a100-sxm-80g", "v100", "h100-sxm"))
     assert reached("rtx-3090") < 0.6
@@ -269,15 +269,16 @@ def test_a_norm_of_few_channels_keeps_few_pes_busy(channels: int) -> None:
     """Closed form: a block for each channel, with 4 KiB under way for the latency of a load."""
     machine, library = load_machine("rtx-3090", 1), load_library("sm86")
     x = empty(512, channels, 64, 64, dtype=torch.float16)
-    given = [empty(channels) for _ in range(4)]
-    found = template(machine, aten.native_batch_norm.default, x, *given, True, 0.1, 1e-5)
+    indices = [empty(channels) for _ in range(4)]
+    result = template(machine, aten.native_batch_norm.default, x, *indices, True, 0.1, 1e-5)
     wait_ps = float(library.constants("batch_norm_train_planar").trip_ns) * 1e3
-    assert found.duration_ps == pytest.approx(3 * x.nbytes / channels / 4096 * wait_ps, rel=0.02)
+    assert result.duration_ps == pytest.approx(3 * x.nbytes / channels / 4096 * wait_ps, rel=0.02)
     last = x.to(memory_format=torch.channels_last)
     if channels > 1:
         func = aten.native_batch_norm.default
         assert (
-            template(machine, func, last, *given, True, 0.1, 1e-5).duration_ps < found.duration_ps
+            template(machine, func, last, *indices, True, 0.1, 1e-5).duration_ps
+            < result.duration_ps
         )
 
 
@@ -286,27 +287,27 @@ def test_operands_in_another_order_are_loaded_by_sectors() -> None:
     last = x.to(memory_format=torch.channels_last)
     y = last.contiguous()
     func = aten.add.Tensor
-    alike, unlike = (template(A100, func, x, each).duration_ps for each in (y, last))
+    alike, unlike = (template(A100, func, x, item).duration_ps for item in (y, last))
     assert unlike > 1.5 * alike
     # What is beside each other in both is not slower: heads of attention, apart.
     heads = empty(64, 12, 196, 64)
     turned = heads.transpose(1, 2)
     into = empty(*turned.shape)
     alike, unlike = (
-        template(A100, aten.copy_.default, into, each).duration_ps for each in (into, turned)
+        template(A100, aten.copy_.default, into, item).duration_ps for item in (into, turned)
     )
     assert unlike < 1.5 * alike
     # A thousand elements beside each other in the result are in so many sectors of 32 bytes.
     for shape, order in (((8, 96, 32, 32), (0, 2, 3, 1)), ((4, 300, 40), (0, 2, 1))):
-        given = empty(*shape, dtype=torch.float16).permute(order)
-        count = min(given.numel(), 512)
-        first = (given.numel() - count) // 2
+        permute = empty(*shape, dtype=torch.float16).permute(order)
+        count = min(permute.numel(), 512)
+        first = (permute.numel() - count) // 2
         places = torch.arange(math.prod(shape)).view(shape).permute(order).flatten()
-        sectors = len({int(each) * 2 // 32 for each in places[first : first + count]})
-        expected = (sectors * 32 - count * 2) / count * given.numel()
-        assert spread_of_copy(given) == round(expected)
-        assert spread_bytes([given], given.contiguous()) == round(expected)
-        assert spread_bytes([given], given) == 0
+        sectors = len({int(place) * 2 // 32 for place in places[first : first + count]})
+        expected = (sectors * 32 - count * 2) / count * permute.numel()
+        assert spread_of_copy(permute) == round(expected)
+        assert spread_bytes([permute], permute.contiguous()) == round(expected)
+        assert spread_bytes([permute], permute) == 0
 
 
 def test_norms_of_rows_make_their_operands_contiguous_first() -> None:
@@ -315,13 +316,13 @@ def test_norms_of_rows_make_their_operands_contiguous_first() -> None:
     of_row = empty(1536, dtype=torch.float16)
     func = aten.native_layer_norm.default
     plain, copied = (
-        template(A100, func, each, [1536], of_row, of_row, 1e-5) for each in (rows, planes)
+        template(A100, func, item, [1536], of_row, of_row, 1e-5) for item in (rows, planes)
     )
     assert copied.hbm_bytes - plain.hbm_bytes == 2 * rows.nbytes
     assert copied.duration_ps > 2 * plain.duration_ps
     func, stats = aten.native_layer_norm_backward.default, empty(64, 196, 1)
     wanted = ([1536], stats, stats, of_row, of_row, [True, True, True])
-    plain, copied = (template(A100, func, rows, each, *wanted) for each in (rows, planes))
+    plain, copied = (template(A100, func, rows, item, *wanted) for item in (rows, planes))
     assert copied.hbm_bytes - plain.hbm_bytes == 2 * rows.nbytes
 
 
@@ -376,11 +377,11 @@ def test_gradients_of_a_convolution_are_two_more_products() -> None:
         func = aten.convolution_backward.default
         return template(A100, func, x, x, weight, *plain, wanted).duration_ps
 
-    both, *each = (
+    both, *item = (
         backward([*wanted, False]) for wanted in ([True, True], [True, False], [False, True])
     )
-    assert both == pytest.approx(sum(each), rel=0.05)
-    assert each[0] == pytest.approx(forward.duration_ps, rel=0.1)
+    assert both == pytest.approx(sum(item), rel=0.05)
+    assert item[0] == pytest.approx(forward.duration_ps, rel=0.1)
 
 
 def test_a_product_with_an_odd_vocabulary_loads_narrowly() -> None:
@@ -389,7 +390,7 @@ def test_a_product_with_an_odd_vocabulary_loads_narrowly() -> None:
     def ps(weight: Any) -> int:
         return template(A100, aten.mm.default, x, weight).duration_ps
 
-    odd, padded = (empty(768, each, dtype=torch.bfloat16) for each in (50257, 50304))
+    odd, padded = (empty(768, number, dtype=torch.bfloat16) for number in (50257, 50304))
     assert ps(odd) > 2 * ps(padded)
     # Transposed, the rows are of 768; those of the result are not.
     assert ps(empty(50257, 768, dtype=torch.bfloat16).t()) == ps(odd)
@@ -407,8 +408,10 @@ def test_rows_are_found_by_layout_in_runs_with_data(tmp_path: Path) -> None:
         "for weight in (wide, wide.contiguous(), wide): x @ weight\n"
     )
     log = simulated(program, machine="a100-sxm-80g:1").op_log
-    made = [each.template for each in log.instances if each.template.name == "aten.mm"]
-    narrow, wide, again = (each.duration_ps for each in made)
+    templates = [
+        instance.template for instance in log.instances if instance.template.name == "aten.mm"
+    ]
+    narrow, wide, again = (item.duration_ps for item in templates)
     assert narrow > wide
     assert abs(again - narrow) < 3e6
 
@@ -417,7 +420,7 @@ def test_unlike_operands_are_loaded_an_element_at_a_time() -> None:
     half, single = empty(1 << 26, dtype=torch.bfloat16), empty(1 << 26)
     alike = template(A100, aten.add.Tensor, half, half)
     cast = template(A100, aten.add.Tensor, half, single)
-    bytes_of = [each.duration_ps / each.hbm_bytes for each in (alike, cast)]
+    bytes_of = [item.duration_ps / item.hbm_bytes for item in (alike, cast)]
     assert bytes_of[1] > 1.05 * bytes_of[0]
     scores, mask = empty(64, 1024, 1024, dtype=torch.bfloat16), empty(1024, 1024) != 0
     in_place = template(A100, aten.masked_fill_.Scalar, scores, mask, 0)
@@ -431,8 +434,8 @@ def test_unlike_operands_are_loaded_an_element_at_a_time() -> None:
 @pytest.mark.parametrize(("columns", "reads"), [(1024, 1), (12288, 1), (50304, 3)])
 def test_softmax_reads_rows_again_that_no_block_holds(columns: int, reads: int) -> None:
     x = empty(4096, columns)
-    found = template(A100, aten._log_softmax.default, x, 1, False)
-    assert found.hbm_bytes == (reads + 1) * x.nbytes
+    result = template(A100, aten._log_softmax.default, x, 1, False)
+    assert result.hbm_bytes == (reads + 1) * x.nbytes
     back = template(A100, aten._log_softmax_backward_data.default, x, x, 1, torch.float32)
     # The gradient twice, as its sum is needed first; the result once.
     assert back.hbm_bytes == (2 + (reads > 1) + 1) * x.nbytes

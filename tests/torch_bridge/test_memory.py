@@ -62,59 +62,61 @@ def allocator(capacity: int = 1 << 40) -> CachingAllocator:
 )
 def test_sizes_are_those_of_pytorchs_allocator(asked: int, allocated: int, reserved: int) -> None:
     """Expected values are from PyTorch's constants: 512 B, 1, 2, 10 and 20 MiB."""
-    found = allocator()
-    found.allocate(asked)
-    assert found.amounts.allocated_bytes.current == allocated
-    assert found.amounts.reserved_bytes.current == reserved
-    assert found.amounts.requested_bytes.current == asked
+    result = allocator()
+    result.allocate(asked)
+    assert result.amounts.allocated_bytes.current == allocated
+    assert result.amounts.reserved_bytes.current == reserved
+    assert result.amounts.requested_bytes.current == asked
 
 
 @pytest.mark.adr("0065-D1")
 def test_a_block_that_was_given_back_is_used_again_on_its_stream_only() -> None:
-    found = allocator()
-    first = found.allocate(4 * MIB, "a")
+    result = allocator()
+    first = result.allocate(4 * MIB, "a")
     first.free()
-    assert found.allocate(4 * MIB, "a").address == first.address
-    found.allocate(4 * MIB, "b")
-    assert found.amounts.reserved_bytes.current == 40 * MIB
+    assert result.allocate(4 * MIB, "a").address == first.address
+    result.allocate(4 * MIB, "b")
+    assert result.amounts.reserved_bytes.current == 40 * MIB
 
 
 @pytest.mark.adr("0065-D1")
 def test_a_full_device_first_loses_what_is_kept_for_later() -> None:
-    found = allocator(40 * MIB)
-    found.allocate(30 * MIB).free()
-    found.allocate(36 * MIB)
-    assert found.amounts.reserved_bytes.current == 36 * MIB
+    result = allocator(40 * MIB)
+    result.allocate(30 * MIB).free()
+    result.allocate(36 * MIB)
+    assert result.amounts.reserved_bytes.current == 36 * MIB
     with pytest.raises(DeviceFullError):
-        found.allocate(30 * MIB)
-    assert (found.num_retries, found.num_failures) == (2, 1)
+        result.allocate(30 * MIB)
+    assert (result.num_retries, result.num_failures) == (2, 1)
 
 
 @given(st.lists(st.tuples(st.integers(1, 30 * MIB), st.integers(0, 3)), max_size=60))
 def test_blocks_never_overlap_and_everything_comes_back(
     requests: list[tuple[int, int]],
 ) -> None:
-    found, live = allocator(), list[MemoryBlock]()
+    result, live = allocator(), list[MemoryBlock]()
     for size, action in requests:
         if action == 0 and live:
             live.pop(size % len(live)).free()
         else:
-            live.append(found.allocate(size))
+            live.append(result.allocate(size))
         spans = sorted((block.address, block.address + block.size) for block in live)
         assert all(end <= start for (_, end), (start, _) in pairwise(spans))
-    found.settle()
-    assert found.amounts.allocated_bytes.current == sum(block.size for block in live)
+    result.settle()
+    assert result.amounts.allocated_bytes.current == sum(block.size for block in live)
     for block in live:
         block.free()
-    found.empty_cache()
-    assert found.amounts.reserved_bytes.current == found.amounts.allocated_bytes.current == 0
-    assert found.amounts.segments.current == 0
+    result.empty_cache()
+    assert result.amounts.reserved_bytes.current == result.amounts.allocated_bytes.current == 0
+    assert result.amounts.segments.current == 0
 
 
-def counts(found: CachingAllocator) -> list[tuple[int, int, int]]:
+def counts(caching_allocator: CachingAllocator) -> list[tuple[int, int, int]]:
     """Return what an allocator says of its amounts."""
-    amounts = [getattr(found.amounts, name) for name in found.amounts.__slots__]
-    return [(each.current, each.allocated, each.peak) for each in amounts]
+    amounts = [
+        getattr(caching_allocator.amounts, name) for name in caching_allocator.amounts.__slots__
+    ]
+    return [(amount.current, amount.allocated, amount.peak) for amount in amounts]
 
 
 class _AlwaysSettling(CachingAllocator):
@@ -138,18 +140,18 @@ def test_a_block_that_is_taken_back_at_once_is_the_one_that_settling_would_give(
     both = [kind(lambda _: None, lambda _: None) for kind in (CachingAllocator, _AlwaysSettling)]
     live: list[list[MemoryBlock]] = [[], []]
     for size, action in requests:
-        for found, blocks in zip(both, live, strict=True):
+        for result, blocks in zip(both, live, strict=True):
             if blocks and action < 3:
                 # The same size again is what programs ask for.
                 dropped = blocks.pop(size % len(blocks))
                 asked = size if action == 0 else dropped.asked_bytes
                 dropped.free()
-                blocks.append(found.allocate(asked))
+                blocks.append(result.allocate(asked))
             else:
-                blocks.append(found.allocate(size))
-        first, second = ([(each.address, each.size) for each in blocks] for blocks in live)
+                blocks.append(result.allocate(size))
+        first, second = ([(block.address, block.size) for block in blocks] for blocks in live)
         assert first == second
-    first_counts, second_counts = (counts(found) for found in both)
+    first_counts, second_counts = (counts(answer) for answer in both)
     assert first_counts == second_counts
 
 
@@ -161,17 +163,17 @@ def test_an_equal_request_is_not_looked_at_again_before_the_free_blocks_change()
             looked.append(asked)
             return super()._taken_back(*asked)
 
-    found = Watched(lambda _: None, lambda _: None)
-    block = found.allocate(1000)
+    result = Watched(lambda _: None, lambda _: None)
+    block = result.allocate(1000)
     for _ in range(5):
         block.free()
-        block = found.allocate(1000)
+        block = result.allocate(1000)
     assert len(looked) == 1
-    found.allocate(MIB)
+    result.allocate(MIB)
     block.free()
-    block = found.allocate(1000)
+    block = result.allocate(1000)
     block.free()
-    found.allocate(1001)
+    result.allocate(1001)
     assert len(looked) == 3
 
 
@@ -277,26 +279,26 @@ def expandable(capacity: int) -> tuple[CachingAllocator, Device]:
 
 def test_an_expandable_segment_grows_where_it_is() -> None:
     """Memory is mapped in pieces of 2 MiB for small requests, and of 20 MiB for others."""
-    found, device = expandable(400 * MIB)
-    small = found.allocate(100)
-    assert found.amounts.reserved_bytes.current == 2 * MIB
-    first = found.allocate(30 * MIB)
-    second = found.allocate(30 * MIB)
+    result, device = expandable(400 * MIB)
+    small = result.allocate(100)
+    assert result.amounts.reserved_bytes.current == 2 * MIB
+    first = result.allocate(30 * MIB)
+    second = result.allocate(30 * MIB)
     assert second.address == first.address + 30 * MIB
-    assert found.amounts.reserved_bytes.current == 62 * MIB
+    assert result.amounts.reserved_bytes.current == 62 * MIB
     assert small.address not in range(first.address, second.address)
     first.free()
     # It does not fit before the second one: what is free at the end grows.
-    third = found.allocate(50 * MIB)
+    third = result.allocate(50 * MIB)
     assert third.address == second.address + 30 * MIB
-    assert found.amounts.reserved_bytes.current == 122 * MIB
+    assert result.amounts.reserved_bytes.current == 122 * MIB
     # Of 30 MiB from 0 on, one whole piece is free.
-    found.empty_cache()
-    assert found.amounts.reserved_bytes.current == 102 * MIB
+    result.empty_cache()
+    assert result.amounts.reserved_bytes.current == 102 * MIB
     assert device.free == 298 * MIB
-    again = found.allocate(30 * MIB)
+    again = result.allocate(30 * MIB)
     assert again.address == first.address
-    assert found.amounts.reserved_bytes.current == 122 * MIB
+    assert result.amounts.reserved_bytes.current == 122 * MIB
 
 
 @given(
@@ -315,13 +317,13 @@ def test_expandable_segments_keep_their_books(
 ) -> None:
     """Blocks lie apart, sums are those of blocks, and a request that could fit does."""
     capacity = 1000 * MIB
-    found, device = expandable(capacity)
+    result, device = expandable(capacity)
     live: list[MemoryBlock] = []
     for size, stream, freed, is_on in steps:
-        found.settings.expandable_segments = is_on
-        found.settle()
+        result.settings.expandable_segments = is_on
+        result.settle()
         try:
-            live.append(found.allocate(size, stream))
+            live.append(result.allocate(size, stream))
         except DeviceFullError:
             piece = 20 * MIB if size > MIB else 2 * MIB
             if is_on:
@@ -329,25 +331,25 @@ def test_expandable_segments_keep_their_books(
                 assert device.free < -(-size // piece) * piece
         if freed < len(live):
             live.pop(freed).free()
-        segments = found.segments()
-        amounts = found.amounts
-        assert sum(each.size for one in segments for each in one) == capacity - device.free
+        segments = result.segments()
+        amounts = result.amounts
+        assert sum(item.size for one in segments for item in one) == capacity - device.free
         assert amounts.reserved_bytes.current == capacity - device.free
-        assert amounts.allocated_bytes.current == sum(each.size for each in live)
-        places = sorted((each.address, each.size) for one in segments for each in one)
+        assert amounts.allocated_bytes.current == sum(item.size for item in live)
+        places = sorted((item.address, item.size) for one in segments for item in one)
         assert all(a + size <= b for (a, size), (b, _) in pairwise(places))
-        assert all(each.is_mapped for each in live)
-    for each in live:
-        each.free()
-    found.empty_cache()
+        assert all(item.is_mapped for item in live)
+    for item in live:
+        item.free()
+    result.empty_cache()
     assert device.free == capacity
-    assert not found.segments()
+    assert not result.segments()
 
 
 @pytest.mark.parametrize("how", ["default", "variable", "old_variable", "call", "off_again"])
 def test_programs_ask_for_expandable_segments(how: str) -> None:
     run = simulated("expandable_segments.py", how, machine="h100-sxm:1", data=False)
-    said = [line for each in run.run.remarks for line in each() if "PYTORCH_ALLOC_CONF" in line]
+    said = [line for remark in run.run.remarks for line in remark() if "PYTORCH_ALLOC_CONF" in line]
     assert [line.rpartition(": ")[2] for line in said] == ["max_split_size_mb"] * (
         how == "old_variable"
     )

@@ -28,7 +28,7 @@ from tests.torch_bridge.programs.memory_use import (  # noqa: E402
 )
 from tests.torch_bridge.running import simulated  # noqa: E402
 
-WEIGHTS = sum(each.numel() * 4 for each in Net().parameters())
+WEIGHTS = sum(parameter.numel() * 4 for parameter in Net().parameters())
 F32 = 4
 X = TOKENS * WIDTH * F32
 INNER = TOKENS * HIDDEN * F32
@@ -50,22 +50,22 @@ def entries_of(context: RuntimeContext) -> list[Allocation]:
 
 
 def alive_at(entries: list[Allocation], event: int) -> Counter[Phase]:
-    found: Counter[Phase] = Counter()
-    for each in entries:
-        if each.begin <= event and (each.end == NEVER or each.end > event):
-            found[each.phase] += each.asked_bytes
-    return found
+    alive: Counter[Phase] = Counter()
+    for entry in entries:
+        if entry.begin <= event and (entry.end == NEVER or entry.end > event):
+            alive[entry.phase] += entry.asked_bytes
+    return alive
 
 
 def at_the_losses(entries: list[Allocation]) -> list[Counter[Phase]]:
     """Return what is alive after each of the two results of each loss."""
-    losses = [each for each in entries if each.name == "aten.nll_loss_forward"]
-    return [alive_at(entries, each.begin) for each in losses]
+    losses = [entry for entry in entries if entry.name == "aten.nll_loss_forward"]
+    return [alive_at(entries, loss.begin) for loss in losses]
 
 
 def phases(context: RuntimeContext, rank: int | None = None) -> dict[str, int]:
     peak = memory_use(context.op_log, rank)["peak"]
-    return {each["name"]: each["bytes"] for each in peak["phases"]}
+    return {item["name"]: item["bytes"] for item in peak["phases"]}
 
 
 @pytest.mark.adr("0157-D2")
@@ -78,14 +78,14 @@ def test_phases_of_training_have_their_closed_forms() -> None:
     assert first[Phase.ACTIVATIONS] == LAYERS * OF_BLOCK + OF_HEAD
     assert second[Phase.ACTIVATIONS] == first[Phase.ACTIVATIONS]
     assert first[Phase.GRADIENTS] == second[Phase.GRADIENTS] == 0
-    states = [each for each in entries if each.phase is Phase.OPTIMIZER_STATE]
-    assert {each.name for each in states if "blocks.1.up.weight" in each.name} == {
+    states = [entry for entry in entries if entry.phase is Phase.OPTIMIZER_STATE]
+    assert {state.name for state in states if "blocks.1.up.weight" in state.name} == {
         "exp_avg of Net.blocks.1.up.weight",
         "exp_avg_sq of Net.blocks.1.up.weight",
     }
-    gradients = [each for each in entries if each.phase is Phase.GRADIENTS]
-    assert sum(each.asked_bytes for each in gradients) == 2 * WEIGHTS  # in two steps
-    assert {str(each.module) for each in gradients} == {
+    gradients = [entry for entry in entries if entry.phase is Phase.GRADIENTS]
+    assert sum(gradient.asked_bytes for gradient in gradients) == 2 * WEIGHTS  # in two steps
+    assert {str(gradient.module) for gradient in gradients} == {
         "Net.head",
         *[f"Net.blocks.{n}.{name}" for n in range(LAYERS) for name in ("norm", "up", "down")],
     }
@@ -96,28 +96,28 @@ def test_the_peak_is_pytorchs_and_its_parts_add_up(capfd: pytest.CaptureFixture[
     for case, nprocs in (("training", 1), ("sharded", 2)):
         run.cache_clear()
         context = run(case, nprocs)
-        said = [int(each) for each in capfd.readouterr().out.split()]
-        found = memory_use(context.op_log)
-        assert [each["peak_bytes"] for each in found["ranks"]] == said
+        said = [int(word) for word in capfd.readouterr().out.split()]
+        use = memory_use(context.op_log)
+        assert [item["peak_bytes"] for item in use["ranks"]] == said
         for rank in range(nprocs):
             peak: Any = memory_use(context.op_log, rank)["peak"]
             for parts in ("phases", "modules", "lines"):
-                assert sum(each["bytes"] for each in peak[parts]) == said[rank]
+                assert sum(item["bytes"] for item in peak[parts]) == said[rank]
             rounding = peak["phases"][-1]
             assert rounding["name"] == "rounding"
-            assert sum(each["bytes"] for each in peak["tensors"]) + rounding["bytes"] == said[rank]
+            assert sum(item["bytes"] for item in peak["tensors"]) + rounding["bytes"] == said[rank]
 
 
 def test_lines_and_modules_of_backward_passes_are_those_of_their_forward() -> None:
     entries = entries_of(run("training"))
-    products = [each for each in entries if each.name == "aten.mm"]
+    products = [entry for entry in entries if entry.name == "aten.mm"]
     assert len(products) > LAYERS
     source = (Path(__file__).parent / "programs/memory_use.py").read_text().splitlines()
-    for each in products:
-        assert Path(each.file).name == "memory_use.py"
-        assert str(each.module).startswith("Net.")
-        expected = "self.head(x)" if str(each.module) == "Net.head" else "self.down("
-        assert expected in source[each.line - 1]
+    for product in products:
+        assert Path(product.file).name == "memory_use.py"
+        assert str(product.module).startswith("Net.")
+        expected = "self.head(x)" if str(product.module) == "Net.head" else "self.down("
+        assert expected in source[product.line - 1]
 
 
 @pytest.mark.adr("0157-D2")
@@ -131,39 +131,39 @@ def test_checkpoints_keep_the_inputs_of_blocks_only() -> None:
 
 def test_gradients_are_known_if_nothing_else_is_allocated_before_they_go() -> None:
     entries = entries_of(run("training_without_state"))
-    gradients = [each for each in entries if each.phase is Phase.GRADIENTS]
-    assert sum(each.asked_bytes for each in gradients) == 2 * WEIGHTS
-    assert not [each for each in entries if each.phase is Phase.OPTIMIZER_STATE]
+    gradients = [entry for entry in entries if entry.phase is Phase.GRADIENTS]
+    assert sum(gradient.asked_bytes for gradient in gradients) == 2 * WEIGHTS
+    assert not [entry for entry in entries if entry.phase is Phase.OPTIMIZER_STATE]
 
 
 @pytest.mark.adr("0157-D3")
 def test_what_is_not_known_is_other_and_caches_are_known_by_name() -> None:
     context = run("serving")
-    found = phases(context)
+    result = phases(context)
     cached = 4 * TOKENS * WIDTH * F32
-    assert found == {
+    assert result == {
         "other": (64 << 20) * F32,
         "KV cache": cached + TOKENS * WIDTH * F32,  # the program's own, and the module's buffer
         "weights": WIDTH * WIDTH * F32,
         "buffers": WIDTH * F32,
     }
-    passing = Counter(each.phase for each in entries_of(context))
+    passing = Counter(entry.phase for entry in entries_of(context))
     assert passing[Phase.TEMPORARIES] > 8
 
 
 def test_buckets_and_gathered_weights_are_communication() -> None:
-    entries = [each for each in entries_of(run("parallel", 2)) if each.rank == 1]
-    buckets = [each for each in entries if each.name == "buckets of DDP"]
+    entries = [entry for entry in entries_of(run("parallel", 2)) if entry.rank == 1]
+    buckets = [entry for entry in entries if entry.name == "buckets of DDP"]
     assert buckets
-    assert {each.phase for each in buckets} == {Phase.COMMUNICATION}
+    assert {bucket.phase for bucket in buckets} == {Phase.COMMUNICATION}
     assert at_the_losses(entries)[-1][Phase.WEIGHTS] == WEIGHTS
-    sharded = [each for each in entries_of(run("sharded", 2)) if each.rank == 1]
+    sharded = [entry for entry in entries_of(run("sharded", 2)) if entry.rank == 1]
     second = at_the_losses(sharded)[-1]
     # No dim here is odd but the classes', of which a rank has half.
     assert second[Phase.WEIGHTS] == WEIGHTS // 2
     assert second[Phase.OPTIMIZER_STATE] == WEIGHTS
-    gathered = [each for each in sharded if each.phase is Phase.COMMUNICATION]
-    assert sum(each.asked_bytes for each in gathered) >= 2 * WEIGHTS
+    gathered = [item for item in sharded if item.phase is Phase.COMMUNICATION]
+    assert sum(item.asked_bytes for item in gathered) >= 2 * WEIGHTS
 
 
 def test_modules_that_list_others_than_their_own_have_names() -> None:
@@ -213,18 +213,18 @@ def test_snapshots_are_pytorchs_and_its_viewer_reads_them(tmp_path: Path, record
 
     path = tmp_path / "snapshot.pickle"
     simulated("memory_use.py", "snapshot", path, data=False, record_memory=record)
-    found = pickle.loads(path.read_bytes())
-    assert "total_allocated" in viewer.segsum(found)
-    assert "cudaMalloc" in viewer.trace(found)
+    data = pickle.loads(path.read_bytes())
+    assert "total_allocated" in viewer.segsum(data)
+    assert "cudaMalloc" in viewer.trace(data)
     for plot in (viewer.trace_plot, viewer.segment_plot):
-        assert "snapshot.pickle" in plot(found)
+        assert "snapshot.pickle" in plot(data)
     # As a flame graph's input: a stack and bytes on each line.
-    lines = viewer.memory(found, format_flamegraph=str).splitlines()
-    assert sum(int(each.rpartition(" ")[2]) for each in lines) == sum(
-        each["total_size"] for each in found["segments"]
+    lines = viewer.memory(data, format_flamegraph=str).splitlines()
+    assert sum(int(line.rpartition(" ")[2]) for line in lines) == sum(
+        item["total_size"] for item in data["segments"]
     )
-    assert any("Net;" in each or "memory_use.py" in each for each in lines)
-    assert viewer.compare(found["segments"], found["segments"], format_flamegraph=str) == ""
+    assert any("Net;" in line or "memory_use.py" in line for line in lines)
+    assert viewer.compare(data["segments"], data["segments"], format_flamegraph=str) == ""
 
 
 @pytest.mark.adr("0157-D5")
@@ -264,5 +264,5 @@ def test_what_is_found_after_the_programs_end_is_not_freed_in_it(tmp_path: Path)
     context = simulated(program, data=False, record_memory=True)
     # The program's names go with its process; only Python's search finds the list.
     gc.collect()
-    ends = {each.shape: each.end != NEVER for each in entries_of(context)}
+    ends = {entry.shape: entry.end != NEVER for entry in entries_of(context)}
     assert ends == {(4,): True, (8,): True, (16,): False}

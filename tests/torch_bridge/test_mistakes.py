@@ -85,7 +85,7 @@ def test_a_rank_waits_since_its_hosts_time_which_is_ahead_of_the_clock(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     error = fails("ranks_wait_late")
-    first_us, second_us = (int(each[5:]) / 1000 for each in capsys.readouterr().out.splitlines())
+    first_us, second_us = (int(line[5:]) / 1000 for line in capsys.readouterr().out.splitlines())
     since = re.findall(r"waits for rank 2, since ([0-9.]+) us", str(error))
     launched_us = 50 * load_machine("ahbm").spec.sip.host_launch_us
     assert len(since) == 2
@@ -118,8 +118,8 @@ def test_a_rank_that_leaves_at_once_ends_no_other_unheard() -> None:
         "os._exit(3)": ("one_leaves_at_once",),
         "sys.exit(3)": ("one_exits", "3"),
     }
-    for call, given in cases.items():
-        error = fails(*given)
+    for call, value in cases.items():
+        error = fails(*value)
         assert f"rank 1 called {call}" in str(error)
         assert any("rank 2  barrier #1" in note for note in error.__notes__)
 
@@ -199,7 +199,7 @@ def test_receiving_from_any_rank_is_refused() -> None:
 def test_equal_calls_in_opposite_order_are_a_warning_with_both_lines() -> None:
     with pytest.warns(SwappedCallsWarning) as caught:
         simulated("mistakes.py", "equal_calls_in_opposite_order", nprocs=3)
-    (warning,) = [each for each in caught if each.category is SwappedCallsWarning]
+    (warning,) = [item for item in caught if item.category is SwappedCallsWarning]
     first, second = line_of("first"), line_of("second")
     assert (
         f"all_reduce #1 on group world and all_reduce #2 on group world may be swapped: rank 0 "
@@ -212,7 +212,7 @@ def test_equal_calls_swapped_between_branches_are_a_warning() -> None:
     case = "equal_calls_swapped_between_branches"
     with pytest.warns(SwappedCallsWarning) as caught:
         simulated("mistakes.py", case, nprocs=3)
-    said = [str(each.message) for each in caught if each.category is SwappedCallsWarning]
+    said = [str(item.message) for item in caught if item.category is SwappedCallsWarning]
     lines = [line_of(case, nth) for nth in (3, 4, 6, 7)]
     assert len(said) == 1
     assert f"rank 0 calls them at {lines[0]} and {lines[1]}, rank 1 at {lines[2]}" in said[0]
@@ -222,7 +222,7 @@ def test_equal_calls_swapped_between_branches_are_a_warning() -> None:
 def test_calls_from_different_lines_in_one_order_are_no_warning() -> None:
     with warnings.catch_warnings(record=True) as caught:
         simulated("mistakes.py", "calls_from_different_lines_in_one_order", nprocs=3)
-    assert not [each for each in caught if each.category is SwappedCallsWarning]
+    assert not [item for item in caught if item.category is SwappedCallsWarning]
 
 
 @pytest.mark.adr("0068-D2")
@@ -246,7 +246,7 @@ def test_compiling_is_left_out_where_that_is_asked_for_and_the_report_says_so(
     ):
         run = simulated("mistakes.py", case, nprocs=3).run
         lines = [line for ask in run.remarks for line in ask()]
-        assert sum("torch.compile was left out" in each for each in lines) == expected
+        assert sum("torch.compile was left out" in line for line in lines) == expected
 
 
 @pytest.mark.adr("0068-D3")

@@ -36,7 +36,7 @@ KNOWN = {
 def test_host_and_device_mix_where_they_do_on_a_gpu(tmp_path: Path) -> None:
     saved = tmp_path / "found.json"
     simulated("mixed_devices.py", saved)
-    found, assigned = json.loads(saved.read_text())
+    result, assigned = json.loads(saved.read_text())
     expected = {}
     for name in CASES.keys() - KNOWN.keys():
         # Values are unknown there: with a given number of classes, one_hot reads none.
@@ -44,12 +44,12 @@ def test_host_and_device_mix_where_they_do_on_a_gpu(tmp_path: Path) -> None:
             device, host = torch.ones(2, 3, device="cuda"), torch.ones(2, 3)
             expected[name] = outcome(CASES[name], device, host)
     expected |= KNOWN
-    assert found == expected
-    assert sum(each[0] == "refused" for each in found.values()) > len(found) // 2
-    assert found["one_hot"] == ["cuda", "cpu"]
+    assert result == expected
+    assert sum(item[0] == "refused" for item in result.values()) > len(result) // 2
+    assert result["one_hot"] == ["cuda", "cpu"]
     for name, case in ASSIGNED.items():
         on_host = torch.ones(2, 3), torch.ones(2, 3)
-        values = [case(*on_host).tolist(), *(each.tolist() for each in on_host)]
+        values = [case(*on_host).tolist(), *(item.tolist() for item in on_host)]
         assert assigned[name] == values, name
 
 

@@ -155,9 +155,9 @@ def test_a_method_that_ranks_run_is_one_of_a_copy() -> None:
 
 def test_python_programs_outside_of_the_simulation_are_named(tmp_path: Path) -> None:
     context = simulated(PROGRAM, "programs_outside", tmp_path)
-    said = [line for each in context.run.remarks for line in each()]
-    (found,) = [line for line in said if "outside of the simulation" in line]
-    assert ": child.py, this; ranks are started by --nproc-per-node" in found
+    said = [line for remark in context.run.remarks for line in remark()]
+    (result,) = [line for line in said if "outside of the simulation" in line]
+    assert ": child.py, this; ranks are started by --nproc-per-node" in result
 
 
 @pytest.mark.adr("0060-D2")

@@ -26,24 +26,26 @@ def run(machine: str, **options: Any) -> RuntimeContext:
 
 def by_comment(context: RuntimeContext) -> dict[str, Any]:
     text = (PROGRAMS / PROGRAM).read_text().splitlines()
-    found = program_lines(context.op_log, 1)["lines"]
-    assert {each["file"] for each in found} <= {str(PROGRAMS / PROGRAM), ""}
-    return {text[each["line"] - 1].partition("# ")[2]: each for each in found if each["line"]}
+    program_line = program_lines(context.op_log, 1)["lines"]
+    assert {item["file"] for item in program_line} <= {str(PROGRAMS / PROGRAM), ""}
+    return {
+        text[item["line"] - 1].partition("# ")[2]: item for item in program_line if item["line"]
+    }
 
 
 @pytest.mark.adr("0172-D2")
 def test_gradients_are_of_the_line_that_they_differentiate() -> None:
     context = run("ahbm:1", record_lines=True)
-    found = {name: each["launches"] / STEPS for name, each in by_comment(context).items()}
-    assert found["two gradients"] == 3  # y @ w, and the gradients of both
-    assert found["a module"] == 2  # its input needs none
-    assert found["squared"] == 1
-    assert found["its own backward"] == 2
-    assert found["computed twice"] == 3  # forward, again, and the gradient
-    assert found["outside of it"] == 1
-    assert found["read"] == 1
+    steps = {name: value["launches"] / STEPS for name, value in by_comment(context).items()}
+    assert steps["two gradients"] == 3  # y @ w, and the gradients of both
+    assert steps["a module"] == 2  # its input needs none
+    assert steps["squared"] == 1
+    assert steps["its own backward"] == 2
+    assert steps["computed twice"] == 3  # forward, again, and the gradient
+    assert steps["outside of it"] == 1
+    assert steps["read"] == 1
     log = context.op_log
-    products = Counter(each.template.name for each in log.instances)
+    products = Counter(instance.template.name for instance in log.instances)
     assert products["aten.mm"] == 5 * STEPS
 
 
@@ -55,8 +57,8 @@ def test_lines_cost_no_simulated_time(machine: str) -> None:
     assert plain.op_log.host_spans == asked.op_log.host_spans
     whole = program_lines(asked.op_log, 1)["all"]
     assert whole["critical_path_ns"] == asked.op_log.end_ps / 1000
-    host_ps = sum(each.end_ps - each.start_ps for each in asked.op_log.host_spans
-                  if each.kind != "wait")  # fmt: skip
+    host_ps = sum(host_span.end_ps - host_span.start_ps for host_span in asked.op_log.host_spans
+                  if host_span.kind != "wait")  # fmt: skip
     assert whole["host_ns"] == host_ps / 1000
 
 
@@ -72,12 +74,12 @@ def test_kernels_without_lines_of_their_own_are_of_the_programs() -> None:
     context = run("h100-sxm:1", record_lines=True)
     text = (PROGRAMS / PROGRAM).read_text().splitlines()
     products = [
-        each
-        for each in attribution(context.op_log, context.machine, 1)
-        if each.name == "aten.mm" and each.resource not in OF_HOST.values()
+        item
+        for item in attribution(context.op_log, context.machine, 1)
+        if item.name == "aten.mm" and item.resource not in OF_HOST.values()
     ]
-    places = {text[each.site[1] - 1].partition("# ")[2] for each in products}
+    places = {text[product.site[1] - 1].partition("# ")[2] for product in products}
     assert places == {"two gradients", "a module"}
     plain = run("h100-sxm:1")
     unknown = attribution(plain.op_log, plain.machine, 1)
-    assert {each.site for each in unknown if each.name == "aten.mm"} == {("", 0)}
+    assert {item.site for item in unknown if item.name == "aten.mm"} == {("", 0)}

@@ -19,18 +19,20 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_what_comes_out_of_pytorch_is_what_comes_out_of_real_processes(tmp_path: Path) -> None:
-    found = []
+    result = []
     for run in (simulated, real):
         folder = tmp_path / run.__name__
         folder.mkdir()
         run("raising.py", folder, nprocs=2)
-        found.append([json.loads((folder / f"rank{each}.json").read_text()) for each in (0, 1)])
-    for mine, right in zip(*found, strict=True):
+        result.append(
+            [json.loads((folder / f"rank{number}.json").read_text()) for number in (0, 1)]
+        )
+    for mine, right in zip(*result, strict=True):
         assert {k: v for k, v in mine.items() if right[k] != v} == {}
-    assert len(found[0][0]) >= 100
+    assert len(result[0][0]) >= 100
     # An iteration that StopIteration ends is Python's own; nothing else is swallowed.
     nothing = ("returns None", "returns []", "returns 0")
-    silent = {place for place, what in found[0][0].items() if what in nothing}
+    silent = {place for place, what in result[0][0].items() if what in nothing}
     assert silent == {"StopIteration in items", "SystemExit in thread"}
 
 

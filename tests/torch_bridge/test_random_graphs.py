@@ -33,11 +33,11 @@ def programs(draw: st.DrawFn) -> list[str]:
             alive.remove(a)
             continue
         if kind in ("new", "view"):
-            made = {
+            result = {
                 "new": draw(st.sampled_from([f"v[{a}] * 2 + v[{b}]", f"v[{a}].sin()"])),
                 "view": f"v[{a}].view(-1).view({ROWS}, 4)",
             }[kind]
-            lines.append(f"v.append({made})")
+            lines.append(f"v.append({result})")
             alive.append(count)
             count += 1
         elif kind == "in place":
@@ -50,7 +50,7 @@ def programs(draw: st.DrawFn) -> list[str]:
             lines.append(f"torch.add(v[{b}].cos(), 1, out=v[{a}])")
     # What a replay alone has shares memory.
     kept = draw(st.sampled_from(alive))
-    lines += [f"v[{each}] = None" for each in alive if each != kept and draw(st.booleans())]
+    lines += [f"v[{item}] = None" for item in alive if item != kept and draw(st.booleans())]
     return lines
 
 

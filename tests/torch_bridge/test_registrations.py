@@ -26,7 +26,7 @@ def run(folder: Path, source: str, **options: object) -> RuntimeContext:
 
 
 def names_of(context: RuntimeContext) -> list[str]:
-    return [each.template.name for each in context.op_log.instances for _ in each.ranks]
+    return [instance.template.name for instance in context.op_log.instances for _ in instance.ranks]
 
 
 @pytest.mark.adr("0116-D1")
@@ -41,7 +41,7 @@ def test_each_rank_runs_the_kernels_that_it_has_registered(data: bool) -> None:
     assert names_of(context).count("double_kernel") > 20
     assert torch.library._impls is before
     assert "aten/abs/CUDA" not in before
-    assert not any(each.startswith("kernbench_own") for each in before)
+    assert not any(item.startswith("kernbench_own") for item in before)
     assert not hasattr(torch.ops.kernbench_own, "one")
     assert torch.abs(torch.tensor(-1.0)) == 1
 
@@ -122,9 +122,9 @@ def test_mistakes_are_errors_of_their_rank(
 ) -> None:
     with pytest.raises(ExceptionGroup) as caught:
         run(tmp_path, source, nprocs=2)
-    found = caught.value.exceptions[0]
-    assert isinstance(found, error)
-    assert text in str(found)
+    exception = caught.value.exceptions[0]
+    assert isinstance(exception, error)
+    assert text in str(exception)
 
 
 OPAQUE = """

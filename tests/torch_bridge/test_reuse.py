@@ -56,11 +56,11 @@ def test_small_results_stay_in_the_cache_and_large_ones_do_not() -> None:
     assert kept.hbm_bytes == 8 * MIB
     for phase in AutogradPhase:
         assert template(phase, aten.relu.default, large).hbm_bytes == 2 * large.nbytes
-    found = template(AutogradPhase.UNRECORDED, aten.relu.default, small)
-    assert found.limits_ps[Limit.HBM] == 0
+    result = template(AutogradPhase.UNRECORDED, aten.relu.default, small)
+    assert result.limits_ps[Limit.HBM] == 0
     cache = MACHINE.sip.cache
     assert cache is not None
-    assert found.limits_ps[Limit.CACHE] == pytest.approx(
+    assert result.limits_ps[Limit.CACHE] == pytest.approx(
         2 * small.nbytes / float(cache.bandwidth_gbps) * 1e3, rel=1e-3
     )
 
@@ -86,16 +86,16 @@ def selection() -> tuple[Any, ...]:
     ],
 )
 def test_weights_come_from_memory(func: Any, args: Any, cold: int) -> None:
-    found = template(AutogradPhase.UNRECORDED, func, *args)
-    assert found.hbm_bytes == pytest.approx(2 * cold, rel=0.02)
+    result = template(AutogradPhase.UNRECORDED, func, *args)
+    assert result.hbm_bytes == pytest.approx(2 * cold, rel=0.02)
 
 
 @pytest.mark.adr("0048-D4")
 def test_products_of_activations_find_both_operands() -> None:
-    found = template(
+    result = template(
         AutogradPhase.UNRECORDED, aten.bmm.default, empty(64, 64, 64), empty(64, 64, 64)
     )
-    assert found.hbm_bytes == 0
+    assert result.hbm_bytes == 0
 
 
 SIZE = 7 * MIB
@@ -106,8 +106,8 @@ HBM_MS = 2 * SIZE / HBM_GBPS / 1e6
 
 def times(printed: str) -> list[float]:
     """Return what a program printed of one operation: recorded, in a backward, unrecorded."""
-    found = next(line for line in printed.splitlines() if line.startswith("times"))
-    return [float(each) for each in found.split()[1:]]
+    result = next(line for line in printed.splitlines() if line.startswith("times"))
+    return [float(word) for word in result.split()[1:]]
 
 
 @pytest.mark.adr("0048-D4")
@@ -179,7 +179,7 @@ def test_what_triton_kernels_find(
     plan: Any = SimpleNamespace(has_products=False, operands=operands)
     assert held_steps(Reuse(phase), plan, MACHINE.sip) == found
     unknown: Any = SimpleNamespace(
-        has_products=False, operands=[replace(each, is_known=False) for each in operands]
+        has_products=False, operands=[replace(operand, is_known=False) for operand in operands]
     )
     assert held_steps(Reuse(phase), unknown, MACHINE.sip) == ()
     assert held_steps(None, plan, MACHINE.sip) == ()
@@ -210,8 +210,8 @@ def test_no_other_storage_is_taken_for_one_that_a_graph_was_given() -> None:
     assert graph.phase is AutogradPhase.BACKWARD
     assert inputs[0].untyped_storage()._cdata in graph.cold
     inputs[0] = None  # as a backward frees what it has used
-    made = [*inputs[1:2], *(torch.empty(8) for _ in range(100))]
-    assert not any(each.untyped_storage()._cdata in graph.cold for each in made)
-    given = {"is_inference": True}
-    assert GraphRun.of(given, []) == (AutogradPhase.UNRECORDED, {})
+    result = [*inputs[1:2], *(torch.empty(8) for _ in range(100))]
+    assert not any(item.untyped_storage()._cdata in graph.cold for item in result)
+    value = {"is_inference": True}
+    assert GraphRun.of(value, []) == (AutogradPhase.UNRECORDED, {})
     assert GraphRun.of({"is_inference": False}, []).phase is AutogradPhase.RECORDED

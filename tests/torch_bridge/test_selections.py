@@ -43,21 +43,21 @@ def test_rows_of_a_table_in_the_cache_come_in_bursts_once(row: int, count: int) 
     """By numpy: different bursts that random rows of floats lie in."""
     rows = 2 * MIB // (4 * row)
     table, chosen = empty(rows, row), indices(count)
-    found = template(aten.index_select.default, table, 0, chosen)
+    result = template(aten.index_select.default, table, 0, chosen)
     first = np.random.default_rng(count).integers(0, rows, count)[:, None] * 4 * row
     touched = np.unique((first + 4 * np.arange(row)) // BURST).size * BURST
-    read = found.hbm_bytes - chosen.nbytes - 4 * row * count
+    read = result.hbm_bytes - chosen.nbytes - 4 * row * count
     assert read == pytest.approx(touched, rel=0.05, abs=4 * BURST)
 
 
 def test_elements_of_a_large_table_take_a_burst_each() -> None:
     """Closed form: a burst, an index of 8 bytes and a result of 4, for each of 2^20."""
     count, table = MIB, empty(256 * MIB)
-    each: dict[str, tuple[Any, ...]] = {}
-    each["index"] = (aten.index.Tensor, table, [indices(count)])
-    each["take"] = (aten.take.default, table, indices(count))
-    each["gather"] = (aten.gather.default, empty(MIB, 512), 0, indices(2048, 512))
-    for func, *args in each.values():
+    item: dict[str, tuple[Any, ...]] = {}
+    item["index"] = (aten.index.Tensor, table, [indices(count)])
+    item["take"] = (aten.take.default, table, indices(count))
+    item["gather"] = (aten.gather.default, empty(MIB, 512), 0, indices(2048, 512))
+    for func, *args in item.values():
         assert template(func, *args).hbm_bytes == pytest.approx(count * (BURST + 12), rel=0.01)
 
 
@@ -102,11 +102,11 @@ def test_the_report_says_what_is_assumed_of_indices(tmp_path: Path) -> None:
 def test_parts_of_bursts_are_read_before_they_are_written() -> None:
     count = MIB
     table, chosen, values = empty(256 * MIB), [indices(count)], empty(count)
-    given = count * 12
-    found = template(aten.index_put_.default, table, chosen, values)
-    assert found.hbm_bytes == pytest.approx(given + 2 * count * BURST, rel=0.01)
+    value = count * 12
+    result = template(aten.index_put_.default, table, chosen, values)
+    assert result.hbm_bytes == pytest.approx(value + 2 * count * BURST, rel=0.01)
     copied = template(aten.index_put.default, table, chosen, values)
-    assert copied.hbm_bytes == found.hbm_bytes + 2 * table.nbytes
+    assert copied.hbm_bytes == result.hbm_bytes + 2 * table.nbytes
     rows, values = empty(MIB, 64), empty(4096, 64)
     whole = template(aten.index_copy_.default, rows, 0, indices(4096), values)
     added = template(aten.index_add_.default, rows, 0, indices(4096), values)

@@ -54,8 +54,10 @@ def test_ddp_over_two_devices_of_each_rank_averages_as_one_process_would(views) 
         views,
         nprocs=2,
     )
-    reduced = [each for each in context.op_log.instances if each.template.name == "all_reduce"]
-    assert {each.sips for each in reduced} == {(0, 2), (1, 3)}
+    reduced = [
+        instance for instance in context.op_log.instances if instance.template.name == "all_reduce"
+    ]
+    assert {item.sips for item in reduced} == {(0, 2), (1, 3)}
 
 
 @pytest.mark.adr("0063-D10")
@@ -93,4 +95,4 @@ def test_ranks_that_share_a_device_or_mix_devices_are_refused(run, source, words
 def test_the_report_names_the_devices_of_a_rank_that_uses_several(run) -> None:
     context = run("x, y = (torch.ones(2**20, device=f'cuda:{each}') for each in range(2))")
     lines = [line.partition(" in tensors")[0] for ask in context.run.remarks for line in ask()]
-    assert lines == [f"peak memory of rank 0 on cuda:{each}: 4.00 MiB" for each in range(2)]
+    assert lines == [f"peak memory of rank 0 on cuda:{index}: 4.00 MiB" for index in range(2)]

@@ -32,14 +32,14 @@ def test_started_processes_do_what_real_ones_do(
         timeout=60,
     )
     context = simulated(path, f"{tmp_path}/simulated", method, "cuda")
-    found = (tmp_path / "simulated").read_text()
-    assert found == (tmp_path / "real").read_text()
+    text = (tmp_path / "simulated").read_text()
+    assert text == (tmp_path / "real").read_text()
     factor = 3 if method == "fork" else 1
-    assert f"(0, 0, [10.0, 10.0], 'go', 1, {factor}, 'by the parent')" in found
+    assert f"(0, 0, [10.0, 10.0], 'go', 1, {factor}, 'by the parent')" in text
     for printed in (real.stderr, capfd.readouterr().err):
         assert printed.count("ValueError: of a rank\n") == 1
     # Each on a device of its own, and nobody waits for what was ended.
-    assert {each.sips[0] for each in context.op_log.instances} == {0, 1, 2, 3}
+    assert {instance.sips[0] for instance in context.op_log.instances} == {0, 1, 2, 3}
     assert context.run.simulation.now_ps < 10**12
 
 
@@ -68,11 +68,13 @@ def test_who_starts_processes_is_one_of_their_ranks(tmp_path: Path) -> None:
     name = f"kernbench-{os.getpid()}"
     context = simulated("served.py", f"{tmp_path}/seen", name, machine="h100-sxm:3")
     for rank in range(3):
-        sums = [[each, each] for each in (10 + 11 + 12, 20 + 21 + 22)]
-        expected = [(each, f"cuda:{rank}") for each in sums]
+        sums = [[item, item] for item in (10 + 11 + 12, 20 + 21 + 22)]
+        expected = [(item, f"cuda:{rank}") for item in sums]
         assert torch.load(tmp_path / f"seen{rank}") == expected
-    reduced = [each for each in context.op_log.instances if each.template.name == "all_reduce"]
-    assert [tuple(each.ranks) for each in reduced] == [(0, 1, 2)] * 2
+    reduced = [
+        instance for instance in context.op_log.instances if instance.template.name == "all_reduce"
+    ]
+    assert [tuple(item.ranks) for item in reduced] == [(0, 1, 2)] * 2
     assert context.run.world_size == 3
 
 
@@ -81,8 +83,8 @@ def test_they_know_their_parent_and_what_it_has_besides(tmp_path: Path) -> None:
     path = PROGRAMS / "started_after_a_pool.py"
     subprocess.run([sys.executable, str(path), f"{tmp_path}/real"], check=True, timeout=60)
     simulated(path, f"{tmp_path}/simulated")
-    found = (tmp_path / "simulated").read_text()
-    assert found == (tmp_path / "real").read_text() == "[4, 9] True True True True 3"
+    text = (tmp_path / "simulated").read_text()
+    assert text == (tmp_path / "real").read_text() == "[4, 9] True True True True 3"
 
 
 def test_a_forked_process_has_what_its_parent_alone_defines(

@@ -21,7 +21,9 @@ def test_reading_times_again_and_again_is_no_wait(tmp_path: Path) -> None:
 def test_elapsed_time_is_the_simulated_time_between_two_points_of_a_stream(tmp_path: Path) -> None:
     said = tmp_path / "said"
     context = simulated("streams.py", "elapsed_time", said)
-    adds = [each for each in context.op_log.instances if each.template.name == "aten.add_"]
+    adds = [
+        instance for instance in context.op_log.instances if instance.template.name == "aten.add_"
+    ]
     # The first event happens when its marker reaches the idle stream, before the launch of add_.
     launch_ps = context.machine.sip.host_launch_ps
     expected_ps = adds[-1].ends_ps[0] - (adds[0].starts_ps[0] - launch_ps)
@@ -41,7 +43,7 @@ def test_an_event_on_an_idle_stream_has_happened_when_it_is_asked_about(tmp_path
 @pytest.mark.adr("0063-D3")
 def test_a_copy_on_a_stream_of_its_own_runs_beside_kernels() -> None:
     context = simulated("streams.py", "copy_beside_kernels")
-    by_name = {each.template.name: each for each in context.op_log.instances}
+    by_name = {instance.template.name: instance for instance in context.op_log.instances}
     copy = by_name["copy_from_host"]
     first, last = (e for e in context.op_log.instances if e.template.name == "aten.add_")
     assert first.starts_ps[0] < copy.ends_ps[0] <= last.starts_ps[0]
@@ -58,8 +60,10 @@ def test_sleep_takes_simulated_time_and_no_real_one() -> None:
 def test_a_sleeping_kernel_takes_cycles_of_the_device_on_its_stream(tmp_path: Path) -> None:
     said = tmp_path / "said"
     context = simulated("streams.py", "sleeping_kernels", said)
-    sleep = [each for each in context.op_log.instances if each.template.name == "_sleep"]
-    short, long = (each.template.duration_ps for each in sleep)
+    sleep = [
+        instance for instance in context.op_log.instances if instance.template.name == "_sleep"
+    ]
+    short, long = (item.template.duration_ps for item in sleep)
     sip = context.machine.sip_at(0)
     assert long - short == sip.cycles_ps(1_500_000)
     assert float(said.read_text()) == pytest.approx((long - short) / 1e9, abs=1e-6)

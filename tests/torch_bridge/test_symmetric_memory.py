@@ -34,7 +34,7 @@ def test_streams_signal_each_other() -> None:
 @pytest.mark.adr("0230-D3")
 def test_operations_reduce_with_the_algorithms_of_their_names() -> None:
     context = run("operations_reduce_as_their_names_say")
-    names = [each.template.name for each in context.op_log.instances]
+    names = [instance.template.name for instance in context.op_log.instances]
     assert names.count("all_reduce") == 6
 
 
@@ -54,8 +54,10 @@ def test_a_signal_that_never_comes_is_a_deadlock_with_its_line() -> None:
 @pytest.mark.adr("0230-D2")
 def test_a_load_from_a_peer_takes_the_time_that_it_takes_in_a_bench() -> None:
     context = run("a_peer_is_loaded", nprocs=2)
-    (found,) = [each for each in context.op_log.instances if each.template.name == "load_peer"]
-    said = [line for each in context.run.remarks for line in each()]
+    (result,) = [
+        instance for instance in context.op_log.instances if instance.template.name == "load_peer"
+    ]
+    said = [line for remark in context.run.remarks for line in remark()]
     assert any("hosts waited for each kernel that communicates" in line for line in said)
 
     import triton
@@ -84,14 +86,18 @@ def test_a_load_from_a_peer_takes_the_time_that_it_takes_in_a_bench() -> None:
                 load_peer[(1,)](theirs, out, 1024)
 
         kernbench.multiprocessing.spawn(worker, nprocs=2)
-    wanted = [each for each in kernbench.op_log.instances if each.template.name == "load_peer"]
-    assert found.template.duration_ps == wanted[0].template.duration_ps
+    wanted = [
+        instance for instance in kernbench.op_log.instances if instance.template.name == "load_peer"
+    ]
+    assert result.template.duration_ps == wanted[0].template.duration_ps
 
 
 @pytest.mark.adr("0230-D1")
 def test_a_run_without_data_refuses_it_by_name() -> None:
     with pytest.raises(SpawnException) as raised:
         run("memory_is_shared", nprocs=2, data=False)
-    assert all(isinstance(each, UnsupportedTorchError) for each in raised.value.exceptions)
+    assert all(
+        isinstance(exception, UnsupportedTorchError) for exception in raised.value.exceptions
+    )
     assert "leave --no-data out" in str(raised.value.exceptions[0])
     assert not isinstance(raised.value.exceptions[0], UsageError)

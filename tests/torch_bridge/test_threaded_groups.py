@@ -14,7 +14,7 @@ from tests.torch_bridge.running import simulated  # noqa: E402
 def test_pytorchs_tests_with_a_thread_per_rank_run_on_devices(tmp_path: Path) -> None:
     # PyTorch's group of threads copies on streams that no thread makes wait for another.
     context = simulated("threaded_groups.py", tmp_path / "output", allow="stream-races")
-    assert any(each.template.name == "aten.mm" for each in context.op_log.instances)
+    assert any(instance.template.name == "aten.mm" for instance in context.op_log.instances)
     # Nobody waited for a timeout.
     assert context.run.simulation.now_ps < 10**12
 

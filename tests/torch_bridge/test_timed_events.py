@@ -20,18 +20,20 @@ def nothing():
 @pytest.mark.adr("0246-D3")
 @pytest.mark.parametrize("machine", ["a100-sxm-80g", "h100-sxm", "mi300x"])
 def test_a_kernel_between_timed_events_starts_as_on_an_idle_device(machine: str) -> None:
-    found = {}
+    result = {}
     for kind in ("plain", "timed"):
         context = simulated("timed_events.py", kind, machine=machine, data=False)
         fills = [
-            each for each in context.op_log.instances if each.template.name.startswith("aten.zero_")
+            instance
+            for instance in context.op_log.instances
+            if instance.template.name.startswith("aten.zero_")
         ]
         # From the end of a fill to the start of the next one: what the events are around.
-        found[kind] = fills[-1].starts_ps[0] - fills[-2].ends_ps[0]
+        result[kind] = fills[-1].starts_ps[0] - fills[-2].ends_ps[0]
     sip = context.machine.sip
     queued_ps = sip.front_end_ps - sip.queued_front_end_ps
     # Two events, and the kernel and the fill that each follow one of them.
-    assert found["timed"] - found["plain"] == 2 * sip.event_ps + queued_ps
+    assert result["timed"] - result["plain"] == 2 * sip.event_ps + queued_ps
 
 
 # Published: 6.7 us less 0.5 of a kernel on an A100, 4.5 to 4.7 on an H100.

@@ -16,9 +16,9 @@ from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
 
 PROGRAM = "timeouts.py"
 CASES = {
-    each.name: each.body
-    for each in ast.parse((PROGRAMS / PROGRAM).read_text()).body
-    if isinstance(each, ast.FunctionDef)
+    item.name: item.body
+    for item in ast.parse((PROGRAMS / PROGRAM).read_text()).body
+    if isinstance(item, ast.FunctionDef)
 }
 
 

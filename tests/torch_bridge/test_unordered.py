@@ -27,17 +27,17 @@ def cases() -> list[str]:
     """Return the cases of the program, which are its functions, with their variants."""
     tree = ast.parse((PROGRAMS / FILE).read_text())
     table = next(
-        each.value
-        for each in tree.body
-        if isinstance(each, ast.Assign) and getattr(each.targets[0], "id", "") == "VARIANTS"
+        item.value
+        for item in tree.body
+        if isinstance(item, ast.Assign) and getattr(item.targets[0], "id", "") == "VARIANTS"
     )
     assert isinstance(table, ast.Dict)
     variants = {
-        key.id: [str(each.value) for each in ast.walk(value) if isinstance(each, ast.Constant)]
+        key.id: [str(node.value) for node in ast.walk(value) if isinstance(node, ast.Constant)]
         for key, value in zip(table.keys, table.values, strict=True)
         if isinstance(key, ast.Name)
     }
-    names = [each.name for each in tree.body if isinstance(each, ast.FunctionDef)]
+    names = [item.name for item in tree.body if isinstance(item, ast.FunctionDef)]
     helpers = {"double", "wait", "on", "ones", "outcome"}
     return [
         f"{name} {variant}".strip()
@@ -53,8 +53,8 @@ def outcomes(check: bool = True, allow: str = "") -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "found.json"
         simulated(FILE, path, check=check, allow=allow)
-        found: dict[str, Any] = json.loads(path.read_text())
-    return {name.strip(): outcome for name, outcome in found.items()}
+        data: dict[str, Any] = json.loads(path.read_text())
+    return {name.strip(): outcome for name, outcome in data.items()}
 
 
 def is_unwritten(case: str) -> bool:
@@ -67,7 +67,7 @@ def test_there_is_a_case_of_each_kind() -> None:
 
 @pytest.mark.adr("0228-D1")
 @pytest.mark.adr("0228-D2")
-@pytest.mark.parametrize("case", [each for each in cases() if not is_unwritten(each)])
+@pytest.mark.parametrize("case", [item for item in cases() if not is_unwritten(item)])
 def test_what_nothing_orders_is_an_error_with_both_lines(case: str) -> None:
     kind, text = outcomes()[f"{case} wrong"]
     assert kind == DataRaceError.__name__
@@ -77,7 +77,7 @@ def test_what_nothing_orders_is_an_error_with_both_lines(case: str) -> None:
 
 
 @pytest.mark.adr("0228-D4")
-@pytest.mark.parametrize("case", [each for each in cases() if is_unwritten(each)])
+@pytest.mark.parametrize("case", [item for item in cases() if is_unwritten(item)])
 def test_what_nothing_wrote_is_not_computed_with(case: str) -> None:
     kind, text = outcomes()[f"{case} wrong"]
     assert kind == UninitializedReadError.__name__
@@ -104,9 +104,9 @@ def test_an_error_says_which_wait_is_missing(case: str, words: str) -> None:
 
 @pytest.mark.adr("0228-D3")
 def test_memory_that_is_freed_is_told_from_memory_that_is_kept() -> None:
-    found = outcomes()
-    assert "that memory was freed at" in found["freed_in_parts wrong"][1]
-    assert "that memory was freed at" not in found["overwritten_while_read wrong"][1]
+    result = outcomes()
+    assert "that memory was freed at" in result["freed_in_parts wrong"][1]
+    assert "that memory was freed at" not in result["overwritten_while_read wrong"][1]
 
 
 def test_races_and_unwritten_memory_may_be_allowed() -> None:
@@ -128,8 +128,8 @@ def test_without_the_check_the_report_names_pinned_memory_that_is_used_too_early
         for wrong in ("", "read", "write")
     }
     assert said[""] == []
-    assert ["reads pinned memory before the copy" in each for each in said["read"]] == [True]
-    assert ["writes pinned memory before the copy" in each for each in said["write"]] == [True]
+    assert ["reads pinned memory before the copy" in item for item in said["read"]] == [True]
+    assert ["writes pinned memory before the copy" in item for item in said["write"]] == [True]
 
 
 @pytest.mark.adr("0229-D1")

@@ -18,11 +18,11 @@ PROGRAM = "warned_lines.py"
 def test_warnings_of_operations_name_the_lines_that_call_them(tmp_path: Path) -> None:
     real(PROGRAM, tmp_path / "real", "cpu")
     simulated(PROGRAM, tmp_path / "simulated", "cuda")
-    expected, found = (json.loads((tmp_path / name).read_text()) for name in ("real", "simulated"))
+    expected, result = (json.loads((tmp_path / name).read_text()) for name in ("real", "simulated"))
     assert {file for file, _, _ in expected} == {PROGRAM}
     # Some are said once in a process, which may have said them already.
-    assert len(found) > 1
-    assert all(each in expected for each in found)
+    assert len(result) > 1
+    assert all(item in expected for item in result)
 
 
 def test_what_a_run_without_data_cannot_know_is_said_in_one_line() -> None:

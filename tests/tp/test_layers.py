@@ -32,7 +32,7 @@ def train_once(layer, x, grad):
     """Return what forward and backward give: output, input gradient, parameter gradients."""
     y = read(layer(x))
     grad_x = read(layer.backward(grad))
-    return y, grad_x, *[read(each) for each in layer.gradients()]
+    return y, grad_x, *[read(gradient) for gradient in layer.gradients()]
 
 
 @st.composite
@@ -78,15 +78,15 @@ def test_column_parallel_is_the_linear_layer_with_its_outputs_side_by_side(
         shard = grad if gather_output else np.split(grad, world_size, axis=1)[rank]
         return train_once(layer, upload(torch, x, dtype), upload(torch, shard, dtype))
 
-    found = on_ranks(world_size, body)
-    y, grad_x, grad_weight, *grad_bias = zip(*found, strict=True)
+    result = on_ranks(world_size, body)
+    y, grad_x, grad_weight, *grad_bias = zip(*result, strict=True)
     full_y = y[0] if gather_output else np.concatenate(y, axis=1)
     np.testing.assert_array_equal(full_y, wanted[0])
-    for each in grad_x:
-        np.testing.assert_array_equal(each, wanted[1])
+    for item in grad_x:
+        np.testing.assert_array_equal(item, wanted[1])
     np.testing.assert_array_equal(np.concatenate(grad_weight, axis=1), wanted[2])
-    for each in grad_bias:
-        np.testing.assert_array_equal(np.concatenate(each), wanted[3])
+    for entry in grad_bias:
+        np.testing.assert_array_equal(np.concatenate(entry), wanted[3])
     assert len(grad_bias) == problem["bias"]
 
 
@@ -115,15 +115,15 @@ def test_row_parallel_is_the_linear_layer_with_its_bias_added_once(
         shard = np.split(x, world_size, axis=1)[rank] if input_is_parallel else x
         return train_once(layer, upload(torch, shard, dtype), upload(torch, grad, dtype))
 
-    found = on_ranks(world_size, body)
-    y, grad_x, grad_weight, *grad_bias = zip(*found, strict=True)
-    for each in y:
-        np.testing.assert_array_equal(each, wanted[0])
+    result = on_ranks(world_size, body)
+    y, grad_x, grad_weight, *grad_bias = zip(*result, strict=True)
+    for item in y:
+        np.testing.assert_array_equal(item, wanted[0])
     full_grad_x = np.concatenate(grad_x, axis=1) if input_is_parallel else grad_x[0]
     np.testing.assert_array_equal(full_grad_x, wanted[1])
     np.testing.assert_array_equal(np.concatenate(grad_weight, axis=0), wanted[2])
-    for each in grad_bias:
-        for one in each:
+    for entry in grad_bias:
+        for one in entry:
             np.testing.assert_array_equal(one, wanted[3])
     assert len(grad_bias) == problem["bias"]
 
@@ -163,10 +163,10 @@ def test_sequence_parallel_layers_split_the_tokens_and_give_the_same_gradients(o
         first.load_full(up, up_bias)
         second.load_full(down, down_bias)
         mine = np.split(x, world_size)[rank], np.split(grad, world_size)[rank]
-        x_mine, grad_mine = (upload(torch, each, dtype) for each in mine)
+        x_mine, grad_mine = (upload(torch, item, dtype) for item in mine)
         y = read(second(first(x_mine)))
         grad_x = read(first.backward(second.backward(grad_mine)))
-        return y, grad_x, *[read(each) for each in first.gradients() + second.gradients()]
+        return y, grad_x, *[read(gradient) for gradient in first.gradients() + second.gradients()]
 
     names = ("y", "x", "up", "up_bias", "down", "down_bias")
     axes = {"y": 0, "x": 0, "up": 1, "up_bias": 0, "down": 0}
@@ -257,7 +257,7 @@ def test_the_weight_is_the_shard_of_the_full_one(on_ranks):
         fresh = read(column.weight)
         column.load_full(weight, bias)
         row.load_full(weight, bias)
-        return fresh, *[read(each) for each in column.parameters() + row.parameters()]
+        return fresh, *[read(parameter) for parameter in column.parameters() + row.parameters()]
 
     for rank, (fresh, column, column_bias, row, row_bias) in enumerate(on_ranks(3, body)):
         np.testing.assert_array_equal(fresh, np.zeros((6, 2)))

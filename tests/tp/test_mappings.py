@@ -90,8 +90,8 @@ def test_both_directions_do_what_numpy_does_to_all_ranks(
     shape = (rows * world_size, *middle, columns * world_size)
     xs = [integers(shape, rank) for rank in range(world_size)]
     for step, oracle in zip((mapping, mapping.backward), ORACLES[mapping.name], strict=True):
-        for found, wanted in zip(results(on_ranks, step, xs), oracle(xs), strict=True):
-            np.testing.assert_array_equal(found, wanted)
+        for result, wanted in zip(results(on_ranks, step, xs), oracle(xs), strict=True):
+            np.testing.assert_array_equal(result, wanted)
 
 
 @pytest.mark.adr("0027-D3")
@@ -99,16 +99,16 @@ def test_both_directions_do_what_numpy_does_to_all_ranks(
 def test_the_backward_of_one_is_the_forward_of_the_other(on_ranks, one, other):
     xs = [integers((6, 3), rank) for rank in range(3)]
     for backward, forward in ((one.backward, other), (other.backward, one)):
-        for found, wanted in zip(
+        for result, wanted in zip(
             results(on_ranks, backward, xs), results(on_ranks, forward, xs), strict=True
         ):
-            np.testing.assert_array_equal(found, wanted)
+            np.testing.assert_array_equal(result, wanted)
 
 
 def test_only_the_tensor_group_takes_part(on_ranks):
     xs = [np.full((1,), 10.0**rank, np.float32) for rank in range(4)]
-    found = results(on_ranks, tp.reduce_from_tensor_model_parallel_region, xs, tensor_size=2)
-    assert [each.item() for each in found] == [11, 11, 1100, 1100]
+    result = results(on_ranks, tp.reduce_from_tensor_model_parallel_region, xs, tensor_size=2)
+    assert [item.item() for item in result] == [11, 11, 1100, 1100]
 
 
 @pytest.mark.parametrize("mapping", ALL_MAPPINGS, ids=lambda mapping: mapping.name)
@@ -119,8 +119,8 @@ def test_a_strided_view_is_taken_like_its_copy(on_ranks, mapping):
         view = torch.from_numpy(np.ascontiguousarray(xs[rank].T)).T
         return mapping(view).numpy().copy()
 
-    for found, wanted in zip(on_ranks(2, body), ORACLES[mapping.name][0](xs), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for result, wanted in zip(on_ranks(2, body), ORACLES[mapping.name][0](xs), strict=True):
+        np.testing.assert_array_equal(result, wanted)
 
 
 @pytest.mark.parametrize(

@@ -46,25 +46,27 @@ def test_tensor_ranks_are_neighbours_and_data_ranks_a_stride_apart(
     on_ranks, tensor_size, data_size
 ):
     world_size = tensor_size * data_size
-    for rank, found in enumerate(on_ranks(world_size, place, tensor_size)):
+    for rank, result in enumerate(on_ranks(world_size, place, tensor_size)):
         replica, position = divmod(rank, tensor_size)
-        assert found["tensor"] == (position, tensor_size, rank - position)
-        assert found["data"] == (replica, data_size, position)
+        assert result["tensor"] == (position, tensor_size, rank - position)
+        assert result["data"] == (replica, data_size, position)
 
 
 @pytest.mark.adr("0027-D2")
 def test_by_default_the_whole_world_shares_one_model(on_ranks):
-    assert [found["tensor"] for found in on_ranks(4, place)] == [(rank, 4, 0) for rank in range(4)]
+    assert [result["tensor"] for result in on_ranks(4, place)] == [
+        (rank, 4, 0) for rank in range(4)
+    ]
 
 
 def test_the_groups_reduce_over_their_own_ranks_only(on_ranks):
     def sums(torch, rank):
-        found = []
+        result = []
         for group in (tp.get_tensor_model_parallel_group(), tp.get_data_parallel_group()):
             x = torch.full((1,), 10.0**rank, dtype="f32")
             torch.distributed.all_reduce(x, group=group)
-            found.append(x.item())
-        return found
+            result.append(x.item())
+        return result
 
     assert on_ranks(4, sums, 2) == [[11, 101], [11, 1010], [1100, 101], [1100, 1010]]
 

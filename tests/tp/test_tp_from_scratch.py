@@ -99,7 +99,7 @@ def test_the_slope_at_the_activation_is_caught_on_the_device(bench, monkeypatch)
     def wrong(torch, rank, weights, inputs, before_gelu, output):
         width = output.shape[1] // torch.world_size
         mine = slice(rank * width, (rank + 1) * width)
-        behind = [each[:, mine].contiguous() for each in [*inputs[1:], output]]
+        behind = [item[:, mine].contiguous() for item in [*inputs[1:], output]]
         return right(torch, rank, weights, inputs, behind, output)
 
     monkeypatch.setattr(bench, "backward", wrong)

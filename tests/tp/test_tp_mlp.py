@@ -80,18 +80,18 @@ def assembled(results):
     return full
 
 
-def assert_close(found, wanted, terms):
+def assert_close(result, wanted, terms):
     for name, value in wanted.items():
         # Two chained products of `terms` rounded terms each, and the slope's own error of 1e-9.
         limit = (4 * F32_EPSILON * terms + 1e-8) * max(np.abs(value).max(), 1)
-        np.testing.assert_allclose(found[name], value, rtol=0, atol=limit, err_msg=name)
+        np.testing.assert_allclose(result[name], value, rtol=0, atol=limit, err_msg=name)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
 def test_every_world_size_gives_numpys_numbers_and_ranks_agree_to_the_bit(on_ranks, world_size):
     p = make(seed=world_size, tokens=6, hidden=20, inner=48)
-    found = assembled(on_device(on_ranks, world_size, p))
-    assert_close(found, one_rank_numpy(p), terms=48)
+    result = assembled(on_device(on_ranks, world_size, p))
+    assert_close(result, one_rank_numpy(p), terms=48)
 
 
 @examples(10)
@@ -104,8 +104,8 @@ def test_every_world_size_gives_numpys_numbers_and_ranks_agree_to_the_bit(on_ran
 )
 def test_any_shape_gives_numpys_numbers(on_ranks, world_size, tokens, hidden, local_inner, seed):
     p = make(seed, tokens, hidden, local_inner * world_size)
-    found = assembled(on_device(on_ranks, world_size, p))
-    assert_close(found, one_rank_numpy(p), terms=max(hidden, local_inner * world_size, tokens))
+    result = assembled(on_device(on_ranks, world_size, p))
+    assert_close(result, one_rank_numpy(p), terms=max(hidden, local_inner * world_size, tokens))
 
 
 def test_many_ranks_give_what_one_rank_gives(on_ranks):
@@ -127,4 +127,4 @@ def test_the_same_run_twice_gives_the_same_bits(on_ranks):
     p = make(seed=2, tokens=5, hidden=12, inner=18)
     first, second = (on_device(on_ranks, 3, p) for _ in range(2))
     for one, two in zip(first, second, strict=True):
-        assert [each.tobytes() for each in one] == [each.tobytes() for each in two]
+        assert [item.tobytes() for item in one] == [item.tobytes() for item in two]

@@ -84,12 +84,12 @@ class Reference:
         q, k, v = np.split(fused, [HEADS, HEADS + key_heads], axis=2)
         seq = fused.shape[1]
         if self.rotate:
-            cos, sin = (each[:, None] for each in tables(seq))
+            cos, sin = (table[:, None] for table in tables(seq))
             q, k = (
                 np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
-                for a, b in (np.split(each, 2, -1) for each in (q, k))
+                for a, b in (np.split(item, 2, -1) for item in (q, k))
             )
-        k, v = (np.repeat(each, HEADS // key_heads, 2) for each in (k, v))
+        k, v = (np.repeat(item, HEADS // key_heads, 2) for item in (k, v))
         scores = np.einsum("bqhd,bkhd->bhqk", q, k) / WIDTH**0.5
         if self.causal:
             scores = np.where(np.tri(seq, dtype=bool), scores, -np.inf)
@@ -165,16 +165,16 @@ def test_forward_and_backward(
     rng = np.random.default_rng(2)
     # The loss changes along a direction as the gradients say.
     step_x = rng.standard_normal(x.shape)
-    steps = {key: rng.standard_normal(each.shape) for key, each in weights.items()}
+    steps = {key: rng.standard_normal(weight.shape) for key, weight in weights.items()}
 
     def moved(size: float) -> float:
-        shifted = {key: each + size * steps[key] for key, each in weights.items()}
+        shifted = {key: weight + size * steps[key] for key, weight in weights.items()}
         return float((grad * reference(x + size * step_x, shifted)).sum())
 
     slope = (moved(1e-6) - moved(-1e-6)) / 2e-6
 
     def body(torch: Any, rank: int) -> tuple[Array, float]:
-        rotary = tuple(torch.from_numpy(each.astype(np.float32)) for each in tables(SEQ))
+        rotary = tuple(torch.from_numpy(table.astype(np.float32)) for table in tables(SEQ))
         layer = build(
             torch,
             tp_size,
@@ -192,7 +192,9 @@ def test_forward_and_backward(
             local = slice(rank * size, (rank + 1) * size)
         y = layer(torch.from_numpy(x[local].astype(np.float32)))
         grad_x = layer.backward(torch.from_numpy(grad[local].astype(np.float32)))
-        found = np.concatenate([np.zeros(0), *[each.numpy().ravel() for each in layer.gradients()]])
+        result = np.concatenate(
+            [np.zeros(0), *[gradient.numpy().ravel() for gradient in layer.gradients()]]
+        )
         along = np.concatenate([own_part(steps, layer, name).ravel() for name in order(layer)])
         # What every rank holds whole is counted once.
         share = np.concatenate(
@@ -202,7 +204,7 @@ def test_forward_and_backward(
             ]
         )
         own_x = grad_x.numpy() * step_x[local]
-        slope = float((found * along * share).sum())
+        slope = float((result * along * share).sum())
         return y.numpy(), slope + float(own_x.sum()) / (1 if sequence_parallel else tp_size)
 
     results = on_ranks(tp_size, body)
@@ -219,10 +221,10 @@ def order(layer: TransformerLayer) -> list[str]:
     up = "mlp.gate_up" if layer.config.gated else "mlp.up"
     names = ["attention.qkv", "attention.out", up, "mlp.down"]
     if layer.config.bias:
-        names = [each for name in names for each in (name, f"{name}.bias")]
+        names = [item for name in names for item in (name, f"{name}.bias")]
     norms = ["attention.norm", "mlp.norm"]
     if layer.centred:
-        norms = [each for name in norms for each in (name, f"{name}.shift")]
+        norms = [item for name in norms for item in (name, f"{name}.shift")]
     return names + norms
 
 
@@ -258,14 +260,14 @@ def test_norms_behind_the_residuals(on_ranks: Any, tp_size: int) -> None:
             causal=False,
             keep_scores=True,
         )
-        found: Array = layer(torch.from_numpy(x.astype(np.float32))).numpy()
+        result: Array = layer(torch.from_numpy(x.astype(np.float32))).numpy()
         with pytest.raises(tp.BackwardError, match="norms before the residuals only"):
             layer.backward(torch.zeros(1))
-        return found
+        return result
 
     expected = Reference(config_of(1, **BERT), False, "layer", True, False)(x, weights)
-    for found in on_ranks(tp_size, body):
-        np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)
+    for answer in on_ranks(tp_size, body):
+        np.testing.assert_allclose(answer, expected, rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.adr("0014-D9")
@@ -283,7 +285,7 @@ def test_prefill_and_decode_give_what_the_whole_sequence_gives(
         config = config_of(2, **options)
         heads = TransformerLayer.heads(config)
         shape = (BATCH, heads.num_key_heads, SEQ + 3, heads.size)
-        rotary = tuple(torch.from_numpy(each.astype(np.float32)) for each in tables(SEQ + 3))
+        rotary = tuple(torch.from_numpy(table.astype(np.float32)) for table in tables(SEQ + 3))
         attention = CachedAttention(
             torch.zeros(shape),
             torch.zeros(shape),
@@ -306,8 +308,8 @@ def test_prefill_and_decode_give_what_the_whole_sequence_gives(
 
     reference = Reference(config_of(1, **options), True, norm, False, name == "llama")
     expected = reference(x, weights).reshape(BATCH, SEQ, HIDDEN)
-    for found in on_ranks(2, body):
-        np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)
+    for result in on_ranks(2, body):
+        np.testing.assert_allclose(result, expected, rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.adr("0014-D9")
@@ -326,14 +328,14 @@ def test_packed_sequences_give_what_each_gives_alone(on_ranks: Any) -> None:
             return tp.PackedAttention(rows, count, SEQ, heads, BATCH)
 
         layer = build(torch, 2, BERT, weights, attention, options)
-        found: Array = layer(torch.from_numpy(x[kept].astype(np.float32))).numpy()
-        return found
+        result: Array = layer(torch.from_numpy(x[kept].astype(np.float32))).numpy()
+        return result
 
     reference = Reference(config_of(1, **BERT), False, "layer", True, False)
     twice = np.concatenate([x[SEQ : SEQ + 2]] * BATCH)
     expected = np.concatenate([reference(x, weights)[:SEQ], reference(twice, weights)[:2]])
-    for found in on_ranks(2, body):
-        np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)
+    for answer in on_ranks(2, body):
+        np.testing.assert_allclose(answer, expected, rtol=2e-4, atol=2e-4)
 
 
 def test_what_does_not_fit_is_refused(on_ranks: Any) -> None:

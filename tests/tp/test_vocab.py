@@ -15,7 +15,7 @@ WORLD_SIZES = (1, 2, 3, 4)
 def flat_errors(error):
     """Return the root causes in a group of groups."""
     if isinstance(error, BaseExceptionGroup):
-        return [leaf for each in error.exceptions for leaf in flat_errors(each)]
+        return [leaf for exception in error.exceptions for leaf in flat_errors(exception)]
     return [error]
 
 
@@ -118,14 +118,14 @@ def test_the_cross_entropy_of_split_logits_is_that_of_the_whole(
         assert grad.dtype.numpy == dtype
         return loss.numpy().copy(), grad.numpy().copy()
 
-    found, grad_parts = zip(*on_ranks(world_size, body), strict=True)
+    result, grad_parts = zip(*on_ranks(world_size, body), strict=True)
     # Logits and their differences are exact to float32's half unit at `largest`; an exponential
     # turns that absolute error into a relative one.
     largest = 2 * float(np.abs(logits).max()) + 1
     eps = float(np.finfo(np.float32).eps) * largest * 8
-    for loss in found:
+    for loss in result:
         assert loss.dtype == np.float32
-        assert loss.tobytes() == found[0].tobytes()
+        assert loss.tobytes() == result[0].tobytes()
         np.testing.assert_allclose(loss, losses, rtol=eps, atol=eps)
     half_unit = float(np.finfo(dtype).eps)
     wanted = grads * grad_loss[:, None]

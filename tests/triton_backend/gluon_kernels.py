@@ -227,15 +227,15 @@ def multiply_ahead(a_desc, b_desc, out_desc, BUFFERS: gl.constexpr, num_warps: g
     bars = gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(BUFFERS):
         mbarrier.init(bars.index(i), count=1)
-    made = 0
+    factors = 0
     used = 0
     adds = gl.to_tensor(False)
     zeros = gl.zeros((M, N), dtype=gl.float32, layout=wgmma_layout(dtype, N, num_warps))
     acc = warpgroup_mma_init(zeros)
     for k in gl.static_range(0, K * (BUFFERS - 2), K):
-        made = _load_factors(made, a_desc, b_desc, row, col, k, bars, a, b, BUFFERS)
+        factors = _load_factors(factors, a_desc, b_desc, row, col, k, bars, a, b, BUFFERS)
     for k in range(K * (BUFFERS - 2), a_desc.shape[1], K):
-        made = _load_factors(made, a_desc, b_desc, row, col, k, bars, a, b, BUFFERS)
+        factors = _load_factors(factors, a_desc, b_desc, row, col, k, bars, a, b, BUFFERS)
         mbarrier.wait(bars.index(used % BUFFERS), used // BUFFERS & 1)
         acc = warpgroup_mma_init(warpgroup_mma_wait(num_outstanding=0, deps=(acc,)))
         acc = warpgroup_mma(
@@ -311,7 +311,7 @@ def multiply_persistent(
     bars = gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(BUFFERS):
         mbarrier.init(bars.index(i), count=1)
-    made = 0
+    factors = 0
     used = 0
     rows = gl.cdiv(out_desc.shape[0], M)
     tiles = rows * gl.cdiv(out_desc.shape[1], N)
@@ -323,9 +323,9 @@ def multiply_persistent(
             gl.zeros((M, N), dtype=gl.float32, layout=wgmma_layout(dtype, N, num_warps))
         )
         for k in gl.static_range(0, K * (BUFFERS - 1), K):
-            made = _load_factors(made, a_desc, b_desc, row, col, k, bars, a, b, BUFFERS)
+            factors = _load_factors(factors, a_desc, b_desc, row, col, k, bars, a, b, BUFFERS)
         for k in range(K * (BUFFERS - 1), a_desc.shape[1], K):
-            made = _load_factors(made, a_desc, b_desc, row, col, k, bars, a, b, BUFFERS)
+            factors = _load_factors(factors, a_desc, b_desc, row, col, k, bars, a, b, BUFFERS)
             mbarrier.wait(bars.index(used % BUFFERS), used // BUFFERS & 1)
             acc = warpgroup_mma(
                 a.index(used % BUFFERS), b.index(used % BUFFERS), acc, is_async=True

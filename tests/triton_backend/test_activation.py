@@ -82,10 +82,10 @@ def test_importing_triton_loads_no_more_of_kernbench_than_the_plug_in() -> None:
     ],
 )
 def test_any_module_can_be_imported_first(first: str) -> None:
-    found = run_python(
+    python = run_python(
         f"import {first}; import triton.backends as b; print(b.backends['kernbench'].compiler)"
     )
-    assert found == "<class 'kernbench.triton_backend.compiler.KernbenchBackend'>\n"
+    assert python == "<class 'kernbench.triton_backend.compiler.KernbenchBackend'>\n"
 
 
 def test_a_run_works_where_triton_does_not_read_entry_points() -> None:
@@ -98,8 +98,8 @@ def test_a_run_works_where_triton_does_not_read_entry_points() -> None:
 
 
 def test_a_method_that_a_later_triton_requires_does_not_break_its_import() -> None:
-    found = run_python(str(PROGRAMS / "later_triton.py"))
-    assert found.split() == ["KernbenchBackend", "KernbenchDriver"]
+    python = run_python(str(PROGRAMS / "later_triton.py"))
+    assert python.split() == ["KernbenchBackend", "KernbenchDriver"]
 
 
 def test_inside_a_run_it_is_active_and_afterwards_there_is_no_driver_again(

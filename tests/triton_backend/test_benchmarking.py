@@ -132,10 +132,10 @@ def test_a_report_without_plotting_libraries_is_a_table(
     )
     def bench(n: int, provider: str, scale: int) -> Any:
         ms = testing.do_bench(launch, quantiles=[0.5, 0.2, 0.8])
-        return tuple(n * scale / each for each in ms) if provider == "ours" else n / 7
+        return tuple(n * scale / item for item in ms) if provider == "ours" else n / 7
 
-    found = bench.run(print_data=True, save_path=str(tmp_path), return_df=True)
-    assert found[1] == {"n": 4096, "Ours (GB/s)": 4096 * 2 / 0.25, "Theirs (GB/s)": 4096 / 7}
+    result = bench.run(print_data=True, save_path=str(tmp_path), return_df=True)
+    assert result[1] == {"n": 4096, "Ours (GB/s)": 4096 * 2 / 0.25, "Theirs (GB/s)": 4096 / 7}
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "doubling:"
     assert lines[3].split() == ["4096", "32768.000000", "585.142857"]

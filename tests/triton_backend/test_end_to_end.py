@@ -201,8 +201,8 @@ def test_scalar_constants_are_the_numbers_that_they_are(
         # What Triton holds a constant in: float32 unless it does not fit.
         held = np.float64(value) if abs(value) == 1e300 else np.float32(value)
         expected = held.astype(y.numpy().dtype)
-    found = float(y.numpy()[0])
-    np.testing.assert_array_equal(found, float(expected))
+    result = float(y.numpy()[0])
+    np.testing.assert_array_equal(result, float(expected))
     # Before 3.9 Triton itself writes 0.0 for any value that equals it.
     loses_sign = value == 0 and triton.__version__.startswith(("3.6.", "3.7.", "3.8."))
-    assert np.isnan(value) or loses_sign or np.signbit(found) == np.signbit(float(expected))
+    assert np.isnan(value) or loses_sign or np.signbit(result) == np.signbit(float(expected))

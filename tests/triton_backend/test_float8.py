@@ -61,9 +61,9 @@ def test_numbers_round_to_the_nearest_code_of_e4b15(device: ExecutingLauncher, d
     out = device.tensor(np.zeros(1024, np.uint8))
     convert_kernel[(1,)](device.tensor(x), AsFloat8(out, "fp8e4b15"), 1024)
     nearest = np.abs(x[:, None].astype(float) - e4b15(CODES)).min(axis=1)
-    found = e4b15(out.numpy())
+    result = e4b15(out.numpy())
     # What is too large becomes the largest number.
-    np.testing.assert_allclose(np.abs(x - found), nearest, atol=1e-12)
+    np.testing.assert_allclose(np.abs(x - result), nearest, atol=1e-12)
 
 
 @pytest.mark.parametrize(

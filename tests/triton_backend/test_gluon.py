@@ -92,7 +92,7 @@ def test_copies_ahead_bring_what_was_asked_for(buffers: int, rows: int, cols: in
         x, y = torch.from_numpy(a), torch.from_numpy(b)
         out, by_tma = torch.zeros(rows, cols), torch.zeros(rows, cols)
         kernels.add_ahead[grid](x, y, out, rows, cols, 32, 64, buffers)
-        descriptors = (described(each, [32, 64], gl.float32) for each in (x, y, by_tma))
+        descriptors = (described(tma, [32, 64], gl.float32) for tma in (x, y, by_tma))
         kernels.add_tma[grid](*descriptors, cols, 32, 64, buffers)
         assert np.array_equal(out.numpy(), a + b)
         assert np.array_equal(by_tma.numpy(), a + b)
@@ -131,26 +131,26 @@ def test_products_of_warp_groups_have_numpys_numbers(
 
 @pytest.mark.adr("0170-D2")
 def test_loops_stay_rolled_and_run_ahead_as_far_as_the_kernel_does() -> None:
-    found = {}
+    result = {}
     with RuntimeContext(MACHINE, data=False) as torch:
         launcher = Traced()
         for buffers in (2, 3, 4):
             a, b, out = (torch.zeros(512, 512, dtype=torch.float16) for _ in range(3))
             blocks = ([64, 64], [64, 128], [64, 128])
             args = [
-                described(each, block, gl.float16)
-                for each, block in zip((a, b, out), blocks, strict=True)
+                described(item, block, gl.float16)
+                for item, block in zip((a, b, out), blocks, strict=True)
             ]
             with activate(launcher):
                 kernels.multiply_ahead[(8, 4)](*args, buffers, num_warps=4)
             [group] = launcher.traces[-1].groups
             loop, *after = group.body
             assert isinstance(loop, Loop)
-            assert [type(each) for each in loop.body] == [DmaRead, DmaRead, Gemm]
-            assert [type(each) for each in after].count(DmaRead) == 2 * (buffers - 2)
-            found[buffers] = loop.trip_count, loop.num_stages
+            assert [type(item) for item in loop.body] == [DmaRead, DmaRead, Gemm]
+            assert [type(item) for item in after].count(DmaRead) == 2 * (buffers - 2)
+            result[buffers] = loop.trip_count, loop.num_stages
     # As many loads are issued before the loop as there are buffers, but two.
-    assert found == {2: (8, 2), 3: (7, 3), 4: (6, 4)}
+    assert result == {2: (8, 2), 3: (7, 3), 4: (6, 4)}
 
 
 class Traced(RecordingLauncher):

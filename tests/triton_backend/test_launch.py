@@ -137,9 +137,9 @@ def test_a_compiled_kernel_takes_its_arguments_without_the_constants_behind_them
     plain = scale[(1,)](source, out, 1000, 7, 0.5, BLOCK=256)
     plain[(1, 1, 1)](source, out, 1000, 7, 0.5)
     assert launcher.launches[-1][2] == launcher.launches[-2][2]
-    for kernel, given in ((compiled, (described, out, 64)), (plain, (source, out))):
-        with pytest.raises(UsageError, match=rf"launched with {len(given)} arguments, but its"):
-            kernel[(1, 1, 1)](*given)
+    for kernel, value in ((compiled, (described, out, 64)), (plain, (source, out))):
+        with pytest.raises(UsageError, match=rf"launched with {len(value)} arguments, but its"):
+            kernel[(1, 1, 1)](*value)
 
 
 @pytest.mark.parametrize("dtype", [d for d in ALL if d.name != "float8_e4m3fnuz"], ids=str)

@@ -34,8 +34,8 @@ def kernel_in(folder: Path, patch: pytest.MonkeyPatch, name: str = "kernels") ->
     return load(folder / f"{name}.py", "scale_kernel.py", patch).scale
 
 
-def files_shown(found: binary.KernelBinary) -> set[str]:
-    trace = found.trace((1, 1, 1), {1: 7})
+def files_shown(kernel_binary: binary.KernelBinary) -> set[str]:
+    trace = kernel_binary.trace((1, 1, 1), {1: 7})
     return {str(Path(command.line.file)) for command in trace.commands()}
 
 
@@ -45,9 +45,9 @@ def test_a_kernel_is_shown_in_the_folder_of_the_program_that_runs(
     for folder in (tmp_path / "a", tmp_path / "b" / "c", tmp_path / "a"):
         kernel = kernel_in(folder, monkeypatch)
         kernel[(1,)](Tensor("fp32"), 7, BLOCK=8)
-        found = launcher.launches[-1][0]
-        assert files_shown(found) == {str(folder / "kernels.py"), str(folder / "kb_helper.py")}
-        assert found.module.kernel.line.file == str(folder / "kernels.py")
+        result = launcher.launches[-1][0]
+        assert files_shown(result) == {str(folder / "kernels.py"), str(folder / "kb_helper.py")}
+        assert result.module.kernel.line.file == str(folder / "kernels.py")
     compiled = list((tmp_path / "triton").glob("*/scale.ttir"))
     assert len(compiled) == 1, "it was compiled once"
 

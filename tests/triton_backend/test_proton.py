@@ -44,18 +44,18 @@ def plain(x, out, n, BLOCK: tl.constexpr):
 
 def tree(path: Path) -> dict[tuple[str, ...], dict[str, Any]]:
     """Return the metrics of every frame, by the names on the way to it."""
-    found = {}
+    result = {}
 
     def walk(node: dict[str, Any], above: tuple[str, ...]) -> None:
         here = (*above, node["frame"]["name"])
-        found[here[1:]] = node["metrics"]
+        result[here[1:]] = node["metrics"]
         for child in node["children"]:
             walk(child, here)
 
     root, device = json.loads(path.read_text())
     assert list(device) == ["KERNBENCH"]
     walk(root, ())
-    return found
+    return result
 
 
 def test_a_run_replaces_the_library_wherever_the_profiler_has_imported_it() -> None:
@@ -72,7 +72,7 @@ def test_a_run_replaces_the_library_wherever_the_profiler_has_imported_it() -> N
     before = users()
     assert len(before) > 3
     install()
-    assert not [name for name, each in before.items() if users()[name] is each]
+    assert not [name for name, value in before.items() if users()[name] is value]
     remove()
     assert users() == before
     if was_replaced:
@@ -89,7 +89,7 @@ def test_what_the_shipped_kernels_launched_before_is_in_the_tree_too(tmp_path: P
             ops.relu(x)
         proton.finalize()
         ops.relu(x)
-    (metrics,) = [each for path, each in tree(tmp_path / "found.hatchet").items() if path]
+    (metrics,) = [value for path, value in tree(tmp_path / "found.hatchet").items() if path]
     assert metrics["count"] == 3
 
 
@@ -108,19 +108,21 @@ def test_a_session_is_a_tree_of_scopes_and_launches_in_modeled_time(tmp_path: Pa
         plain[(4,)](out, x, 1000, BLOCK=256)
         triton.testing.do_bench(lambda: plain[(4,)](out, x, 1000, BLOCK=256))
         proton.finalize()
-    launches = [each for each in torch.op_log.instances if each.template.kind == "kernel"]
-    found = tree(tmp_path / "found.hatchet")
-    assert found.keys() == {
+    launches = [
+        instance for instance in torch.op_log.instances if instance.template.kind == "kernel"
+    ]
+    result = tree(tmp_path / "found.hatchet")
+    assert result.keys() == {
         (), ("first",), ("first", "add_1000"), ("first", "plain"), ("plain",)
     }  # fmt: skip
-    assert found["first",] == {"tokens": 3}
-    of_named = found["first", "add_1000"]
+    assert result["first",] == {"tokens": 3}
+    of_named = result["first", "add_1000"]
     assert (of_named["count"], of_named["flops32"]) == (3, 3000)
-    times_ns = [(each.ends_ps[0] - each.starts_ps[0]) / 1000 for each in launches]
+    times_ns = [(launch.ends_ps[0] - launch.starts_ps[0]) / 1000 for launch in launches]
     assert len(times_ns) == 6
     assert of_named["time (ns)"] == pytest.approx(sum(times_ns[:3]))
-    assert found["first", "plain"]["time (ns)"] == pytest.approx(times_ns[3])
-    assert found["plain",]["time (ns)"] == pytest.approx(times_ns[5])
+    assert result["first", "plain"]["time (ns)"] == pytest.approx(times_ns[3])
+    assert result["plain",]["time (ns)"] == pytest.approx(times_ns[5])
 
 
 @pytest.mark.adr("0050-D8")

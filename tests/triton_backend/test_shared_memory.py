@@ -35,8 +35,8 @@ def product(x, y, out, n, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
 
 def announced() -> int:
     driver = triton.runtime.driver.active
-    found: int = driver.utils.get_device_properties(driver.get_current_device())["max_shared_mem"]
-    return found
+    number: int = driver.utils.get_device_properties(driver.get_current_device())["max_shared_mem"]
+    return number
 
 
 @pytest.mark.adr("0006-D8")

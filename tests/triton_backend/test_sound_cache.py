@@ -23,18 +23,18 @@ def add_one(x_ptr, BLOCK: tl.constexpr):
 
 def compiled(launcher: RecordingLauncher, block: int = 64) -> tuple[str, int]:
     """Launch as a new process would; return the TTIR and how many were compiled for it."""
-    made: list[int] = []
+    numbers: list[int] = []
     real = compiler.ASTSource.make_ir
 
     def counting(*args: object, **options: object) -> object:
-        made.append(1)
+        numbers.append(1)
         return real(*args, **options)
 
     add_one.device_caches.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler.ASTSource, "make_ir", counting)
         add_one[(1,)](Tensor("i32"), BLOCK=block)
-    return launcher.launches[-1][0].ttir, len(made)
+    return launcher.launches[-1][0].ttir, len(numbers)
 
 
 @pytest.mark.adr("0110-D7")

@@ -57,6 +57,6 @@ def benchmark(size, provider):
     return 3 * x.numel() * x.element_size() * 1e-6 / ms
 
 
-found = benchmark.run(print_data=True, return_df=True)
-assert len(found) == 3
+result = benchmark.run(print_data=True, return_df=True)
+assert len(result) == 3
 print("all close")

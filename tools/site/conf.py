@@ -41,11 +41,11 @@ _SECTION = re.compile(r"^## (?P<caption>.+)$|\]\((?P<page>[\w./-]+)\.(?:md|rst)[
 def contents(index: str) -> str:
     """Return the table of contents, one part for each heading of an index, as MyST."""
     parts: list[tuple[str, list[str]]] = [("", [])]
-    for found in _SECTION.finditer(index):
-        if found["caption"]:
-            parts.append((found["caption"], []))
-        elif not any(found["page"] in pages for _, pages in parts):
-            parts[-1][1].append(found["page"])
+    for result in _SECTION.finditer(index):
+        if result["caption"]:
+            parts.append((result["caption"], []))
+        elif not any(result["page"] in pages for _, pages in parts):
+            parts[-1][1].append(result["page"])
     blocks = []
     for caption, pages in parts:
         if pages:
@@ -56,7 +56,7 @@ def contents(index: str) -> str:
 
 def command_line() -> str:
     """Return what Typer says about every command, as Markdown."""
-    made = subprocess.run(
+    result = subprocess.run(
         [
             sys.executable,
             "-m",
@@ -71,7 +71,7 @@ def command_line() -> str:
         capture_output=True,
         text=True,
     )
-    return made.stdout
+    return result.stdout
 
 
 def _read(_app: Any, page: str, source: list[str]) -> None:

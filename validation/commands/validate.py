@@ -186,8 +186,8 @@ def validate(options: ValidateOptions) -> int:
         text = render_text(scored, options.worst, machines)
         if "--json" in outputs:
             with outputs.writing("--json") as file:
-                found = json.dumps(to_json(scored, machines), indent=2)
-                file.write(f"{found}\n".encode())
+                data = json.dumps(to_json(scored, machines), indent=2)
+                file.write(f"{data}\n".encode())
         if "--page" in outputs:
             with outputs.writing("--page") as file:
                 about, folder = _ABOUT + _command(options), Path(options.programs or PROGRAMS)
@@ -216,7 +216,7 @@ def _scored(options: ValidateOptions) -> tuple[list[Scored], Machines]:
     if options.borrow is not None:
         text, rows = _borrowed(options.borrow, rows)
         added.append(text)
-    every = _every(options.every, {Path(each).name for each in options.data})
+    every = _every(options.every, {Path(name).name for name in options.data})
     rows = sampled(rows, every)
     if not rows:
         raise UsageError(
@@ -266,17 +266,17 @@ def _every(asked: Sequence[str], files: set[str]) -> dict[str, int]:
     """Return, by file and category, in how many rows one is scored."""
     from kernbench.accuracy.rows import Category
 
-    known = {*(each.value for each in Category), *files}
-    found: dict[str, int] = {}
-    for each in asked:
-        name, _, number = each.rpartition("=")
+    known = {*(category.value for category in Category), *files}
+    every: dict[str, int] = {}
+    for item in asked:
+        name, _, number = item.rpartition("=")
         if name and name not in known:
             raise UsageError(f"--every knows no file or category {name!r}: {nearest(name, known)}")
         if not number.isdecimal():
-            raise UsageError(f"--every takes a number or NAME=NUMBER, but got {each!r}")
-        for category in [name] if name else (each.value for each in Category):
-            found[category] = int(number)
-    return found
+            raise UsageError(f"--every takes a number or NAME=NUMBER, but got {item!r}")
+        for category in [name] if name else (category.value for category in Category):
+            every[category] = int(number)
+    return every
 
 
 def _command(options: ValidateOptions) -> str:
@@ -293,9 +293,9 @@ def _command(options: ValidateOptions) -> str:
 
 def _words(options: ValidateOptions) -> str:
     """Return what was asked, without where results go and the folders of files."""
-    words = ["kernbench validate", *(Path(each).name for each in options.data)]
-    words += [f"--every {each}" for each in options.every]
-    words += [f"--machine {Path(each).name}" for each in options.machines]
+    words = ["kernbench validate", *(Path(name).name for name in options.data)]
+    words += [f"--every {name}" for name in options.every]
+    words += [f"--machine {Path(machine).name}" for machine in options.machines]
     words += [f"--keep {Path(options.keep).name}"] if options.keep else []
     words += [f"--kept {Path(options.kept).name}"] if options.kept else []
     words += [f"--borrow {options.borrow}"] if options.borrow else []

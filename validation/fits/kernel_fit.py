@@ -85,17 +85,17 @@ class _Rows:
 
     def modeled_us(self, library: KernelLibrary) -> Array:
         """Return the times; a row whose kernels have the constants of before is not timed again."""
-        names = {name for each in self.measured for name in each.names}
+        names = {name for measured_kernels in self.measured for name in measured_kernels.names}
         constants = {name: library.constants(name) for name in names}
         if not self.last:
             self.last.extend([((), 0.0)] * len(self.measured))
-        for index, each in enumerate(self.measured):
-            used = tuple(constants[name] for name in each.names)
+        for index, measured_kernels in enumerate(self.measured):
+            used = tuple(constants[name] for name in measured_kernels.names)
             before = self.last[index][0]
             if len(before) != len(used) or any(
                 old is not new for old, new in zip(before, used, strict=True)
             ):
-                self.last[index] = (used, each.time_us(lambda name: library))
+                self.last[index] = (used, measured_kernels.time_us(lambda name: library))
         return np.array([time for _, time in self.last])
 
 
@@ -123,15 +123,17 @@ def fit_kernels(
         for name in library.names()
         if not only or any(fnmatch(name, pattern) for pattern in only)
     ]
-    found = _measured(architecture, rows, named)
+    pairs = _measured(architecture, rows, named)
     parts = [
-        _Rows(tuple(row for row, _ in part), tuple(each for _, each in part))
+        _Rows(
+            tuple(row for row, _ in part), tuple(measured_kernels for _, measured_kernels in part)
+        )
         for part in (
-            [pair for pair in found if is_apart(pair[0]) is apart] for apart in (False, True)
+            [pair for pair in pairs if is_apart(pair[0]) is apart] for apart in (False, True)
         )
     ]
     kept, apart = parts
-    used = {name for each in kept.measured for name in each.names}
+    used = {name for measured_kernels in kept.measured for name in measured_kernels.names}
     keys = [
         (name, key) for name in named if name in used for key in _given(library.constants(name))
     ]
@@ -142,7 +144,7 @@ def fit_kernels(
             f"{_LEAST_ROWS_PER_CONSTANT * max(len(keys), 1)} rows, but there are {len(kept.rows)}"
         )
     start = np.array([float(getattr(library.constants(name), key)) for name, key in keys])
-    lower, upper = (np.array(each) for each in zip(*map(_bounds, keys), strict=True))
+    lower, upper = (np.array(pair) for pair in zip(*map(_bounds, keys), strict=True))
     measured = kept.times_us
     start = np.clip(start, lower, upper)
     reused: dict[str, tuple[dict[str, float], KernelConstants]] = {}
@@ -157,24 +159,31 @@ def fit_kernels(
     values = np.where(moved, values, start)
     unmoved = [key for key, is_moved in zip(keys, moved, strict=True) if not is_moved]
     sources = _sources(kept, {name for name, _ in keys}, unmoved)
-    made = _with(library, keys, values, sources)
-    family = {name: family for family, each in library.families.items() for name in each.kernels}
+    kernel_library = _with(library, keys, values, sources)
+    family = {
+        name: family
+        for family, kernel_family in library.families.items()
+        for name in kernel_family.kernels
+    }
     return KernelFit(
-        library=made,
+        library=kernel_library,
         changes=tuple(
             Change(family=family[name], kernel=name, key=key, before=float(old), after=float(new))
             for (name, key), old, new in zip(keys, start, values, strict=True)
         ),
-        fitted=errors_of(kept.modeled_us(made), kept.times_us),
-        apart=errors_of(apart.modeled_us(made), apart.times_us),
+        fitted=errors_of(kept.modeled_us(kernel_library), kept.times_us),
+        apart=errors_of(apart.modeled_us(kernel_library), apart.times_us),
     )
 
 
 def family_as_text(family: KernelFamily, comment: str = "") -> str:
     """Return the YAML text of a family's kernels, in order of their names."""
     kernels = {
-        name: {**{key: _plain(getattr(each, key)) for key in _given(each)}, "source": each.source}
-        for name, each in sorted(family.kernels.items())
+        name: {
+            **{key: _plain(getattr(kernel, key)) for key in _given(kernel)},
+            "source": kernel.source,
+        }
+        for name, kernel in sorted(family.kernels.items())
     }
     return comment + yaml.safe_dump({"kernels": kernels}, sort_keys=False, width=100)
 
@@ -183,7 +192,7 @@ def _measured(
     architecture: str, rows: Sequence[Row], named: Sequence[str]
 ) -> list[tuple[Row, MeasuredKernels]]:
     predictors: dict[Category, Predictor] = {}
-    found = []
+    pairs = []
     for row in rows:
         if row.why_no_time:
             continue
@@ -193,14 +202,14 @@ def _measured(
         if not isinstance(predictor, LibraryPredictor):
             continue
         try:
-            each = predictor.measured(row)
+            measured = predictor.measured(row)
         except KernbenchError:
             continue
-        if each.machine.spec.kernel_library == architecture and any(
-            name in named for name in each.names
+        if measured.machine.spec.kernel_library == architecture and any(
+            name in named for name in measured.names
         ):
-            found.append((row, each))
-    return found
+            pairs.append((row, measured))
+    return pairs
 
 
 def _given(constants: KernelConstants) -> list[str]:
@@ -237,9 +246,9 @@ def _with(
             kernels[name] = before[name][1]
             continue
         old = library.constants(name)
-        given = {key: _plain(getattr(old, key)) for key in _given(old)}
+        plains = {key: _plain(getattr(old, key)) for key in _given(old)}
         source = (sources or {}).get(name, old.source)
-        kernels[name] = KernelConstants.model_validate({**given, **changed, "source": source})
+        kernels[name] = KernelConstants.model_validate({**plains, **changed, "source": source})
         if before is not None:
             before[name] = (changed, kernels[name])
     return library.changed(kernels)
@@ -248,27 +257,27 @@ def _with(
 def _moved(times_us: Callable[[Array], Array], values: Array) -> Array:
     """Return which of the values some row's time depends on."""
     times = times_us(values)
-    found = []
+    flags = []
     for index in range(len(values)):
         tried = values.copy()
         tried[index] /= _NUDGE
-        found.append(bool(np.abs(times_us(tried) / times - 1).max() > _STILL))
-    return np.array(found)
+        flags.append(bool(np.abs(times_us(tried) / times - 1).max() > _STILL))
+    return np.array(flags)
 
 
 def _sources(
     rows: _Rows, names: set[str], unmoved: Sequence[tuple[str, str]] = ()
 ) -> dict[str, str]:
-    found: dict[str, tuple[int, set[str]]] = {}
-    for row, each in zip(rows.rows, rows.measured, strict=True):
-        for name in names.intersection(each.names):
-            count, said = found.get(name, (0, set()))
-            found[name] = (count + 1, said | {f"{row.source} {row.device}"})
-    guessed = {name: [key for owner, key in unmoved if owner == name] for name in found}
+    numbers: dict[str, tuple[int, set[str]]] = {}
+    for row, measured_kernels in zip(rows.rows, rows.measured, strict=True):
+        for name in names.intersection(measured_kernels.names):
+            count, said = numbers.get(name, (0, set()))
+            numbers[name] = (count + 1, said | {f"{row.source} {row.device}"})
+    guessed = {name: [key for owner, key in unmoved if owner == name] for name in numbers}
     return {
         name: f"fitted to {count} rows of {', '.join(sorted(said))}"
         + (f"; assumed, as no row depends on it: {', '.join(guessed[name])}" * bool(guessed[name]))
-        for name, (count, said) in found.items()
+        for name, (count, said) in numbers.items()
     }
 
 

@@ -19,17 +19,17 @@ def transferred(donor: str, target: str, category: Category = Category.GEMM) -> 
         UsageError: One of them has a constant that the other lacks.
     """
     text, origin = machine_text(target)
-    own, given = (parse_yaml(*each) for each in ((text, origin), machine_text(donor)))
-    theirs, mine = (constants_of(category, each) for each in (given, own))
+    own, value = (parse_yaml(*pair) for pair in ((text, origin), machine_text(donor)))
+    theirs, mine = (constants_of(category, item) for item in (value, own))
     if theirs != mine:
-        names = {each.key for each in theirs} ^ {each.key for each in mine}
+        names = {their.key for their in theirs} ^ {constant.key for constant in mine}
         raise UsageError(
             f"constants of {donor} cannot be applied to {target}: only one of them has "
             f"{', '.join(sorted(names))}"
         )
     numbers, sources = {}, {}
     for constant in theirs:
-        number = number_at(given, constant.key)
+        number = number_at(value, constant.key)
         assert number is not None
         sources[constant.key] = f"fitted on {donor}"
         for key in (constant.key, *constant.tied):

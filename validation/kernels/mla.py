@@ -174,6 +174,8 @@ def _tile(batch: int, m: int, n: int, num_pes: int) -> tuple[int, int]:
     """Return rows and columns of a tile: the largest that still gives every PE one."""
     for block_m, block_n in _TILES:
         if batch * math.ceil(m / block_m) * math.ceil(n / block_n) >= num_pes:
-            fitting = next((each for each in _HEIGHTS if m <= each), block_m)
+            fitting = next((height for height in _HEIGHTS if m <= height), block_m)
             return min(block_m, fitting), block_n
-    return min(_TILES[-1][0], next((each for each in _HEIGHTS if m <= each), 64)), _TILES[-1][1]
+    return min(_TILES[-1][0], next((height for height in _HEIGHTS if m <= height), 64)), _TILES[-1][
+        1
+    ]

@@ -137,13 +137,13 @@ class MoeKernels:
 def expert_kernels(problem: MoeProblem, kernels: MoeKernels) -> tuple[LibraryKernel, ...]:
     """Return the launches of a layer of experts, one after another."""
     load = problem.load
-    found = _routing(problem, kernels)
+    routing = _routing(problem, kernels)
     if not load.total:
-        return tuple(found)
+        return tuple(routing)
     if kernels.copies_rows or kernels.quantises:
         read = load.tokens * problem.hidden * _OUT_BYTES
         rows = load.total if kernels.copies_rows else load.tokens
-        found.append(
+        routing.append(
             _step(
                 problem,
                 kernels.steps + _EXPAND,
@@ -155,17 +155,17 @@ def expert_kernels(problem: MoeProblem, kernels: MoeKernels) -> tuple[LibraryKer
     up = _product(problem, kernels, problem.hidden, problem.up)
     down = _product(problem, kernels, problem.inter, problem.hidden)
     if kernels.one_kernel:
-        found.append(_joined(up, down))
+        routing.append(_joined(up, down))
     else:
-        found.append(up)
+        routing.append(up)
         if kernels.activates_apart:
             out = load.slots * problem.inter
             read = load.slots * problem.up * _OUT_BYTES
-            found.append(
+            routing.append(
                 _step(problem, kernels.steps + _ACTIVATE, load.slots, read, out * problem.row_bytes)
             )
             if kernels.quantises and not kernels.copies_rows:
-                found.append(
+                routing.append(
                     _step(
                         problem,
                         kernels.steps + _EXPAND,
@@ -174,12 +174,12 @@ def expert_kernels(problem: MoeProblem, kernels: MoeKernels) -> tuple[LibraryKer
                         out * problem.row_bytes,
                     )
                 )
-        found.append(down)
+        routing.append(down)
     if kernels.sums:
         read = load.slots * problem.hidden * _OUT_BYTES
         written = load.tokens * problem.hidden * _OUT_BYTES
-        found.append(_step(problem, kernels.steps + _SUM, load.tokens, read, written))
-    return tuple(found)
+        routing.append(_step(problem, kernels.steps + _SUM, load.tokens, read, written))
+    return tuple(routing)
 
 
 def expert_products(problem: MoeProblem, kernels: MoeKernels) -> tuple[LibraryKernel, ...]:
@@ -191,7 +191,7 @@ def expert_products(problem: MoeProblem, kernels: MoeKernels) -> tuple[LibraryKe
 
 def _routing(problem: MoeProblem, kernels: MoeKernels) -> list[LibraryKernel]:
     """Return what chooses experts and sorts rows by them."""
-    found = []
+    library_kernels = []
     load = problem.load
     trip = Trip(loaded_bytes=_SORTED * _CHOICE_BYTES)
     tokens = max(load.routed // problem.choices, 1)
@@ -199,17 +199,17 @@ def _routing(problem: MoeProblem, kernels: MoeKernels) -> list[LibraryKernel]:
         experts = problem.all_experts or problem.experts
         trips = math.ceil(experts / _CHOSEN) if kernels.chooses_in_steps else 1
         tiles = Tiles(count=tokens, trips=trips, trip=Trip())
-        found.append(LibraryKernel(name=kernels.choosing, tiles=(tiles,), resident=8))
+        library_kernels.append(LibraryKernel(name=kernels.choosing, tiles=(tiles,), resident=8))
     if kernels.routing:
         trips = 0 if kernels.sorting else math.ceil(load.routed / _SORTED)
-        found.append(
+        library_kernels.append(
             LibraryKernel(name=kernels.routing, tiles=(Tiles(count=1, trips=trips, trip=trip),))
         )
     if kernels.sorting:
         blocks = math.ceil(tokens / _COUNTED) * problem.experts
         tiles = Tiles(count=blocks, trips=problem.choices, trip=Trip())
-        found.append(LibraryKernel(name=kernels.sorting, tiles=(tiles,), resident=8))
-    return found
+        library_kernels.append(LibraryKernel(name=kernels.sorting, tiles=(tiles,), resident=8))
+    return library_kernels
 
 
 def _step(
@@ -243,13 +243,15 @@ def _missed(problem: MoeProblem, footprint: float) -> float:
 
 def rows_of_tile(load: ExpertLoad, kernels: MoeKernels) -> int:
     """Return the rows of a product's tile."""
-    return next((each for each in kernels.row_tiles if each >= load.mean), kernels.row_tiles[-1])
+    return next(
+        (row_tile for row_tile in kernels.row_tiles if row_tile >= load.mean), kernels.row_tiles[-1]
+    )
 
 
 def _product(problem: MoeProblem, kernels: MoeKernels, depth: int, columns: int) -> LibraryKernel:
     load = problem.load
     rows = rows_of_tile(load, kernels)
-    high = sum(math.ceil(each / rows) for each in load.rows)
+    high = sum(math.ceil(row / rows) for row in load.rows)
     width = _columns(kernels, high, columns, problem.pes)
     tiles = high * math.ceil(columns / width)
     trips: float = math.ceil(depth / kernels.depth)
@@ -272,14 +274,14 @@ def _product(problem: MoeProblem, kernels: MoeKernels, depth: int, columns: int)
         missed=missed * distinct,
         pipelined=kernels.pipelined,
     )
-    found = [Tiles(count=tiles, trips=trips, trip=trip, stored_bytes=stored)]
+    result = [Tiles(count=tiles, trips=trips, trip=trip, stored_bytes=stored)]
     if load.slots > load.total:
         # Rows of other ranks' experts are set to 0.
         empty = math.ceil((load.slots - load.total) / rows) * math.ceil(columns / width)
-        found.append(Tiles(count=empty, trips=0, trip=trip, stored_bytes=2.0 * rows * width))
+        result.append(Tiles(count=empty, trips=0, trip=trip, stored_bytes=2.0 * rows * width))
     return LibraryKernel(
         name=kernels.name,
-        tiles=tuple(found),
+        tiles=tuple(result),
         resident=kernels.resident,
         hbm_read_bytes=weights * missed + read * _missed(problem, read + written),
         hbm_written_bytes=written * _missed(problem, read + written),
@@ -288,8 +290,8 @@ def _product(problem: MoeProblem, kernels: MoeKernels, depth: int, columns: int)
 
 def _columns(kernels: MoeKernels, high: int, columns: int, pes: int) -> int:
     """Return the columns of a tile, of which so many lie above each other."""
-    widths = [min(each, columns) for each in kernels.columns]
-    return next((each for each in widths if high * (columns // each) >= pes), widths[-1])
+    widths = [min(column, columns) for column in kernels.columns]
+    return next((width for width in widths if high * (columns // width) >= pes), widths[-1])
 
 
 def _joined(up: LibraryKernel, down: LibraryKernel) -> LibraryKernel:

@@ -48,9 +48,9 @@ class AttentionPredictor(LibraryPredictor):
         measured_by = releases(row.fields, machine.name)
         if not any(release.left_window for release in measured_by):
             _refuse_impossible(row, problem, machine)
-        found = [_launches(row, problem, machine, release) for release in measured_by]
+        launches = [_launches(row, problem, machine, release) for release in measured_by]
         return MeasuredKernels(
-            kernels=found[0], other=found[1] if len(found) > 1 else (), machine=machine
+            kernels=launches[0], other=launches[1] if len(launches) > 1 else (), machine=machine
         )
 
 
@@ -61,20 +61,20 @@ def _launches(
     if release.left_window:
         problem = replace(problem, window=LEFT_WINDOW)
     kernel = _kernel(row, problem, machine)
-    found = flash_launches(problem, kernel, machine.sip.num_pes)
+    launches = flash_launches(problem, kernel, machine.sip.num_pes)
     if not release.converts:
-        return found
+        return launches
     heads = 2 * problem.kv_heads + (problem.heads if release.converts == "all" else 0)
     elements = float(problem.batch * problem.q_len * problem.head_dim * heads)
     # Each of two operations reads 2 bytes of an element; one writes 2, the other 1.
-    return stream(f"{kernel.beside}_convert", 4 * elements, 3 * elements), *found
+    return stream(f"{kernel.beside}_convert", 4 * elements, 3 * elements), *launches
 
 
 def _published(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
     """Return the launches of one pass of a library, as its authors time it."""
     problem = replace(_problem(row), dtype="bfloat16")
     name = row.fields["impl"].lower()
-    library = next((found for text, found in _LIBRARIES if text in name), None)
+    library = next((result for text, result in _LIBRARIES if text in name), None)
     known = attention_kernels(machine.spec.kernel_library or "")
     launches: list[LibraryKernel] = []
     for text, direction in (("f", "forward"), ("b", "backward")):
@@ -151,7 +151,7 @@ def _variants(stack: str, op: str, problem: AttentionProblem) -> Iterator[str]:
         grouped = 1 < problem.group <= _MOST_GROUP_OF_XQA
         single = "_xqa" if grouped else "_mmha"
     window = "_window" if problem.window else ""
-    stems = [f"{each}{single}" for each in (q + kv, kv, "_any")] + ["_any", single, ""]
+    stems = [f"{name}{single}" for name in (q + kv, kv, "_any")] + ["_any", single, ""]
     yield from dict.fromkeys(f"{stem}{end}" for stem in stems for end in (window, ""))
 
 

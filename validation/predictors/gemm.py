@@ -81,7 +81,7 @@ class GemmPredictor(LibraryPredictor):
         if operands is None or architecture is None or not _in_library(row, machine):
             raise NotModeledError(f"no library kernel for {row.dtype} on {machine.name}")
         harness = gemm_harness(row.source, machine.name)
-        m, n, k = (row.integer(each) for each in ("m", "n", "k"))
+        m, n, k = (row.integer(name) for name in ("m", "n", "k"))
         if row.dtype == "fp32":
             product = Product(m=m, n=n, k=k, dtype="float32", itemsize=4, out_bytes=4)
             return MeasuredKernels(

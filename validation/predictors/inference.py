@@ -30,7 +30,7 @@ class InferencePredictor:
         """Return the time of the row's request."""
         if row.dtype not in DTYPES:
             return Answer(None, f"no dtype of a model for {row.dtype}")
-        if any(row.optional(each) is None for each in ("hidden", "layers", "heads")):
+        if any(row.optional(name) is None for name in ("hidden", "layers", "heads")):
             return Answer(None, _WHOLE_MODEL)
         if row.fields.get("impl") == "Megatron":
             return Answer(None, "what Megatron's own generation computes per token is not known")

@@ -89,7 +89,7 @@ class LayerPredictor:
     def predict(self, row: Row) -> Answer:
         """Return the time of the row's operator."""
         name = row.op.partition(":")[2]
-        missing = [each for each in _NEEDED if row.optional(each) is None]
+        missing = [name for name in _NEEDED if row.optional(name) is None]
         if missing:
             return Answer(None, f"the source does not say the layer's {missing[0]}")
         if row.dtype not in DTYPES:
@@ -102,7 +102,7 @@ class LayerPredictor:
             return Answer(None, f"no operator {name} of a layer")
         category, op, shape = _OPERATORS[name]
         sizes = shape(_Sizes.of(row))
-        fields = {each: str(size) for each, size in sizes.items()}
+        fields = {name: str(size) for name, size in sizes.items()}
         if category is Category.COLLECTIVES:
             fields["bytes"] = str(sizes["bytes"] * (4 if row.dtype == "fp32" else 2))
             fields["n_ranks"] = row.fields["tp"]
@@ -115,11 +115,11 @@ class LayerPredictor:
         prefix = row.op.partition(":")[0]
         names = [*_OPERATORS, *_BATCHED]
         if row.integer("tp") == 1:
-            names = [each for each in names if each not in _REDUCED]
-        found = [self.predict(replace(row, op=f"{prefix}:{each}")) for each in names]
-        times = [each.time_us for each in found if each.time_us is not None]
-        if len(times) < len(found):
-            return next(each for each in found if each.time_us is None)
+            names = [name for name in names if name not in _REDUCED]
+        predicts = [self.predict(replace(row, op=f"{prefix}:{name}")) for name in names]
+        times = [answer.time_us for answer in predicts if answer.time_us is not None]
+        if len(times) < len(predicts):
+            return next(answer for answer in predicts if answer.time_us is None)
         return Answer(sum(times), how="the sum of a layer's operators", ran=Ran.LAYERS)
 
     def _batched_us(self, row: Row, name: str) -> float:

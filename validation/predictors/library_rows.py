@@ -49,9 +49,9 @@ class MeasuredKernels:
             *self.kernels,
             *self.other,
             *self.less,
-            *(each for choice in self.choices for each in choice),
+            *(library_kernel for choice in self.choices for library_kernel in choice),
         )
-        return tuple(dict.fromkeys(each.name for each in launched))
+        return tuple(dict.fromkeys(library_kernel.name for library_kernel in launched))
 
     @property
     def architecture(self) -> str:
@@ -60,15 +60,15 @@ class MeasuredKernels:
         Raises:
             MachineError: The machine names no library.
         """
-        found = self.machine.spec.kernel_library
-        if found is None:
+        kernel_library = self.machine.spec.kernel_library
+        if kernel_library is None:
             raise MachineError(f"machine {self.machine.name} names no kernel_library")
-        return found
+        return kernel_library
 
     def time_us(self, libraries: Libraries = load_library) -> float:
         """Return the modeled time."""
         library = libraries(self.architecture)
-        fastest = min((self._sum_us(each, library) for each in self.choices), default=0.0)
+        fastest = min((self._sum_us(choice, library) for choice in self.choices), default=0.0)
         launched = self._sum_us(self.kernels, library) - self._sum_us(self.less, library)
         if self.other:
             launched = (launched + self._sum_us(self.other, library)) / 2
@@ -78,7 +78,7 @@ class MeasuredKernels:
     def _sum_us(self, kernels: tuple[LibraryKernel, ...], library: KernelLibrary) -> float:
         sip = self.machine.sip
         return sum(
-            time_kernel(each, sip, library.constants(each.name)).total_us for each in kernels
+            time_kernel(kernel, sip, library.constants(kernel.name)).total_us for kernel in kernels
         )
 
 
@@ -99,7 +99,7 @@ class LibraryPredictor(ABC):
     def predict(self, row: Row) -> Answer:
         """Return the modeled time of what the row measured."""
         try:
-            found = self.measured(row)
-            return Answer(found.time_us(), how=" + ".join(found.names), ran=Ran.LIBRARY)
+            measured = self.measured(row)
+            return Answer(measured.time_us(), how=" + ".join(measured.names), ran=Ran.LIBRARY)
         except KernbenchError as error:
             return Answer(None, str(error).split(";")[0])

@@ -44,7 +44,7 @@ class MemboundPredictor(LibraryPredictor):
         if harness.release and row.op in _OF_ATEN:
             launches = _launches(row, machine.sip_at(0), harness.release)
             kernel_us, name = (
-                sum(time_blocks(each, machine.sip_at(0)).total_us for each in launches),
+                sum(time_blocks(launch, machine.sip_at(0)).total_us for launch in launches),
                 launches[0].name,
             )
             return Answer(harness.time_us(kernel_us), how=name, ran=Ran.KERNELS)

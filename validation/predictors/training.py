@@ -48,7 +48,7 @@ class TrainingPredictor:
         """Return the time of the row's iteration, or of the unit that its rate counts."""
         if row.dtype not in DTYPES:
             return Answer(None, f"no dtype of a model for {row.dtype}")
-        missing = [each for each in _NEEDED if row.optional(each) is None]
+        missing = [name for name in _NEEDED if row.optional(name) is None]
         if missing:
             return Answer(None, f"the source does not say the model's {missing[0]}")
         run = stack_of(row.source).run_of(row.integer("hidden"))
@@ -90,8 +90,8 @@ class TrainingPredictor:
         if stack.overlapped_gradients:
             # Parts of the sum overlap the last backward, and gathers the next forward.
             summed_us = sum(
-                max(summed_us / 2 - each * layers / plan.stages, 0.0)
-                for each in (step.backward_us, step.forward_us)
+                max(summed_us / 2 - number * layers / plan.stages, 0.0)
+                for number in (step.backward_us, step.forward_us)
             )
         update_us = step.update_us * elements / step.layer_elements
         if stack.sharded_optimizer:

@@ -125,7 +125,9 @@ def import_torchvision() -> None:
             library = torch.library.Library("torchvision", "FRAGMENT")
             library.define(f"{missing.group(1)}(Tensor dets, Tensor scores, float at) -> Tensor")
             kept.append(library)
-            for name in [each for each in sys.modules if each.partition(".")[0] == "torchvision"]:
+            for name in [
+                module for module in sys.modules if module.partition(".")[0] == "torchvision"
+            ]:
                 del sys.modules[name]
         except ImportError:
             return
@@ -141,9 +143,9 @@ def _answer(program: Program, machine: Machine) -> ProgramAnswer:
         return _answer_by(program, machine, None)
     folding = Folding(program.ranks, (), program.folded_to)
     while True:
-        found = _answer_by(program, machine, folding)
-        if found.step_us or folding.wanted is None:
-            return found
+        answer = _answer_by(program, machine, folding)
+        if answer.step_us or folding.wanted is None:
+            return answer
         # Some of the ranks that one has run for send to each other.
         axes = (*folding.axes, folding.wanted)
         folding = Folding(program.ranks, axes, program.folded_to)
@@ -186,7 +188,9 @@ _PEAK = re.compile(r"([\d.]+) GiB reserved of")
 def _peak_bytes(context: RuntimeContext) -> float:
     """Return what the allocator of the rank that needs most has reserved; 0 where none says it."""
     lines = [
-        line for each in context.run.remarks for line in (each() if callable(each) else [each])
+        line
+        for remark in context.run.remarks
+        for line in (remark() if callable(remark) else [remark])
     ]
     return max((float(gib) * 2**30 for line in lines for gib in _PEAK.findall(line)), default=0.0)
 
@@ -197,17 +201,19 @@ def _shares(context: RuntimeContext, window_us: float, host_share: float) -> dic
 
     times: Counter[str] = Counter()
     timed = ("kernel", "collective")
-    launches = [each for each in context.op_log.instances if each.template.kind in timed]
-    since_ps = max((each.ends_ps[0] for each in launches), default=0) - int(window_us * 1e6)
-    for each in launches:
-        if each.starts_ps[0] >= since_ps:
-            is_kernel = each.template.kind == "kernel"
-            kind = kind_of(each.template) if is_kernel else Category.COLLECTIVES.value
-            times[kind] += each.ends_ps[0] - each.starts_ps[0]
+    launches = [
+        instance for instance in context.op_log.instances if instance.template.kind in timed
+    ]
+    since_ps = max((launch.ends_ps[0] for launch in launches), default=0) - int(window_us * 1e6)
+    for launch in launches:
+        if launch.starts_ps[0] >= since_ps:
+            is_kernel = launch.template.kind == "kernel"
+            kind = kind_of(launch.template) if is_kernel else Category.COLLECTIVES.value
+            times[kind] += launch.ends_ps[0] - launch.starts_ps[0]
     scale = (1 - host_share) / (times.total() or 1)
     shares = {kind: round(time_ps * scale, 3) for kind, time_ps in times.items()}
-    found = {**shares, **({HOST: round(host_share, 3)} if host_share else {})}
-    return {kind: share for kind, share in found.items() if share}
+    values = {**shares, **({HOST: round(host_share, 3)} if host_share else {})}
+    return {kind: share for kind, share in values.items() if share}
 
 
 def _host_share(context: RuntimeContext, step_us: float) -> float:
@@ -218,10 +224,10 @@ def _host_share(context: RuntimeContext, step_us: float) -> float:
     if not step_ps or not log.host_spans:
         return 0.0
     end_ps = max(span.end_ps for span in log.host_spans)
-    found = idle_parts(log, since_ps=end_ps - step_ps)
+    parts = idle_parts(log, since_ps=end_ps - step_ps)
     folding = context.run.folding
     num_ranks = context.world_size if folding is None else len(folding.running)
-    return found.of_host_ps / (step_ps * num_ranks)
+    return parts.of_host_ps / (step_ps * num_ranks)
 
 
 def time_program(program: Program, context: RuntimeContext) -> None:
@@ -281,7 +287,7 @@ def _surroundings(program: Program) -> Iterator[None]:
     folder, paths = Path.cwd(), list(sys.path)
     compiler = os.environ.get(_COMPILER)
     os.environ[_COMPILER] = "inductor" if program.is_compiled else "eager"
-    sys.path[:0] = [str(each) for each in program.paths]
+    sys.path[:0] = [str(path) for path in program.paths]
     if program.folder is not None:
         os.chdir(program.folder)
     try:

@@ -111,9 +111,9 @@ class KeptAnswers:
         A loop of ours that has changed is another program.
         """
         said = [
-            f"{each.name}={getattr(program, each.name)!r}"
-            for each in fields(program)
-            if each.name not in _SAID_IF_SET or getattr(program, each.name) != each.default
+            f"{field.name}={getattr(program, field.name)!r}"
+            for field in fields(program)
+            if field.name not in _SAID_IF_SET or getattr(program, field.name) != field.default
         ]
         if program.script.is_relative_to(LOOPS) or program.script == PROGRAM:
             said.append(program.script.read_text(encoding="utf-8"))
@@ -155,17 +155,17 @@ _KEYS: dict[str, type | tuple[type, ...]] = {
 
 def _line(text: str, where: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        line = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(
-        isinstance(found.get(key), kind) for key, kind in _KEYS.items()
+        line = None
+    if not isinstance(line, dict) or not all(
+        isinstance(line.get(key), kind) for key, kind in _KEYS.items()
     ):
         raise UsageError(
             f"{where} is no kept answer of a program (JSON with {', '.join(_KEYS)}); remove the "
             "line, and its program is run again"
         )
-    return found
+    return line
 
 
 def _answer(line: Mapping[str, Any]) -> ProgramAnswer:
@@ -204,10 +204,10 @@ def commit() -> str:
         return done.stdout.strip() if not done.returncode else ""
 
     try:
-        found = git("rev-parse", "--short=8", "HEAD")
-        changed = found and git(
+        text = git("rev-parse", "--short=8", "HEAD")
+        changed = text and git(
             "status", "--porcelain", "--untracked-files=no", str(here.parents[1])
         )
     except OSError:
-        found = changed = ""
-    return f"{found}{'+' if changed else ''}" if found else version("kernbench")
+        text = changed = ""
+    return f"{text}{'+' if changed else ''}" if text else version("kernbench")

@@ -63,7 +63,7 @@ class Program:
 
     def check(self) -> None:
         """Raise ``ProgramError`` where the script, or a package that it needs, is missing."""
-        missing = [each for each in self.needs if find_spec(each) is None]
+        missing = [need for need in self.needs if find_spec(need) is None]
         if missing:
             raise ProgramError(f"needs {', '.join(missing)}: make programs")
         if not self.script.is_file():
@@ -75,12 +75,12 @@ class Program:
         Raises:
             ProgramError: The script has nothing that a change is for.
         """
-        found = self.script.read_text(encoding="utf-8")
+        name = self.script.read_text(encoding="utf-8")
         for pattern, text in self.changes:
-            found, count = re.subn(pattern, text, found, flags=re.MULTILINE)
+            name, count = re.subn(pattern, text, name, flags=re.MULTILINE)
             if not count:
                 raise ProgramError(f"{self.script.name} has nothing like {pattern!r} to change")
-        return found
+        return name
 
 
 def loop(name: str, *args: object, needs: tuple[str, ...] = (), ranks: int = 1) -> Program:

@@ -60,25 +60,25 @@ class ProgramRunner:
                 self._known[key] = self._kept_or_run(program, machine)
             except ProgramError as error:
                 self._known[key] = ProgramAnswer(why_not=str(error))
-        found = self._known[key]
-        if found.why_not:
-            raise ProgramError(found.why_not)
-        return found
+        program_answer = self._known[key]
+        if program_answer.why_not:
+            raise ProgramError(program_answer.why_not)
+        return program_answer
 
     def step_us(self, program: Program, machine: Machine) -> float:
         """Return the modeled time of a step alone, in microseconds."""
         return self.answer(program, machine).step_us
 
     def _kept_or_run(self, program: Program, machine: Machine) -> ProgramAnswer:
-        found = self._kept.get(program, machine.name) if self._kept is not None else None
-        if found is None:
+        program_answer = self._kept.get(program, machine.name) if self._kept is not None else None
+        if program_answer is None:
             if self._kept is not None and not self._kept.has_run(program):
                 raise ProgramError("not run for this table")
             program.check()
-            found = self._run(program, machine)
+            program_answer = self._run(program, machine)
             if self._kept is not None:
-                self._kept.keep(program, machine.name, found)
-        return found
+                self._kept.keep(program, machine.name, program_answer)
+        return program_answer
 
     def _run(self, program: Program, machine: Machine) -> ProgramAnswer:
         pipe = self._pipe or self._start()
@@ -87,14 +87,14 @@ class ProgramRunner:
             if not self._has_ended(pipe):
                 self.close()
                 return ProgramAnswer(why_not=f"takes longer than {self._limit_s:g} s to run")
-            found, mib = pipe.recv()
+            program_answer, mib = pipe.recv()
         except (EOFError, OSError):
             self.close()
             return ProgramAnswer(why_not="its process ended without an answer")
         if mib > MOST_MIB:
             self.close()
-        assert isinstance(found, ProgramAnswer)
-        return found
+        assert isinstance(program_answer, ProgramAnswer)
+        return program_answer
 
     def _has_ended(self, pipe: Connection) -> bool:
         """Wait for the program's answer; False where it takes too long."""

@@ -57,7 +57,7 @@ class ServingRow:
 def read(path: Path) -> list[ServingRow]:
     """Return the rows of a table that one engine served on one device or split by tensors alone."""
     with path.open(encoding="utf-8", newline="") as file:
-        return [_row(each) for each in csv.DictReader(file) if _is_plain(each)]
+        return [_row(row) for row in csv.DictReader(file) if _is_plain(row)]
 
 
 def _is_plain(row: Mapping[str, str]) -> bool:
@@ -87,7 +87,7 @@ def command(row: ServingRow, machine: str, output_tokens: int) -> list[str]:
     graphs = {
         "mode": 0,
         "cudagraph_mode": "FULL_DECODE_ONLY",
-        "cudagraph_capture_sizes": [each for each in sizes if each <= row.concurrency],
+        "cudagraph_capture_sizes": [size for size in sizes if size <= row.concurrency],
     }
     # Where steps decode only, the cache is as long as in the middle of the row's output.
     longer = max(row.output_tokens - output_tokens, 0) // 2
@@ -119,13 +119,13 @@ def estimates(row: ServingRow, load: Mapping[str, Any]) -> dict[str, float]:
     The prompts of the load are longer than the row's by what its output adds on average; a prefill
     takes time in proportion to its tokens.
     """
-    found = load["figures"]
+    result = load["figures"]
     prompt = load["requests"][0]["input_tokens"]
-    step_s = found["itl_s"]["p50"]
-    ttft_s = found["ttft_s"]["mean"] * row.input_tokens / prompt
+    step_s = result["itl_s"]["p50"]
+    ttft_s = result["ttft_s"]["mean"] * row.input_tokens / prompt
     # Of a step, its own decoding: what is more is prefill of requests that come meanwhile.
     more_s = sum(max(0.0, _took(step) - step_s) for step in load["steps"])
-    prefill_s = more_s / found["requests"] * row.input_tokens / prompt
+    prefill_s = more_s / result["requests"] * row.input_tokens / prompt
     return {
         "ttft": ttft_s,
         "tpot": step_s + (row.concurrency - 1) * prefill_s / row.output_tokens,
@@ -188,17 +188,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if all(getattr(row, name) == value for name, value in wanted.items())
     ]
     errors: dict[tuple[str, ...], list[float]] = defaultdict(list)
-    for row, found in answers(rows[: asked.most], asked.output_tokens, asked.timeout):
-        if isinstance(found, str):
-            print(f"{row.id}: {found}")
+    for row, result in answers(rows[: asked.most], asked.output_tokens, asked.timeout):
+        if isinstance(result, str):
+            print(f"{row.id}: {result}")
             continue
         parts = []
         for name in _MEASURES:
             measured = getattr(row, f"{name}_s")
-            error = found[name] / measured - 1
+            error = result[name] / measured - 1
             errors[(row.engine, row.device, row.model, name)].append(error)
             parts.append(
-                f"{name} {1e3 * found[name]:.2f} ms, measured {1e3 * measured:.2f}, {error:+.1%}"
+                f"{name} {1e3 * result[name]:.2f} ms, measured {1e3 * measured:.2f}, {error:+.1%}"
             )
         print(f"{row.id}: {'; '.join(parts)}", flush=True)
     for key, values in errors.items():

@@ -112,17 +112,17 @@ def fetch(source: Source, programs: Path, clones: Path | None = None) -> None:
         less = ["--filter=blob:none"] if clones is None else []
         _run(["git", "clone", "--quiet", "--no-checkout", *less, origin, str(part)])
         _run(["git", "-C", str(part), "checkout", "--quiet", commit, "--", *source.paths])
-        for each in source.made:
-            _make(part / each)
+        for name in source.made:
+            _make(part / name)
         part.rename(folder)
 
 
 def _make(folder: Path) -> None:
     """Build a folder's extension for the Python that runs this."""
     includes = f"-I{sysconfig.get_path('include')}"
-    found = find_spec("pybind11")
-    if found is not None and found.origin is not None:
-        includes += f" -I{Path(found.origin).parent / 'include'}"
+    spec = find_spec("pybind11")
+    if spec is not None and spec.origin is not None:
+        includes += f" -I{Path(spec.origin).parent / 'include'}"
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     _run(["make", "--quiet", "-C", str(folder), f"CPPFLAGS={includes}", f"LIBEXT={suffix}"])
 
@@ -135,10 +135,10 @@ def _run(words: list[str]) -> None:
 
 def _clone_of(source: Source, clones: Path) -> Path:
     names = (f"{source.owner}+{source.name}/repo", f"{source.owner}+{source.name}", source.name)
-    found = next((clones / each for each in names if (clones / each).is_dir()), None)
-    if found is None:
+    clone = next((clones / name for name in names if (clones / name).is_dir()), None)
+    if clone is None:
         raise SystemExit(f"{clones} has no clone of {source.owner}/{source.name}: {source.name}")
-    return found
+    return clone
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ _GEMM_RATES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp8": 
 
 def roofline(scored: Sequence[Scored], machines: Machines) -> Errors | None:
     """Return the roofline's errors on the rows that the model predicts; None without an answer."""
-    rows = [each.row for each in scored if each.answer.time_us is not None]
+    rows = [item.row for item in scored if item.answer.time_us is not None]
     known = [(max(ideal), row.time_us) for row in rows if (ideal := ideal_us(row, machines))]
     return errors_of(*np.array(known).T) if known else None
 

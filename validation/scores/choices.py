@@ -28,26 +28,28 @@ Variants = list[tuple[float, float]]
 
 def variants_of(scored: Sequence[Scored]) -> dict[str, dict[tuple[str, ...], Variants]]:
     """Return variants by sort (configurations of a kernel, runs, plans) and by what they are of."""
-    found: dict[str, dict[tuple[str, ...], Variants]] = {KERNELS: {}, RUNS: {}, PLANS: {}}
-    for each in scored:
-        row, time_us = each.row, each.answer.time_us
+    variants: dict[str, dict[tuple[str, ...], Variants]] = {KERNELS: {}, RUNS: {}, PLANS: {}}
+    for item in scored:
+        row, time_us = item.row, item.answer.time_us
         if time_us is None:
             continue
         if row.source == "geak":
             said = json.loads(row.fields["params"]).items()
             what = [f"{name}={value}" for name, value in said if not _configures(name)]
             key = (row.fields["branch"], row.fields["kernel"], *what)
-            found[KERNELS].setdefault(key, []).append((row.time_us, time_us))
+            variants[KERNELS].setdefault(key, []).append((row.time_us, time_us))
         elif row.category is Category.TP_SCALING:
-            found[PLANS].setdefault(sweep_of(row), []).append((row.time_us, time_us))
+            variants[PLANS].setdefault(sweep_of(row), []).append((row.time_us, time_us))
     for number, pair in enumerate(pairs_of(scored)):
-        times = [(each.row.time_us, each.answer.time_us) for each in (pair.eager, pair.compiled)]
-        found[RUNS][str(number),] = [(a, b) for a, b in times if b is not None]
-    return found
+        times = [
+            (scored.row.time_us, scored.answer.time_us) for scored in (pair.eager, pair.compiled)
+        ]
+        variants[RUNS][str(number),] = [(a, b) for a, b in times if b is not None]
+    return variants
 
 
 def _configures(name: str) -> bool:
-    return any(each in name.lower() for each in _CONFIGURES)
+    return any(configure in name.lower() for configure in _CONFIGURES)
 
 
 def pairs_by_distance(groups: Iterable[Variants]) -> dict[str, object] | None:
@@ -90,9 +92,9 @@ class Ranks:
 
 def ranks_of(scored: Sequence[Scored]) -> list[Ranks]:
     """Return the ranks of each sort of variants that has groups of five and more."""
-    found = []
+    result = []
     for sort, groups in variants_of(scored).items():
-        large = [each for each in groups.values() if len(each) >= _LEAST_VARIANTS]
+        large = [group for group in groups.values() if len(group) >= _LEAST_VARIANTS]
         ranks, regrets, right = [], [], []
         for variants in large:
             measured, modeled = np.array(variants).T
@@ -104,7 +106,7 @@ def ranks_of(scored: Sequence[Scored]) -> list[Ranks]:
                 if abs(log(first[0] / second[0])) > log(_APART)
             ]
         if large:
-            found.append(
+            result.append(
                 Ranks(
                     sort=sort,
                     groups=len(large),
@@ -114,4 +116,4 @@ def ranks_of(scored: Sequence[Scored]) -> list[Ranks]:
                     regret=100 * float(np.median(regrets)),
                 )
             )
-    return found
+    return result

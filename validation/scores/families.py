@@ -26,21 +26,21 @@ class FamilyErrors:
 def families_of(scored: Sequence[Scored], most_reasons: int = 3) -> list[FamilyErrors]:
     """Return the errors of each family that has rows."""
     rows: dict[Family, list[Scored]] = {}
-    for each in scored:
-        if each.row.category is Category.PROGRAMS:
-            rows.setdefault(family_of(each.row), []).append(each)
+    for item in scored:
+        if item.row.category is Category.PROGRAMS:
+            rows.setdefault(family_of(item.row), []).append(item)
     return [_errors(family, rows[family], most_reasons) for family in Family if family in rows]
 
 
 def _errors(family: Family, rows: Sequence[Scored], most_reasons: int) -> FamilyErrors:
-    found = measure(rows)
-    off = [abs(each.error) * 100 for each in rows if each.answer.time_us is not None]
+    errors = measure(rows)
+    off = [abs(row.error) * 100 for row in rows if row.answer.time_us is not None]
     why = [f"{count} {reason}" for count, reason in reasons(rows)[:most_reasons]]
     return FamilyErrors(
         name=family.value,
-        rows=found.rows,
-        unanswered=found.unanswered,
-        mape=found.mape,
+        rows=errors.rows,
+        unanswered=errors.unanswered,
+        mape=errors.mape,
         worst=max(off, default=None),
         why_not="; ".join(why),
     )

@@ -52,8 +52,8 @@ def _said(data: Any) -> Iterator[str]:
         if not data["fitted_to"].startswith("nothing"):
             yield f"{data.get('source', '')} {data['fitted_to']}"
     elif isinstance(data, dict | list):
-        for each in data.values() if isinstance(data, dict) else data:
-            yield from _said(each)
+        for item in data.values() if isinstance(data, dict) else data:
+            yield from _said(item)
     elif isinstance(data, str) and "fitted" in data and "not fitted" not in data:
         yield data
 
@@ -66,7 +66,7 @@ def numbers_fitted(source: str, machine: str, kernels: str) -> int:
     for all machines.
     """
     names = (source, *(name for name, of in _OTHER_NAMES.items() if source in of))
-    pattern = re.compile("|".join(rf"(?<![\w-]){re.escape(each)}(?![\w-])" for each in names))
+    pattern = re.compile("|".join(rf"(?<![\w-]){re.escape(name)}(?![\w-])" for name in names))
     places = {"", machine, kernels}
     return sum(place in places and bool(pattern.search(text)) for place, text in _texts())
 

@@ -38,17 +38,17 @@ def goals_of(scored: Sequence[Scored], sweeps: Sweeps | None, machines: Machines
 
     A goal of which rows are composed only, without a run, is not met (ADR-0235).
     """
-    run = [each for each in scored if each.answer.time_us is not None]
-    composed = [each for each in scored if each.answer.composed_us is not None]
-    found = [
+    run = [item for item in scored if item.answer.time_us is not None]
+    composed = [item for item in scored if item.answer.composed_us is not None]
+    goals = [
         *_gemm(run, machines),
         *_others(run, composed),
         *_clusters(run, scored),
         *_speedups(run),
     ]
     if sweeps is not None:
-        found += _of_sweeps(sweeps)
-    return found
+        goals += _of_sweeps(sweeps)
+    return goals
 
 
 def fitted_to(row: Row, machines: Machines) -> str:
@@ -64,17 +64,17 @@ def _gemm(answered: Sequence[Scored], machines: Machines) -> Iterable[Goal]:
     own: dict[str, list[Scored]] = {}
     borrowed: dict[str, list[Scored]] = {}
     other: dict[str, list[Scored]] = {}
-    for each in answered:
-        row = each.row
+    for scored in answered:
+        row = scored.row
         if row.category is not Category.GEMM or not row.device.startswith(("A100", "H100", "H200")):
             continue
         if row.source == "vidur-mlp":
-            other.setdefault(row.device, []).append(each)
+            other.setdefault(row.device, []).append(scored)
         elif row.source == "aic-gemm" and "aic-gemm" in fitted_to(row, machines):
             if is_apart(row):
-                own.setdefault(row.device, []).append(each)
+                own.setdefault(row.device, []).append(scored)
         elif row.source == "aic-gemm":
-            borrowed.setdefault(row.device, []).append(each)
+            borrowed.setdefault(row.device, []).append(scored)
     for device, rows in own.items():
         yield _goal(f"GEMM of {device}, rows never fitted to", rows, 5.5, 4.0)
     for device, rows in borrowed.items():
@@ -95,22 +95,22 @@ def _others(answered: Sequence[Scored], composed: Sequence[Scored]) -> Iterable[
         ("TP layer and iteration time", 7.0, lambda row: row.category is Category.TP_SCALING),
     )
     for name, limit, belongs in kinds:
-        rows = [each for each in answered if belongs(each.row)]
+        rows = [scored for scored in answered if belongs(scored.row)]
         if rows:
             yield _goal(name, rows, limit)
     for name, limit, belongs in _OF_COLLECTIVES:
-        rows = [each for each in answered if _is_collective(each.row) and belongs(each.row)]
+        rows = [scored for scored in answered if _is_collective(scored.row) and belongs(scored.row)]
         if rows:
             yield _goal(name, rows, limit)
-        elif any(_is_collective(each.row) and belongs(each.row) for each in composed):
+        elif any(_is_collective(scored.row) and belongs(scored.row) for scored in composed):
             yield _nothing_run(name, limit)
     for name, limit, belongs in _OF_LIBRARIES:
-        rows = [each for each in answered if belongs(each.row) and is_apart(each.row)]
+        rows = [scored for scored in answered if belongs(scored.row) and is_apart(scored.row)]
         if rows:
             yield _goal(f"{name}, rows never fitted to", rows, limit)
     for name, limit, worst, compiled, families in _OF_PROGRAMS:
-        rows = [each for each in answered if _is_of(each.row, families, compiled=compiled)]
-        apart = [each for each in rows if is_apart(each.row)]
+        rows = [scored for scored in answered if _is_of(scored.row, families, compiled=compiled)]
+        apart = [row for row in rows if is_apart(row.row)]
         if rows:
             yield _goal(name, rows, limit, worst=worst)
         if apart:
@@ -119,12 +119,12 @@ def _others(answered: Sequence[Scored], composed: Sequence[Scored]) -> Iterable[
 
 def _clusters(answered: Sequence[Scored], scored: Sequence[Scored]) -> Iterable[Goal]:
     """Yield the goal of training steps on many devices, by programs."""
-    rows = [each for each in answered if _is_of_cluster(each.row)]
-    apart = [each for each in rows if is_apart(each.row)]
+    rows = [scored for scored in answered if _is_of_cluster(scored.row)]
+    apart = [row for row in rows if is_apart(row.row)]
     name = "training steps on 64 to 10,752 devices"
     if rows:
         yield _goal(name, rows, 12.0)
-    elif any(_is_of_cluster(each.row) for each in scored):
+    elif any(_is_of_cluster(item.row) for item in scored):
         yield _nothing_run(name, 12.0)
     if apart:
         yield _goal(f"{name}, rows never fitted to", apart, 12.0)
@@ -165,7 +165,7 @@ _OF_PROGRAMS: tuple[tuple[str, float, float | None, bool, tuple[Family, ...]], .
 
 def _speedups(answered: Sequence[Scored]) -> Iterable[Goal]:
     pairs = pairs_of(answered)
-    apart = [each for each in pairs if is_apart(each.compiled.row)]
+    apart = [pair for pair in pairs if is_apart(pair.compiled.row)]
     if pairs:
         yield _goal_of_pairs("speed-up of compiled programs over eager", pairs)
     if apart:
@@ -174,13 +174,13 @@ def _speedups(answered: Sequence[Scored]) -> Iterable[Goal]:
 
 
 def _goal_of_pairs(name: str, pairs: Sequence[Pair], limit: float = 15.0) -> Goal:
-    found = mean_error(pairs)
+    error = mean_error(pairs)
     return Goal(
         name=name,
         rows=len(pairs),
         limit=f"MAPE <= {limit:g} %",
-        reached=f"{found:.1f} %",
-        met=found <= limit,
+        reached=f"{error:.1f} %",
+        met=error <= limit,
     )
 
 
@@ -288,17 +288,17 @@ def _goal(
     median: float | None = None,
     worst: float | None = None,
 ) -> Goal:
-    found = measure(rows)
-    assert found.mape is not None
-    assert found.median is not None
-    limits, reached = f"MAPE <= {limit:g} %", f"{found.mape:.1f} %"
-    met = found.mape <= limit
+    errors = measure(rows)
+    assert errors.mape is not None
+    assert errors.median is not None
+    limits, reached = f"MAPE <= {limit:g} %", f"{errors.mape:.1f} %"
+    met = errors.mape <= limit
     if median is not None:
         limits += f", median <= {median:g} %"
-        reached += f", {found.median:.1f} %"
-        met = met and found.median <= median
+        reached += f", {errors.median:.1f} %"
+        met = met and errors.median <= median
     if worst is not None:
-        furthest = max(abs(each.error) * 100 for each in rows)
+        furthest = max(abs(row.error) * 100 for row in rows)
         limits += f", worst <= {worst:g} %"
         reached += f", {furthest:.0f} %"
         met = met and furthest <= worst
@@ -315,7 +315,7 @@ def _of_sweeps(sweeps: Sweeps) -> Iterable[Goal]:
     )
     for question in sweeps.questions:
         right, naive = (
-            100 * each / question.sweeps for each in (question.right, question.naive_right)
+            100 * number / question.sweeps for number in (question.right, question.naive_right)
         )
         yield Goal(
             name=f"choice of split: {question.name}",

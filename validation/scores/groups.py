@@ -30,13 +30,13 @@ class Group:
 
 def grouped(scored: Iterable[Scored]) -> dict[Group, list[Scored]]:
     """Return the rows by group, sorted by category and name."""
-    found: dict[Group, list[Scored]] = {}
-    for each in scored:
-        found.setdefault(Group.of(each.row), []).append(each)
+    values: dict[Group, list[Scored]] = {}
+    for entry in scored:
+        values.setdefault(Group.of(entry.row), []).append(entry)
     key = list(Category).index
     return dict(
         sorted(
-            found.items(),
+            values.items(),
             key=lambda item: (key(item[0].category), item[0].device, item[0].source, item[0].op,
                               item[0].dtype),
         )

@@ -36,13 +36,13 @@ def left_out_tables(
     PyTorch's estimates, which take longer than all else, are made where the folder of programs is
     given.
     """
-    rows = [each for each in scored if not _fitted(each, machines)]
+    rows = [item for item in scored if not _fitted(item, machines)]
     tables: list[Table] = []
     if rows:
         lines = [[*_HEAD, "roofline", "RuntimeEstimator"]]
         for key, group in _grouped(rows).items():
             estimated = None if programs is None else _estimated(group, machines, programs)
-            others = [_median_and_mape(each) for each in (roofline(group, machines), estimated)]
+            others = [_median_and_mape(errors) for errors in (roofline(group, machines), estimated)]
             lines.append([*key, *_errors(measure(group)), *others])
         tables.append(("sources that no constant was fitted to", lines))
     ranks = ranks_of(scored)
@@ -50,10 +50,10 @@ def left_out_tables(
         lines = [["variants of", "groups", "variants", "Spearman", "pairs right, %", "regret, %"]]
         lines += [
             [
-                each.sort, str(each.groups), str(each.variants), f"{each.spearman:.2f}",
-                f"{each.right:.0f}", f"{each.regret:.1f}",
+                rank.sort, str(rank.groups), str(rank.variants), f"{rank.spearman:.2f}",
+                f"{rank.right:.0f}", f"{rank.regret:.1f}",
             ]
-            for each in ranks
+            for rank in ranks
         ]  # fmt: skip
         tables.append(("ranks of variants", lines))
     tables += _coverage(scored, machines)
@@ -62,7 +62,7 @@ def left_out_tables(
 
 def seen_table(scored: Sequence[Scored], machines: Machines) -> list[Table]:
     """Return the table of sources that constants were fitted to, with how many numbers say so."""
-    rows = [each for each in scored if _fitted(each, machines)]
+    rows = [item for item in scored if _fitted(item, machines)]
     if not rows:
         return []
     lines = [[*_HEAD, "numbers fitted to it"]]
@@ -82,55 +82,55 @@ def _fitted(scored: Scored, machines: Machines) -> int:
 
 
 def _grouped(rows: Sequence[Scored]) -> dict[tuple[str, str, str], list[Scored]]:
-    found: dict[tuple[str, str, str], list[Scored]] = {}
-    for each in rows:
-        row = each.row
+    values: dict[tuple[str, str, str], list[Scored]] = {}
+    for scored in rows:
+        row = scored.row
         of = family_of(row).value if row.category is Category.PROGRAMS else row.category.value
         short_us = _SHORT_US.get(row.source)
         if short_us is not None:
             of += f"{', below' if row.time_us < short_us else ' from'} {short_us:g} us"
-        found.setdefault((row.source, row.device, of), []).append(each)
-    return dict(sorted(found.items()))
+        values.setdefault((row.source, row.device, of), []).append(scored)
+    return dict(sorted(values.items()))
 
 
-def _errors(found: Errors) -> list[str]:
-    signed = "-" if found.bias is None else f"{found.bias:+.1f}"
-    spearman = "-" if found.spearman is None else f"{found.spearman:.2f}"
-    percent = [percent_of(each) for each in (found.median, found.mape)]
-    return [str(found.rows), str(found.unanswered), *percent, signed, spearman]
+def _errors(errors: Errors) -> list[str]:
+    signed = "-" if errors.bias is None else f"{errors.bias:+.1f}"
+    spearman = "-" if errors.spearman is None else f"{errors.spearman:.2f}"
+    percent = [percent_of(number) for number in (errors.median, errors.mape)]
+    return [str(errors.rows), str(errors.unanswered), *percent, signed, spearman]
 
 
 def _estimated(rows: Sequence[Scored], machines: Machines, programs: Path) -> Errors | None:
     """Return the errors of PyTorch's estimator on the rows that have an answer."""
-    found = [
-        (estimated, each.row.time_us)
-        for each in rows
-        if each.answer.time_us is not None
-        and (estimated := estimated_us(each.row, machines.machine_of(each.row.device), programs))
+    pairs = [
+        (estimated, row.row.time_us)
+        for row in rows
+        if row.answer.time_us is not None
+        and (estimated := estimated_us(row.row, machines.machine_of(row.row.device), programs))
     ]
-    if not found:
+    if not pairs:
         return None
-    estimates, measured = np.array(found).T
-    return errors_of(estimates, measured, len(rows) - len(found))
+    estimates, measured = np.array(pairs).T
+    return errors_of(estimates, measured, len(rows) - len(pairs))
 
 
-def _median_and_mape(found: Errors | None) -> str:
-    return "" if found is None else "/".join(map(percent_of, (found.median, found.mape)))
+def _median_and_mape(errors: Errors | None) -> str:
+    return "" if errors is None else "/".join(map(percent_of, (errors.median, errors.mape)))
 
 
 def _coverage(scored: Sequence[Scored], machines: Machines) -> list[Table]:
     """Return how many measured times are in the ranges that had no part of their rows."""
-    found = coverage_of(observations(scored, machines))
-    if not found:
+    coverage = coverage_of(observations(scored, machines))
+    if not coverage:
         return []
     lines = [["time is mostly of", "machine", "rows", "inside, %", "upper over lower end"]]
     lines += [
         [
-            each.kind, each.machine, str(each.rows), f"{100 * each.inside / each.rows:.0f}",
-            f"{each.width:.2f}",
+            item.kind, item.machine, str(item.rows), f"{100 * item.inside / item.rows:.0f}",
+            f"{item.width:.2f}",
         ]
-        for each in found
+        for item in coverage
     ]  # fmt: skip
-    rows, inside = (sum(getattr(each, name) for each in found) for name in ("rows", "inside"))
+    rows, inside = (sum(getattr(item, name) for item in coverage) for name in ("rows", "inside"))
     lines.append(["all", "", str(rows), f"{100 * inside / rows:.0f}", ""])
     return [("measured times inside the range of 80 %", lines)]

@@ -30,20 +30,20 @@ def peaks_of(scored: Sequence[Scored]) -> list[Peak]:
     """Return the peaks of rows whose notes say one, and whose programs, all known, were run."""
     return [
         Peak(
-            row=each.row,
+            row=item.row,
             measured=float(said.group(1)),
-            modeled=each.answer.peak_bytes / _GIB,
-            apart=is_apart(each.row),
+            modeled=item.answer.peak_bytes / _GIB,
+            apart=is_apart(item.row),
         )
-        for each in scored
-        if (said := _SAID.search(note := each.row.fields.get("note", "")))
-        and each.answer.peak_bytes
+        for item in scored
+        if (said := _SAID.search(note := item.row.fields.get("note", "")))
+        and item.answer.peak_bytes
         and _ASSUMED not in note
     ]
 
 
 def fitting(scored: Sequence[Scored]) -> tuple[int, int]:
     """Return how many published programs were run to their end here, or out of memory."""
-    programs = [each.answer for each in scored if each.row.category is Category.PROGRAMS]
-    ended = sum(each.time_us is not None for each in programs)
-    return ended, sum(each.why_not.startswith(_FULL) for each in programs)
+    programs = [item.answer for item in scored if item.row.category is Category.PROGRAMS]
+    ended = sum(program.time_us is not None for program in programs)
+    return ended, sum(program.why_not.startswith(_FULL) for program in programs)

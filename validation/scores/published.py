@@ -22,14 +22,14 @@ def published(scored: Sequence[Scored], machines: Machines) -> dict[str, Any]:
     return {
         "errors": errors_by_machine(scored, machines),
         "ranges": ranges_of(observations(scored, machines)),
-        "pairs": {sort: each for sort, each in pairs.items() if each is not None},
+        "pairs": {sort: pair for sort, pair in pairs.items() if pair is not None},
     }
 
 
-def _families(each: Scored) -> tuple[str, ...]:
+def _families(scored: Scored) -> tuple[str, ...]:
     """Return the families whose error a row's is part of."""
-    is_of_host = each.answer.host_share >= _LAUNCH_BOUND
-    return (family_of_row(each.row), *(("host",) if is_of_host else ()))
+    is_of_host = scored.answer.host_share >= _LAUNCH_BOUND
+    return (family_of_row(scored.row), *(("host",) if is_of_host else ()))
 
 
 def errors_by_machine(
@@ -40,18 +40,18 @@ def errors_by_machine(
     A family is a category; products of 8 bits and fewer, and quantisation, are families of their
     own. Programs whose devices wait for their hosts half of the time or more are the host's.
     """
-    found: dict[str, dict[str, list[Scored]]] = {}
-    for each in scored:
-        if each.answer.time_us is not None:
-            machine = machines.machine_of(each.row.device).spec.name
-            by_category = found.setdefault(machine, {})
-            for family in _families(each):
-                by_category.setdefault(family, []).append(each)
+    values: dict[str, dict[str, list[Scored]]] = {}
+    for item in scored:
+        if item.answer.time_us is not None:
+            machine = machines.machine_of(item.row.device).spec.name
+            by_category = values.setdefault(machine, {})
+            for family in _families(item):
+                by_category.setdefault(family, []).append(item)
     return {
         machine: {
             category: (errors.rows, round(errors.mape, 1))
             for category, rows in sorted(by_category.items())
             if (errors := measure(rows)).mape is not None
         }
-        for machine, by_category in sorted(found.items())
+        for machine, by_category in sorted(values.items())
     }

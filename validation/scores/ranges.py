@@ -55,7 +55,7 @@ class Observation:
     @property
     def kind(self) -> str:
         """Return what the time is mostly of; empty where it is of several kinds."""
-        kind, share = max(self.shares.items(), key=lambda each: each[1])
+        kind, share = max(self.shares.items(), key=lambda pair: pair[1])
         return kind if share >= _MOSTLY * sum(self.shares.values()) else ""
 
 
@@ -64,10 +64,10 @@ def observations(scored: Sequence[Scored], machines: Machines) -> list[Observati
 
     Whole programs of which nobody kept what their time is of are left out.
     """
-    found = []
-    for each in scored:
-        time_us, row = each.answer.time_us, each.row
-        shares = each.answer.shares
+    result = []
+    for item in scored:
+        time_us, row = item.answer.time_us, item.row
+        shares = item.answer.shares
         if row.category is not Category.PROGRAMS:
             shares = {family_of_row(row): 1.0}
         if not time_us or not shares:
@@ -76,25 +76,25 @@ def observations(scored: Sequence[Scored], machines: Machines) -> list[Observati
         if not numbers_for(row.source, machine):
             like = likenesses(machine)
             fold = part_of(row, _FOLDS)
-            found.append(Observation(row.source, fold, like, shares, row.time_us / time_us))
-    return found
+            result.append(Observation(row.source, fold, like, shares, row.time_us / time_us))
+    return result
 
 
 def ranges_of(rows: Iterable[Observation]) -> Ranges:
     """Return the ranges by machine and kind; of many machines, and of all kinds, wider ones."""
-    found: dict[str, dict[str, list[Observation]]] = {ELSEWHERE: {ELSEWHERE: []}}
-    for each in rows:
-        found[ELSEWHERE][ELSEWHERE].append(each)
-        if each.kind:
-            for like in each.like:
-                found.setdefault(like, {}).setdefault(each.kind, []).append(each)
+    observations: dict[str, dict[str, list[Observation]]] = {ELSEWHERE: {ELSEWHERE: []}}
+    for row in rows:
+        observations[ELSEWHERE][ELSEWHERE].append(row)
+        if row.kind:
+            for like in row.like:
+                observations.setdefault(like, {}).setdefault(row.kind, []).append(row)
     return {
         machine: {
             kind: _range(of, _OUTSIDE if machine.endswith(ELSEWHERE) else CONFIDENCE)
             for kind, of in sorted(kinds.items())
             if len(of) >= _LEAST_ROWS or kind == ELSEWHERE
         }
-        for machine, kinds in sorted(found.items())
+        for machine, kinds in sorted(observations.items())
     }
 
 
@@ -105,13 +105,13 @@ def _range(rows: Sequence[Observation], share: float) -> tuple[int, float, float
     """
     if len(rows) < _LEAST_ROWS:
         return len(rows), 0.5, 2.0
-    by_machine = Counter(each.machine for each in rows)
-    ordered = sorted(rows, key=lambda each: each.ratio)
-    weights = np.array([1 / by_machine[each.machine] for each in ordered])
+    by_machine = Counter(row.machine for row in rows)
+    ordered = sorted(rows, key=lambda observation: observation.ratio)
+    weights = np.array([1 / by_machine[item.machine] for item in ordered])
     places = np.cumsum(weights) - weights / 2
     places = (places - places[0]) / (places[-1] - places[0])
     ends = ((1 - share) / 2, (1 + share) / 2)
-    low, high = np.interp(ends, places, [each.ratio for each in ordered])
+    low, high = np.interp(ends, places, [item.ratio for item in ordered])
     return len(rows), round(float(low), 3), round(float(high), 3)
 
 
@@ -133,22 +133,22 @@ def coverage_of(rows: Sequence[Observation]) -> list[Coverage]:
     Ranges are made of other sources' rows where those have enough of the kind. Where a source is
     the only one, they are made of its other whole programs, by folds.
     """
-    found: dict[tuple[str, str], list[tuple[bool, float]]] = {}
-    parts = {(each.source, each.fold) for each in rows}
+    flags: dict[tuple[str, str], list[tuple[bool, float]]] = {}
+    parts = {(row.source, row.fold) for row in rows}
     for source, fold in parts:
-        others = ranges_of(each for each in rows if (each.source, each.fold) != (source, fold))
-        foreign = ranges_of(each for each in rows if each.source != source)
-        for each in rows:
-            if (each.source, each.fold) != (source, fold):
+        others = ranges_of(row for row in rows if (row.source, row.fold) != (source, fold))
+        foreign = ranges_of(row for row in rows if row.source != source)
+        for row in rows:
+            if (row.source, row.fold) != (source, fold):
                 continue
-            is_foreign = each.kind in foreign.get(each.machine, {})
-            made = range_of(1.0, each.shares, each.like, foreign if is_foreign else others)
-            assert made is not None
-            low, high = made["low_ns"], made["high_ns"]
-            key = each.kind or "several kinds", each.machine
-            found.setdefault(key, []).append((low <= each.ratio <= high, high / low))
+            is_foreign = row.kind in foreign.get(row.machine, {})
+            time_range = range_of(1.0, row.shares, row.like, foreign if is_foreign else others)
+            assert time_range is not None
+            low, high = time_range["low_ns"], time_range["high_ns"]
+            key = row.kind or "several kinds", row.machine
+            flags.setdefault(key, []).append((low <= row.ratio <= high, high / low))
     return [
         Coverage(kind, machine, len(of), sum(inside for inside, _ in of),
                  float(np.median([width for _, width in of])))
-        for (kind, machine), of in sorted(found.items())
+        for (kind, machine), of in sorted(flags.items())
     ]  # fmt: skip

@@ -31,16 +31,16 @@ def to_json(scored: Sequence[Scored], machines: Machines | None = None) -> dict[
     machines = machines or presets()
     categories = {}
     for category in Category:
-        rows = [each for each in scored if each.row.category is category]
+        rows = [item for item in scored if item.row.category is category]
         if rows:
-            found = measure(rows)
+            errors = measure(rows)
             categories[category.value] = {
-                name: getattr(found, name)
+                name: getattr(errors, name)
                 for name in ("rows", "unanswered", "mape", "median", "p90")
             }
     groups = []
     for group, rows in grouped(scored).items():
-        found = measure(rows)
+        errors = measure(rows)
         groups.append(
             {
                 "category": group.category.value,
@@ -49,7 +49,7 @@ def to_json(scored: Sequence[Scored], machines: Machines | None = None) -> dict[
                 "op": group.op,
                 "dtype": group.dtype,
                 **{
-                    name: getattr(found, name)
+                    name: getattr(errors, name)
                     for name in (
                         "rows", "unanswered", "mape", "median", "p90", "bias", "spearman",
                     )
@@ -60,10 +60,10 @@ def to_json(scored: Sequence[Scored], machines: Machines | None = None) -> dict[
     return {
         "categories": categories,
         "groups": groups,
-        "goals": [asdict(each) for each in goals_of(scored, sweeps, machines)],
+        "goals": [asdict(goal) for goal in goals_of(scored, sweeps, machines)],
         "tp_sweeps": None if sweeps is None else asdict(sweeps),
-        "programs": [asdict(each) for each in families_of(scored)],
-        "speedups": [asdict(each) for each in speedups_of(scored)],
+        "programs": [asdict(family) for family in families_of(scored)],
+        "speedups": [asdict(speedup) for speedup in speedups_of(scored)],
         "composed": [
             {"source": source, "device": device, "op": op, "rows": rows}
             for (source, device, op), rows in _composed(scored).items()
@@ -73,8 +73,8 @@ def to_json(scored: Sequence[Scored], machines: Machines | None = None) -> dict[
 
 def _composed(scored: Sequence[Scored]) -> dict[tuple[str, str, str], int]:
     """Return how many rows of a source, device and operation formulas have a time for."""
-    groups = (Group.of(each.row) for each in scored if each.answer.composed_us is not None)
-    return dict(sorted(Counter((each.source, each.device, each.op) for each in groups).items()))
+    groups = (Group.of(item.row) for item in scored if item.answer.composed_us is not None)
+    return dict(sorted(Counter((group.source, group.device, group.op) for group in groups).items()))
 
 
 def table(scored: Sequence[Scored], header: Sequence[str], machines: Machines) -> list[list[str]]:
@@ -95,31 +95,35 @@ def table(scored: Sequence[Scored], header: Sequence[str], machines: Machines) -
 
 
 def _total(scored: Sequence[Scored], category: Category, width: int) -> list[str]:
-    rows = [each for each in scored if each.row.category is category]
+    rows = [item for item in scored if item.row.category is category]
     cells = [category.value, "all", *[""] * (width - 2)]
     return [*cells, *_errors(measure(rows)), "", ""]
 
 
 def _ran(rows: Iterable[Scored]) -> str:
     """Return what was run for rows, or that they were composed, the most common first."""
-    answers = (each.answer for each in rows)
+    answers = (row.answer for row in rows)
     kinds = Counter(
-        each.ran.value if each.ran is not None else "composed"
-        for each in answers
-        if each.ran is not None or each.composed_us is not None
+        answer.ran.value if answer.ran is not None else "composed"
+        for answer in answers
+        if answer.ran is not None or answer.composed_us is not None
     )
     return ", ".join(kind for kind, _ in kinds.most_common()) or "-"
 
 
-def _errors(found: Errors) -> list[str]:
-    percent = [percent_of(value) for value in (found.mape, found.median, found.p90)]
-    bias = "-" if found.bias is None else f"{found.bias:+.1f}"
-    spearman = "-" if found.spearman is None else f"{found.spearman:.3f}"
-    return [str(found.rows), str(found.unanswered), *percent, bias, spearman]
+def _errors(errors: Errors) -> list[str]:
+    percent = [percent_of(value) for value in (errors.mape, errors.median, errors.p90)]
+    bias = "-" if errors.bias is None else f"{errors.bias:+.1f}"
+    spearman = "-" if errors.spearman is None else f"{errors.spearman:.3f}"
+    return [str(errors.rows), str(errors.unanswered), *percent, bias, spearman]
 
 
-def _baseline(found: Errors | None) -> str:
-    return "" if found is None else "/".join(map(percent_of, (found.mape, found.median, found.p90)))
+def _baseline(errors: Errors | None) -> str:
+    return (
+        ""
+        if errors is None
+        else "/".join(map(percent_of, (errors.mape, errors.median, errors.p90)))
+    )
 
 
 HEADER = ("category", "device", "source", "op")
@@ -132,11 +136,11 @@ def render_text(scored: Sequence[Scored], worst: int, machines: Machines | None 
     text += ["", "errors in %; roofline: MAPE/median/p90 of the same rows"]
     for said, cells in _more(scored, machines or presets()):
         text += ["", f"{said}:", *columns(cells, 1)]
-    found = reasons(scored)
-    if found:
+    pairs = reasons(scored)
+    if pairs:
         text += ["", "unanswered rows:"]
-        text += [f"{count:>7}  {reason}" for count, reason in found[:_MOST_REASONS]]
-        left = sum(count for count, _ in found[_MOST_REASONS:])
+        text += [f"{count:>7}  {reason}" for count, reason in pairs[:_MOST_REASONS]]
+        left = sum(count for count, _ in pairs[_MOST_REASONS:])
         text += [f"{left:>7}  for other reasons"] if left else []
     if worst:
         text += ["", f"the {worst} rows that are furthest off:", *furthest(scored, worst)]
@@ -153,15 +157,15 @@ def _more(
     if goals:
         lines = [["goal", "rows", "limit", "reached", "met"]]
         lines += [
-            [each.name, str(each.rows), each.limit, each.reached, "yes" if each.met else "no"]
-            for each in goals
+            [goal.name, str(goal.rows), goal.limit, goal.reached, "yes" if goal.met else "no"]
+            for goal in goals
         ]
         tables.append(("goals", lines))
     if sweeps is not None:
         lines = [["choice of a split (TP x PP x CP x DP)", "sweeps", "model right", "naive right"]]
         lines += [
-            [each.name, str(each.sweeps), str(each.right), str(each.naive_right)]
-            for each in sweeps.questions
+            [question.name, str(question.sweeps), str(question.right), str(question.naive_right)]
+            for question in sweeps.questions
         ]
         tables.append(("sweeps of splits", lines))
     families = families_of(scored)
@@ -169,10 +173,10 @@ def _more(
         lines = [["family", "rows", "unanswered", "MAPE", "worst", "why not"]]
         lines += [
             [
-                each.name, str(each.rows), str(each.unanswered), percent_of(each.mape),
-                percent_of(each.worst), each.why_not,
+                family.name, str(family.rows), str(family.unanswered), percent_of(family.mape),
+                percent_of(family.worst), family.why_not,
             ]
-            for each in families
+            for family in families
         ]  # fmt: skip
         tables.append(("whole programs", lines))
     speedups = speedups_of(scored)
@@ -180,10 +184,10 @@ def _more(
         lines = [["compiled over eager", "device", "pairs", "measured", "modeled", "MAPE"]]
         lines += [
             [
-                each.source, each.device, str(each.pairs), f"{each.measured:.2f}x",
-                f"{each.modeled:.2f}x", percent_of(each.mape),
+                speedup.source, speedup.device, str(speedup.pairs), f"{speedup.measured:.2f}x",
+                f"{speedup.modeled:.2f}x", percent_of(speedup.mape),
             ]
-            for each in speedups
+            for speedup in speedups
         ]  # fmt: skip
         tables.append(("speed-ups of compiled programs, geometric means", lines))
     tables += _memories(scored)
@@ -206,21 +210,21 @@ def _memories(scored: Sequence[Scored]) -> list[tuple[str, list[list[str]]]]:
     if not peaks:
         return []
     lines = [["run", "devices", "split", "recomputed", "measured", "modeled", "error"]]
-    for each in peaks:
-        fields = each.row.fields
+    for peak in peaks:
+        fields = peak.row.fields
         split = (f"{name} {fields[name]}" for name in ("fsdp", "dp", "tp", "pp", "cp"))
         lines.append(
             [
-                f"{each.row.source} {fields['model']}",
+                f"{peak.row.source} {fields['model']}",
                 fields["n_devices"],
                 " ".join(part for part in split if not part.endswith((" ", " 1"))),
                 fields["activation_checkpointing"],
-                f"{each.measured:.1f}",
-                f"{each.modeled:.1f}",
-                f"{each.modeled / each.measured - 1:+.0%}",
+                f"{peak.measured:.1f}",
+                f"{peak.modeled:.1f}",
+                f"{peak.modeled / peak.measured - 1:+.0%}",
             ]
         )
-    error = sum(abs(each.modeled / each.measured - 1) for each in peaks) / len(peaks)
+    error = sum(abs(item.modeled / item.measured - 1) for item in peaks) / len(peaks)
     ended, full = fitting(scored)
     lines.append(["all", f"{len(peaks)} rows", "", "", "", "", f"{100 * error:.1f} %"])
     lines.append(["fits", f"{ended} of {ended + full}", "programs that a source ran", *[""] * 4])
@@ -242,10 +246,10 @@ def render_page(
     for said, cells in _more(scored, machines or presets(), programs):
         text += ["", f"## {said[0].upper()}{said[1:]}", "", *_marked_down(cells, 1)]
     text += ["", "## Errors", "", *_marked_down(lines, len(HEADER))]
-    found = reasons(scored)
-    if found:
+    pairs = reasons(scored)
+    if pairs:
         text += ["", "## Rows without an answer", "", "| rows | why |", "| ---: | --- |"]
-        text += [f"| {count} | {reason} |" for count, reason in found]
+        text += [f"| {count} | {reason} |" for count, reason in pairs]
     return "\n".join(text) + "\n"
 
 
@@ -261,15 +265,15 @@ def dump_plot(scored: Sequence[Scored], out: BinaryIO, format: str) -> None:
 
     figure = Figure(figsize=(7, 7), layout="constrained")
     axes = figure.add_subplot(xscale="log", yscale="log")
-    answered = [each for each in scored if each.answer.time_us is not None]
+    answered = [item for item in scored if item.answer.time_us is not None]
     named: dict[str, list[Scored]] = {}
-    for each in answered:
-        named.setdefault(f"{each.row.category.value} {each.row.device}", []).append(each)
+    for item in answered:
+        named.setdefault(f"{item.row.category.value} {item.row.device}", []).append(item)
     for name, rows in sorted(named.items()):
-        measured = [each.row.time_us for each in rows]
-        modeled = [each.answer.time_us or 0.0 for each in rows]
+        measured = [row.row.time_us for row in rows]
+        modeled = [row.answer.time_us or 0.0 for row in rows]
         axes.scatter(measured, modeled, s=5, alpha=0.5, label=name)
-    times = [each.row.time_us for each in answered] or [1.0]
+    times = [scored.row.time_us for scored in answered] or [1.0]
     axes.plot([min(times), max(times)], [min(times), max(times)], color="black", linewidth=0.8)
     axes.set(xlabel="measured time, us", ylabel="modeled time, us")
     axes.legend(fontsize=6, loc="upper left")

@@ -65,18 +65,18 @@ class Speedups:
 def pairs_of(scored: Sequence[Scored]) -> list[Pair]:
     """Return all pairs, in the order of their compiled rows."""
     answered = [
-        each
-        for each in scored
-        if each.row.category is Category.PROGRAMS and each.answer.time_us is not None
+        item
+        for item in scored
+        if item.row.category is Category.PROGRAMS and item.answer.time_us is not None
     ]
     eager: dict[tuple[str, ...], Scored] = {}
-    for each in answered:
-        if not is_compiled(each.row):
-            eager.setdefault(_program(each.row), each)
+    for item in answered:
+        if not is_compiled(item.row):
+            eager.setdefault(_program(item.row), item)
     return [
-        Pair(each, eager[_program(each.row)])
-        for each in answered
-        if is_compiled(each.row) and _program(each.row) in eager
+        Pair(scored, eager[_program(scored.row)])
+        for scored in answered
+        if is_compiled(scored.row) and _program(scored.row) in eager
     ]
 
 
@@ -86,25 +86,25 @@ def _program(row: Row) -> tuple[str, ...]:
 
 def speedups_of(scored: Sequence[Scored]) -> list[Speedups]:
     """Return the speed-ups by source and device."""
-    found: dict[tuple[str, str], list[Pair]] = {}
-    for each in pairs_of(scored):
-        found.setdefault((each.compiled.row.source, each.compiled.row.device), []).append(each)
+    result: dict[tuple[str, str], list[Pair]] = {}
+    for pair in pairs_of(scored):
+        result.setdefault((pair.compiled.row.source, pair.compiled.row.device), []).append(pair)
     return [
         Speedups(
             source=source,
             device=device,
             pairs=len(pairs),
-            measured=_geometric_mean([each.measured for each in pairs]),
-            modeled=_geometric_mean([each.modeled for each in pairs]),
+            measured=_geometric_mean([item.measured for item in pairs]),
+            modeled=_geometric_mean([item.modeled for item in pairs]),
             mape=mean_error(pairs),
         )
-        for (source, device), pairs in sorted(found.items())
+        for (source, device), pairs in sorted(result.items())
     ]
 
 
 def mean_error(pairs: Sequence[Pair]) -> float:
     """Return the mean absolute error of some speed-ups, in percent."""
-    return 100 * sum(abs(each.error) for each in pairs) / len(pairs)
+    return 100 * sum(abs(pair.error) for pair in pairs) / len(pairs)
 
 
 def _geometric_mean(numbers: Sequence[float]) -> float:

@@ -61,13 +61,13 @@ class _Split:
 
 def sweeps_of(scored: Iterable[Scored]) -> Sweeps | None:
     """Return the results of the sweeps among the rows, None if there are none."""
-    found = _sweeps(scored)
-    if not found:
+    sweeps = _sweeps(scored)
+    if not sweeps:
         return None
     off = [
-        abs(_share(first, each, True) - _share(first, each, False)) * 100
-        for first, *others in found
-        for each in others
+        abs(_share(first, split, True) - _share(first, split, False)) * 100
+        for first, *others in sweeps
+        for split in others
     ]
     asked: tuple[tuple[str, _Choose, _Choose], ...] = (
         ("fastest split", _fastest, lambda sweep, modeled: len(sweep) - 1),
@@ -78,9 +78,9 @@ def sweeps_of(scored: Iterable[Scored]) -> Sweeps | None:
         questions=tuple(
             Question(
                 name=name,
-                sweeps=len(found),
-                right=sum(_is_right(sweep, choose, choose) for sweep in found),
-                naive_right=sum(_is_right(sweep, choose, naive) for sweep in found),
+                sweeps=len(sweeps),
+                right=sum(_is_right(sweep, choose, choose) for sweep in sweeps),
+                naive_right=sum(_is_right(sweep, choose, naive) for sweep in sweeps),
             )
             for name, choose, naive in asked
         ),
@@ -93,8 +93,8 @@ def sweeps_of(scored: Iterable[Scored]) -> Sweeps | None:
 def _sweeps(scored: Iterable[Scored]) -> list[list[_Split]]:
     """Return sweeps of two or more splits, each in order of devices."""
     alike: dict[tuple[str, ...], dict[tuple[int, ...], _Split]] = {}
-    for each in scored:
-        row, time_us = each.row, each.answer.time_us
+    for item in scored:
+        row, time_us = item.row, item.answer.time_us
         # Slices of TPUs, whose batch grows with them, are no splits of one job.
         if row.category is not Category.TP_SCALING or time_us is None or not row.fields["tp"]:
             continue

@@ -70,7 +70,7 @@ class Harness:
         warm = nearest_step(kept_share(rotated, sip.cache))
         fits = kept_share(input_bytes + rotated, sip.cache) == 1
         shares = ((0, Fraction(fits)), (1, warm))
-        return tuple((param, found) for param, found in shares if found)
+        return tuple((param, fraction) for param, fraction in shares if fraction)
 
 
 _KERNEL = Harness()
@@ -116,13 +116,16 @@ class ChunkList(Entry):
     token_us: float = Field(gt=0)
 
 
-_HARNESS = tuple(each.name for each in fields(Harness))
+_HARNESS = tuple(field.name for field in fields(Harness))
 _FILE = "harness.yaml"
-GEMM = {(each.source, each.machine): each.harness() for each in table(_FILE, "gemm", MeasuredBy)}
+GEMM = {
+    (measured.source, measured.machine): measured.harness()
+    for measured in table(_FILE, "gemm", MeasuredBy)
+}
 """Loops by source and machine, empty for all."""
 MEMBOUND = {
-    (each.source, each.machine, each.op): each.harness()
-    for each in table(_FILE, "membound", MeasuredBy)
+    (measured.source, measured.machine, measured.op): measured.harness()
+    for measured in table(_FILE, "membound", MeasuredBy)
 }
 """Loops by source, machine and operation, empty for all others."""
 
@@ -132,17 +135,22 @@ def membound_harness(source: str, machine: str, op: str) -> Harness:
     return MEMBOUND.get((source, machine, op)) or MEMBOUND.get((source, machine, "")) or _KERNEL
 
 
-MLA_HOSTS = {(each.op, each.kernel): each.host_us for each in table(_FILE, "mla", HostTime)}
+MLA_HOSTS = {
+    (host_time.op, host_time.kernel): host_time.host_us
+    for host_time in table(_FILE, "mla", HostTime)
+}
 """Rows of vLLM's MLA without a graph, by operation and kernel: launches take at least that."""
-MLA_MODULE_HOSTS = {each.machine: each.host_us for each in table(_FILE, "mla_modules", HostTime)}
+MLA_MODULE_HOSTS = {
+    host_time.machine: host_time.host_us for host_time in table(_FILE, "mla_modules", HostTime)
+}
 """A module of SGLang's MLA on a prompt without a graph, by machine."""
 KDA_CONVOLUTION_HOSTS = {
-    each.machine: each.host_us for each in table(_FILE, "kda_convolutions", HostTime)
+    host_time.machine: host_time.host_us for host_time in table(_FILE, "kda_convolutions", HostTime)
 }
 """What the host adds to vLLM's three convolutions of KDA, by machine."""
 CHUNK_LIST_HOSTS = {
-    each.machine: (each.least_us, each.sequence_us, each.token_us)
-    for each in table(_FILE, "chunk_lists", ChunkList)
+    chunk_list.machine: (chunk_list.least_us, chunk_list.sequence_us, chunk_list.token_us)
+    for chunk_list in table(_FILE, "chunk_lists", ChunkList)
 }
 """What the host takes to list the chunks of all sequences, by machine: at least, per sequence, per
 token."""
@@ -153,7 +161,10 @@ def gemm_harness(source: str, machine: str) -> Harness:
     return GEMM.get((source, machine)) or GEMM.get((source, "")) or _KERNEL
 
 
-SKEWS = {(each.source, each.op): each.host_us for each in table(_FILE, "skews", HostTime)}
+SKEWS = {
+    (host_time.source, host_time.op): host_time.host_us
+    for host_time in table(_FILE, "skews", HostTime)
+}
 """Collectives whose ranks entered one after the other, by source and operation: a row takes at
 least that."""
 

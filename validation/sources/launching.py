@@ -69,8 +69,10 @@ class Launched(Entry):
 
 
 _LAUNCHED = {
-    each.key(): Launching(each.host_us, each.share, each.unaligned_us, each.added_us)
-    for each in table("launching.yaml", "launched", Launched)
+    launched.key(): Launching(
+        launched.host_us, launched.share, launched.unaligned_us, launched.added_us
+    )
+    for launched in table("launching.yaml", "launched", Launched)
 }
 
 
@@ -95,7 +97,10 @@ class LaunchedLayer(Entry):
         return self.machine
 
 
-_LAYERS = {each.machine: each for each in table("launching.yaml", "layers", LaunchedLayer)}
+_LAYERS = {
+    launched_layer.machine: launched_layer
+    for launched_layer in table("launching.yaml", "layers", LaunchedLayer)
+}
 
 
 def layer_launching(machine: str) -> LaunchedLayer:

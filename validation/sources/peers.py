@@ -70,13 +70,17 @@ _LIMIT_BYTES = 8 * _MIB
 _MOST_OVER_PCIE = 2
 """More ranks than that without NVLink leave all to the library.
 Source: vLLM, custom_all_reduce.py, which SGLang's is."""
-PEERS = {key: each.changes for each in table(_FILE, "kernels", Kernel) for key in each.places()}
+PEERS = {
+    key: kernel.changes for kernel in table(_FILE, "kernels", Kernel) for key in kernel.places()
+}
 """What a stack has on a machine with so many ranks: keys of the machine under ``collectives.peer``.
 """
-_LIMITS = {key: each.mib * _MIB for each in table(_FILE, "limits", Limit) for key in each.places()}
+_LIMITS = {
+    key: limit.mib * _MIB for limit in table(_FILE, "limits", Limit) for key in limit.places()
+}
 """The same: the size from which the library does it, where another than ``_LIMIT_BYTES``."""
 _ONE_SHOT = table(_FILE, "one_shot", OneShot)
-_HOSTS = {key: each.host_us for each in table(_FILE, "hosts", Host) for key in each.places()}
+_HOSTS = {key: host.host_us for host in table(_FILE, "hosts", Host) for key in host.places()}
 """The same: the least time of a launch without a graph."""
 
 
@@ -99,12 +103,12 @@ class PeerKernel:
         """Return the algorithms of which it takes the fastest."""
         if num_bytes >= (_of_ranks(_LIMITS, self) or _LIMIT_BYTES):
             return ("auto",)
-        shots = [each for each in _ONE_SHOT if self.stack in each.stacks]
+        shots = [one_shot for one_shot in _ONE_SHOT if self.stack in one_shot.stacks]
         if not shots:
             return ("one_shot", "two_shot")
         if self.over_pcie and self.num_ranks > _MOST_OVER_PCIE:
             return ("auto",)
-        limits = [each.kib * 1024 for each in shots if self.num_ranks <= each.most_ranks]
+        limits = [shot.kib * 1024 for shot in shots if self.num_ranks <= shot.most_ranks]
         return ("one_shot",) if limits and num_bytes < limits[0] else ("two_shot",)
 
     def host_us(self) -> float:
@@ -115,8 +119,8 @@ class PeerKernel:
 
     def changes(self) -> dict[str, float]:
         """Return the machine's keys that differ for this kernel, with their values."""
-        found = _of_ranks(PEERS, self) or {}
-        return {f"collectives.peer.{name}": value for name, value in found.items()}
+        ranks = _of_ranks(PEERS, self) or {}
+        return {f"collectives.peer.{name}": value for name, value in ranks.items()}
 
 
 def _of_ranks(known: Mapping[tuple[str, str, int], _T], kernel: PeerKernel) -> _T | None:

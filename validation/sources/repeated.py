@@ -59,10 +59,10 @@ def repeated_kernels(row: Row) -> float:
     It is proportional to the weights, and the mean over models that have such a product; 1 if the
     source or the product is not known.
     """
-    found = _PART.search(row.fields.get("impl", ""))
-    if found is None:
+    result = _PART.search(row.fields.get("impl", ""))
+    if result is None:
         return 1.0
-    name, ranks = found[1], int(found[2])
+    name, ranks = result[1], int(result[2])
     shape = row.integer("n"), row.integer("k")
     counts = list(_counts(LAYERS.get(row.source, ()), name, ranks, shape))
     return fmean(counts) if counts else 1.0

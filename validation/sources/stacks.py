@@ -12,12 +12,12 @@ from kernbench.plans import PLAIN, Stack, TrainingRun
 from validation.sources.tables import Entry, table
 
 
-def _checked(kind: type[Any], given: Any, where: str) -> None:
+def _checked(kind: type[Any], value: Any, where: str) -> None:
     """Refuse what is no mapping, or has a key that a record has no field for."""
-    if not isinstance(given, Mapping):
+    if not isinstance(value, Mapping):
         raise ValueError(f"{where} must have keys and values")
-    known = {each.name for each in fields(kind)}
-    unknown = [key for key in given if key not in known]
+    known = {field.name for field in fields(kind)}
+    unknown = [key for key in value if key not in known]
     if unknown:
         raise ValueError(f"{where} has no key {unknown[0]!r}; it has {', '.join(sorted(known))}")
 
@@ -38,7 +38,7 @@ class OfSource(Entry):
 
 
 STACKS: dict[str, Stack] = {
-    each.source: each.how for each in table("stacks.yaml", "stacks", OfSource)
+    source.source: source.how for source in table("stacks.yaml", "stacks", OfSource)
 }
 
 

@@ -60,10 +60,10 @@ def read(data: Any, file: str, name: str, kind: type[E]) -> tuple[E, ...]:
     if not isinstance(listed, list) or not listed:
         raise UsageError(f"{file} has no list {name}")
     entries: dict[Hashable, E] = {}
-    for number, given in enumerate(listed, 1):
+    for number, value in enumerate(listed, 1):
         where = f"{file}: entry {number} of {name}"
         try:
-            entry = kind.model_validate(given)
+            entry = kind.model_validate(value)
         except ValidationError as error:
             first = error.errors()[0]
             at = ".".join(map(str, first["loc"]))

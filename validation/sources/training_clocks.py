@@ -28,5 +28,5 @@ def training_clocks(machine: Machine) -> dict[str, float]:
         return {}
     of = ("", machine.spec.kernel_library)
     # Those of all first: machines are named by their changes in this order.
-    clocks = sorted((each for each in _CLOCKS if each.library in of), key=lambda it: it.library)
-    return {name: value for each in clocks for name, value in each.changes.items()}
+    clocks = sorted((clock for clock in _CLOCKS if clock.library in of), key=lambda it: it.library)
+    return {name: value for clock in clocks for name, value in clock.changes.items()}

@@ -87,8 +87,8 @@ def answer_rows(
     if jobs == 1 or len(chunks) < 2:
         answerer = _Answerer(machines, predictors)
         for chunk in chunks:
-            found = answerer.answer([rows[index] for index in chunk])
-            answers.update(zip(chunk, found, strict=True))
+            answer = answerer.answer([rows[index] for index in chunk])
+            answers.update(zip(chunk, answer, strict=True))
             advance(len(chunk))
     else:
         context = get_context("spawn")
@@ -205,8 +205,8 @@ def measure(scored: Iterable[Scored]) -> Errors:
     """Return the errors of rows."""
     rows = list(scored)
     answered = [row for row in rows if row.answer.time_us is not None]
-    modeled = np.array([each.answer.time_us for each in answered], dtype=np.float64)
-    measured = np.array([each.row.time_us for each in answered], dtype=np.float64)
+    modeled = np.array([scored.answer.time_us for scored in answered], dtype=np.float64)
+    measured = np.array([scored.row.time_us for scored in answered], dtype=np.float64)
     return errors_of(modeled, measured, len(rows) - len(answered))
 
 
@@ -245,5 +245,5 @@ def _ranks(values: Array) -> Array:
 
 def reasons(scored: Iterable[Scored]) -> list[tuple[int, str]]:
     """Return the reasons for rows without an answer with their counts, the most common first."""
-    found = Counter(each.answer.why_not for each in scored if each.answer.time_us is None)
-    return [(count, reason) for reason, count in found.most_common()]
+    why_nots = Counter(item.answer.why_not for item in scored if item.answer.time_us is None)
+    return [(count, reason) for reason, count in why_nots.most_common()]

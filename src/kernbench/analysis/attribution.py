@@ -76,7 +76,7 @@ def attribution(
     """
     resources = Resources(machine)
     end_ps = log.end_ps
-    found: list[Spent] = []
+    spents: list[Spent] = []
     for rank, levels in _levels(log, ranks).items():
         sums: defaultdict[_Key, int] = defaultdict(int)
         last_ps = max((item.end_ps for items in levels for item in items), default=0)
@@ -92,29 +92,29 @@ def attribution(
                 sums[key] -= ps
         sums[ENDED, "", _NOWHERE, ""] += until_end - until_last
         sums[IDLE, "", _NOWHERE, ""] += until_last - active_ps
-        found += [
+        spents += [
             Spent(rank, resource, name, ps, site, detail)
             for (resource, name, site, detail), ps in sums.items()
             if ps
         ]
-    return found
+    return spents
 
 
 def _levels(log: OpLog, ranks: int) -> dict[int, tuple[list[_Item], ...]]:
     """Return for each rank what it did: host waits, host, copies, collectives, kernels."""
-    found: dict[int, tuple[list[_Item], ...]] = {
+    values: dict[int, tuple[list[_Item], ...]] = {
         rank: ([], [], [], [], []) for rank in log.ranks_of(ranks)
     }
     for span, site in zip(log.host_spans, _lines_of_spans(log), strict=False):
         level = 0 if span.kind == "wait" else 1
-        found[span.rank][level].append(_Item(span.start_ps, span.end_ps, span, site))
+        values[span.rank][level].append(_Item(span.start_ps, span.end_ps, span, site))
     for instance in log.instances:
         kind = instance.template.kind
         last_ps = max(instance.starts_ps)
         for rank, start_ps, end_ps in zip(
             instance.ranks, instance.starts_ps, instance.ends_ps, strict=True
         ):
-            levels = found[rank]
+            levels = values[rank]
             if kind == "kernel":
                 levels[4].append(_Item(start_ps, end_ps, instance, _line_of(log, instance)))
             elif kind != "collective":
@@ -123,7 +123,7 @@ def _levels(log: OpLog, ranks: int) -> dict[int, tuple[list[_Item], ...]]:
                 begun_ps = min(last_ps, end_ps)
                 levels[3].append(_Item(start_ps, begun_ps, instance, is_late=True))
                 levels[3].append(_Item(begun_ps, end_ps, instance))
-    return found
+    return values
 
 
 def _lines_of_spans(log: OpLog) -> Iterable[Site]:

@@ -36,13 +36,13 @@ def communication(log: OpLog, ranks: int, most_cells: int = MOST_CELLS) -> dict[
         if instance.template.kind in ("collective", "kernel"):
             key = (instance.template, instance.ranks)
             together[key] = together.get(key, 0) + 1
-    found: dict[Template, _Transfers] = {}
+    transfers: dict[Template, _Transfers] = {}
     for (template, members), times in together.items():
-        sent = found.get(template)
+        sent = transfers.get(template)
         if sent is None:
             rows, texts = reader.read(template, len(members)), reader.vocabulary.texts
             of = _of_kernel if template.kind == "kernel" else _of_collective
-            sent = found[template] = of(rows, texts)
+            sent = transfers[template] = of(rows, texts)
         place = np.array(members)
         sources, targets = sent.sources, sent.targets
         if template.kind == "kernel":
@@ -67,18 +67,18 @@ _CELL = 10
 def print_communication(log: OpLog, ranks: int, console: Console) -> None:
     """Print the matrix, senders as rows, with as many cells as the console has room for."""
     is_wide(console)
-    found = communication(log, ranks, max((console.width - _CELL) // _CELL, 1))
-    each, cells = found["ranks_per_cell"], found["bytes"]
+    values = communication(log, ranks, max((console.width - _CELL) // _CELL, 1))
+    item, cells = values["ranks_per_cell"], values["bytes"]
     names = [
-        str(first) if each == 1 else f"{first}-{min(first + each, ranks) - 1}"
-        for first in range(0, ranks, each)
+        str(first) if item == 1 else f"{first}-{min(first + item, ranks) - 1}"
+        for first in range(0, ranks, item)
     ]
     table = plain_table("from \\ to", *names)
     for name, row in zip(names, cells, strict=True):
         table.add_row(name, *(_shown(size) for size in row))
-    console.print(Text(f"\n{_shown(found['total_bytes']) or 'nothing'} sent between ranks"))
-    if found["by_switch_bytes"]:
-        console.print(Text(f"{_shown(found['by_switch_bytes'])} to and from switches that reduce"))
+    console.print(Text(f"\n{_shown(values['total_bytes']) or 'nothing'} sent between ranks"))
+    if values["by_switch_bytes"]:
+        console.print(Text(f"{_shown(values['by_switch_bytes'])} to and from switches that reduce"))
     console.print("", table, sep="\n")
 
 

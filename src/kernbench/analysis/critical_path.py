@@ -119,12 +119,12 @@ def critical_path(log: OpLog, within: Window | None = None) -> list[Segment]:
             else _before_command(place, place.command, log, commands)
         )
         place = None
-        for each in step:
-            if isinstance(each, Segment):
-                if each.duration_ps:
-                    segments.append(each)
+        for segment in step:
+            if isinstance(segment, Segment):
+                if segment.duration_ps:
+                    segments.append(segment)
             else:
-                place = each
+                place = segment
     segments.reverse()
     return segments if within is None else clipped(segments, within)
 
@@ -132,9 +132,9 @@ def critical_path(log: OpLog, within: Window | None = None) -> list[Segment]:
 def clipped(path: Sequence[Segment], within: Window) -> list[Segment]:
     """Return the parts of the segments of a critical path that lie in a window."""
     return [
-        replace(each, start_ps=start_ps, end_ps=end_ps)
-        for each in path
-        for start_ps, end_ps in within.clipped(each.rank, each.start_ps, each.end_ps)
+        replace(segment, start_ps=start_ps, end_ps=end_ps)
+        for segment in path
+        for start_ps, end_ps in within.clipped(segment.rank, segment.start_ps, segment.end_ps)
     ]
 
 

@@ -79,7 +79,7 @@ class _Use:
     @property
     def bound(self) -> str:
         limits = self.limits_ps
-        return max(limits, key=lambda each: limits[each]) if limits else ""
+        return max(limits, key=lambda name: limits[name]) if limits else ""
 
 
 def difference(before: SavedRun, after: SavedRun, within: WindowPair = (None, None)) -> Difference:
@@ -90,11 +90,17 @@ def difference(before: SavedRun, after: SavedRun, within: WindowPair = (None, No
     and by what holds them up.
     """
     parts = list(zip((before, after), within, strict=True))
-    times = [_mean_times(*each) for each in parts]
-    uses = [_uses(*each) for each in parts]
+    times = [_mean_times(*part) for part in parts]
+    uses = [_uses(*part) for part in parts]
     keys = dict.fromkeys(key for time in times for key in time)
-    found = [_contribution(key, times, uses) for key in keys]
-    found.sort(key=lambda each: (-abs(each["difference_ns"]), each["name"], each["resource"]))
+    contributions = [_contribution(key, times, uses) for key in keys]
+    contributions.sort(
+        key=lambda contribution: (
+            -abs(contribution["difference_ns"]),
+            contribution["name"],
+            contribution["resource"],
+        )
+    )
     ends = [(run.log.end_ps if part is None else part.mean_ps) / 1000 for run, part in parts]
     return {
         "before": before.path,
@@ -102,7 +108,7 @@ def difference(before: SavedRun, after: SavedRun, within: WindowPair = (None, No
         "before_ns": ends[0],
         "after_ns": ends[1],
         "difference_ns": ends[1] - ends[0],
-        "contributions": found,
+        "contributions": contributions,
     }
 
 
@@ -112,21 +118,21 @@ _Key = tuple[str, str]
 def _mean_times(run: SavedRun, within: Window | None) -> dict[_Key, float]:
     """Return the time of a rank, the mean of all, by name and resource."""
     sums: dict[_Key, int] = {}
-    for each in attribution(run.log, run.machine, run.ranks, within):
-        key = (each.name, each.resource)
-        sums[key] = sums.get(key, 0) + each.time_ps
+    for spent in attribution(run.log, run.machine, run.ranks, within):
+        key = (spent.name, spent.resource)
+        sums[key] = sums.get(key, 0) + spent.time_ps
     return {key: time_ps / len(run.log.ranks_of(run.ranks)) / 1000 for key, time_ps in sums.items()}
 
 
 def _uses(run: SavedRun, within: Window | None) -> dict[str, _Use]:
-    found: dict[str, _Use] = {}
+    uses: dict[str, _Use] = {}
     for instance in run.log.instances:
         if within is not None and not within.holds(instance.ranks[0], instance.starts_ps[0]):
             continue
-        use = found.setdefault(instance.template.name, _Use(len(run.log.ranks_of(run.ranks))))
+        use = uses.setdefault(instance.template.name, _Use(len(run.log.ranks_of(run.ranks))))
         time_ps = max(instance.ends_ps) - max(instance.starts_ps)
         use.add(instance.template, len(instance.ranks), time_ps * len(instance.ranks))
-    return found
+    return uses
 
 
 def _contribution(
@@ -156,9 +162,9 @@ def _causes(old: _Use | None, new: _Use | None, resource: str) -> Iterable[str]:
         # However long a command takes, its launch is the host's.
         return
     for what, unit in (("flops", "FLOP"), ("bytes", "B")):
-        each = [getattr(use, what) / use.launches for use in (old, new)]
-        if each[0] != each[1]:
-            shown = " -> ".join(format_amount(amount, unit) for amount in each)
+        launches = [getattr(use, what) / use.launches for use in (old, new)]
+        if launches[0] != launches[1]:
+            shown = " -> ".join(format_amount(amount, unit) for amount in launches)
             yield f"{shown} a launch"
     if old.algorithms != new.algorithms:
         yield f"algorithm {_listed(old.algorithms)} -> {_listed(new.algorithms)}"
@@ -173,20 +179,26 @@ def _listed(names: set[str]) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
-def slower_by(found: Difference) -> float:
+def slower_by(difference: Difference) -> float:
     """Return by which share the second run is longer than the first; below 0: shorter."""
-    return found["difference_ns"] / found["before_ns"] if found["before_ns"] else 0.0
+    return difference["difference_ns"] / difference["before_ns"] if difference["before_ns"] else 0.0
 
 
-def print_difference(found: Difference, console: Console) -> None:
+def print_difference(difference: Difference, console: Console) -> None:
     """Print the difference, and what it is made of, the largest contribution first."""
-    console.print(Text(f"\n{found['before']}: {format_ns(found['before_ns'])}"))
-    console.print(Text(f"{found['after']}: {format_ns(found['after_ns'])}, {_share(found)}"))
-    if found["difference_ns"] and (
-        unsure := pair_line("runs", found["before_ns"], found["after_ns"])
+    console.print(Text(f"\n{difference['before']}: {format_ns(difference['before_ns'])}"))
+    console.print(
+        Text(f"{difference['after']}: {format_ns(difference['after_ns'])}, {_share(difference)}")
+    )
+    if difference["difference_ns"] and (
+        unsure := pair_line("runs", difference["before_ns"], difference["after_ns"])
     ):
         console.print(Text(unsure))
-    changed = [each for each in found["contributions"] if each["difference_ns"]]
+    changed = [
+        contribution
+        for contribution in difference["contributions"]
+        if contribution["difference_ns"]
+    ]
     if not changed:
         return
     titles = ("what", "held up by", "before", "after", "difference", "because")
@@ -194,59 +206,72 @@ def print_difference(found: Difference, console: Console) -> None:
     table = plain_table(*titles[:shown], left=2)
     if shown == len(titles):
         table.columns[-1].justify = "left"
-    for each in changed[:SHOWN_LINES]:
+    for contribution in changed[:SHOWN_LINES]:
         cells = (
-            Text(each["name"] or "-"),
-            each["resource"],
-            format_ns(each["before_ns"]),
-            format_ns(each["after_ns"]),
-            signed_ns(each["difference_ns"]),
-            Text("; ".join(each["causes"])),
+            Text(contribution["name"] or "-"),
+            contribution["resource"],
+            format_ns(contribution["before_ns"]),
+            format_ns(contribution["after_ns"]),
+            signed_ns(contribution["difference_ns"]),
+            Text("; ".join(contribution["causes"])),
         )
         table.add_row(*cells[:shown])
     rest = changed[SHOWN_LINES:]
     if rest:
-        left_ns = sum(each["difference_ns"] for each in rest)
+        left_ns = sum(item["difference_ns"] for item in rest)
         table.add_row(f"({len(rest)} more)", "", "", "", signed_ns(left_ns))
-    table.add_row("all", "", *(format_ns(found[key]) for key in ("before_ns", "after_ns")),
-                  signed_ns(found["difference_ns"]))  # fmt: skip
+    table.add_row("all", "", *(format_ns(difference[key]) for key in ("before_ns", "after_ns")),
+                  signed_ns(difference["difference_ns"]))  # fmt: skip
     console.print("", table, sep="\n")
 
 
-def difference_as_markdown(found: Difference, said: Sequence[str] = ()) -> str:
+def difference_as_markdown(difference: Difference, said: Sequence[str] = ()) -> str:
     """Return the difference as Markdown, for a comment on a change.
 
     ``said`` is what is said of the parts of the runs, a paragraph each.
     """
-    share = f"**{_share(found)}**"
-    unsure = pair_line("runs", found["before_ns"], found["after_ns"])
-    times = " -> ".join(format_ns(found[key]) for key in ("before_ns", "after_ns"))
+    share = f"**{_share(difference)}**"
+    unsure = pair_line("runs", difference["before_ns"], difference["after_ns"])
+    times = " -> ".join(format_ns(difference[key]) for key in ("before_ns", "after_ns"))
     lines = [
-        f"`{found['after']}` against `{found['before']}`: {share}, {times}"
-        f"{f'; {unsure}' if found['difference_ns'] and unsure else ''}",
-        *(f"\n{each}" for each in said),
+        f"`{difference['after']}` against `{difference['before']}`: {share}, {times}"
+        f"{f'; {unsure}' if difference['difference_ns'] and unsure else ''}",
+        *(f"\n{name}" for name in said),
     ]
-    changed = [each for each in found["contributions"] if each["difference_ns"]]
+    changed = [
+        contribution
+        for contribution in difference["contributions"]
+        if contribution["difference_ns"]
+    ]
     if changed:
         titles = ("what", "held up by", "before", "after", "difference", "because")
         lines += ["", f"| {' | '.join(titles)} |", f"| --- | --- |{' ---: |' * 3} --- |"]
-    for each in changed[:SHOWN_LINES]:
-        times_of = [format_ns(each[key]) for key in ("before_ns", "after_ns")]
-        name = f"`{each['name']}`" if each["name"] else "-"
-        cells = (name, each["resource"], *times_of, signed_ns(each["difference_ns"]))
-        because = "; ".join(each["causes"])
+    for contribution in changed[:SHOWN_LINES]:
+        times_of = [format_ns(contribution[key]) for key in ("before_ns", "after_ns")]
+        name = f"`{contribution['name']}`" if contribution["name"] else "-"
+        cells = (
+            name,
+            contribution["resource"],
+            *times_of,
+            signed_ns(contribution["difference_ns"]),
+        )
+        because = "; ".join(contribution["causes"])
         shown = (text.replace("|", "\\|") for text in (*cells, because))
         lines.append(f"| {' | '.join(shown)} |")
     rest = changed[SHOWN_LINES:]
     if rest:
-        left_ns = sum(each["difference_ns"] for each in rest)
+        left_ns = sum(item["difference_ns"] for item in rest)
         lines.append(f"| {len(rest)} more | | | | {signed_ns(left_ns)} | |")
     return "\n".join(lines) + "\n"
 
 
-def _share(found: Difference) -> str:
-    sign = "slower" if found["difference_ns"] > 0 else "faster"
-    return f"{100 * abs(slower_by(found)):.1f} % {sign}" if found["difference_ns"] else "as long"
+def _share(difference: Difference) -> str:
+    sign = "slower" if difference["difference_ns"] > 0 else "faster"
+    return (
+        f"{100 * abs(slower_by(difference)):.1f} % {sign}"
+        if difference["difference_ns"]
+        else "as long"
+    )
 
 
 def signed_ns(time_ns: float) -> str:

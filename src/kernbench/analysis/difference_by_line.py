@@ -56,14 +56,14 @@ def difference_by_line(
     """
     lines = [
         {
-            (each["file"], each["line"]): each
-            for each in program_lines(run.log, run.ranks, part)["lines"]
+            (caused_by_line["file"], caused_by_line["line"]): caused_by_line
+            for caused_by_line in program_lines(run.log, run.ranks, part)["lines"]
         }
         for run, part in zip((before, after), within, strict=True)
     ]
     moved = _moved(before.sources, after.sources)
     ahead = {moved.get(site, site): site for site in lines[0]}
-    found = [
+    difference = [
         _difference(
             lines[0][ahead[site]] if site in ahead else None,
             lines[1].get(site),
@@ -71,8 +71,14 @@ def difference_by_line(
         )
         for site in dict.fromkeys([*ahead, *lines[1]])
     ]
-    found.sort(key=lambda each: (-abs(each["difference_ns"]), each["file"], each["line_after"]))
-    return found
+    difference.sort(
+        key=lambda line_difference: (
+            -abs(line_difference["difference_ns"]),
+            line_difference["file"],
+            line_difference["line_after"],
+        )
+    )
+    return difference
 
 
 def _moved(before: Mapping[str, str], after: Mapping[str, str]) -> dict[Site, Site]:
@@ -80,7 +86,7 @@ def _moved(before: Mapping[str, str], after: Mapping[str, str]) -> dict[Site, Si
     by_name: dict[str, list[str]] = {}
     for path in after:
         by_name.setdefault(path.rpartition("/")[2], []).append(path)
-    found: dict[Site, Site] = {}
+    sites: dict[Site, Site] = {}
     names = {path.rpartition("/")[2] for path in before}
     renamed = [path for path in after if path.rpartition("/")[2] not in names]
     gone = [path for path in before if path.rpartition("/")[2] not in by_name]
@@ -92,9 +98,9 @@ def _moved(before: Mapping[str, str], after: Mapping[str, str]) -> dict[Site, Si
         if len(alike) != 1:
             continue
         old, new = text.splitlines(), after[alike[0]].splitlines()
-        found |= {(path, number): (f"{path} (before)", number) for number in range(1, len(old) + 1)}
-        found |= {(path, a): (alike[0], b) for a, b in _aligned(old, new)}
-    return found
+        sites |= {(path, number): (f"{path} (before)", number) for number in range(1, len(old) + 1)}
+        sites |= {(path, a): (alike[0], b) for a, b in _aligned(old, new)}
+    return sites
 
 
 def _aligned(old: list[str], new: list[str]) -> Iterator[tuple[int, int]]:
@@ -113,7 +119,10 @@ def _difference(
 ) -> LineDifference:
     shown = new or old
     assert shown is not None
-    times = [each["critical_path_ns"] if each else 0.0 for each in (old, new)]
+    times = [
+        caused_by_line["critical_path_ns"] if caused_by_line else 0.0
+        for caused_by_line in (old, new)
+    ]
     return {
         "file": shown["file"],
         "line_before": old["line"] if old else 0,
@@ -131,9 +140,11 @@ _TITLES = ("line", "before", "after", "difference")
 _WIDE_TITLES = (*_TITLES, "launches")
 
 
-def print_difference_by_line(found: list[LineDifference], console: Console) -> None:
+def print_difference_by_line(line_differences: list[LineDifference], console: Console) -> None:
     """Print the lines with the largest differences on the critical path."""
-    changed = [each for each in found if each["difference_ns"]]
+    changed = [
+        line_difference for line_difference in line_differences if line_difference["difference_ns"]
+    ]
     if changed:
         titles = _WIDE_TITLES if is_wide(console) else _TITLES
         rows = [(cells[: len(titles)], source) for cells, source in _rows(changed)]
@@ -143,25 +154,25 @@ def print_difference_by_line(found: list[LineDifference], console: Console) -> N
 
 
 def _rows(changed: list[LineDifference]) -> Iterator[tuple[list[str], str]]:
-    for each in changed[:SHOWN_LINES]:
-        launches = [each["launches_before"], each["launches_after"]]
+    for line_difference in changed[:SHOWN_LINES]:
+        launches = [line_difference["launches_before"], line_difference["launches_after"]]
         cells = [
-            _place(each),
-            format_ns(each["before_ns"]),
-            format_ns(each["after_ns"]),
-            signed_ns(each["difference_ns"]),
+            _place(line_difference),
+            format_ns(line_difference["before_ns"]),
+            format_ns(line_difference["after_ns"]),
+            signed_ns(line_difference["difference_ns"]),
             " -> ".join(map(str, launches if launches[0] != launches[1] else launches[:1])),
         ]
-        yield cells, each["source"]
+        yield cells, line_difference["source"]
     rest = changed[SHOWN_LINES:]
     if rest:
-        left_ns = sum(each["difference_ns"] for each in rest)
+        left_ns = sum(difference["difference_ns"] for difference in rest)
         yield [f"({len(rest)} more)", "", "", signed_ns(left_ns), ""], ""
 
 
-def _place(each: LineDifference) -> str:
-    if not each["file"]:
+def _place(line_difference: LineDifference) -> str:
+    if not line_difference["file"]:
         return "(no line known)"
-    numbers = [each["line_before"] or "new", each["line_after"] or "gone"]
+    numbers = [line_difference["line_before"] or "new", line_difference["line_after"] or "gone"]
     shown = f"{numbers[1]}" if numbers[0] == numbers[1] else f"{numbers[0]} -> {numbers[1]}"
-    return f"{short_path(each['file']).rpartition('/')[2]}:{shown}"
+    return f"{short_path(line_difference['file']).rpartition('/')[2]}:{shown}"

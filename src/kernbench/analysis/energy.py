@@ -30,12 +30,12 @@ def saved_energy(run: SavedRun, within: Window | None = None) -> EnergyReport:
     Raises:
         UsageError: Its machine says nothing of energy, or an older kernbench saved it.
     """
-    found = energy_of(run.log, run.machine, run.ranks, within=within)
-    if found is None:
+    energy = energy_of(run.log, run.machine, run.ranks, within=within)
+    if energy is None:
         raise no_energy(run.machine.name)
     if run.log.instances and not any(instance.template.energy_pj for instance in run.log.instances):
         raise UsageError(f"{run.path} was saved without energies; save it again")
-    return found if run.log.running is None else of_all(found, run.log.running)
+    return energy if run.log.running is None else of_all(energy, run.log.running)
 
 
 def no_energy(machine: str) -> UsageError:
@@ -86,7 +86,7 @@ _PARTS = (
 
 def _parts(energy: EnergyReport) -> Iterator[list[str]]:
     whole = energy["energy_j"]
-    for part, joules in sorted(energy["parts_j"].items(), key=lambda each: -each[1]):
+    for part, joules in sorted(energy["parts_j"].items(), key=lambda pair: -pair[1]):
         yield [part, format_joules(joules), format_share(joules, whole)]
 
 
@@ -104,20 +104,20 @@ _USES = (
 def _uses(energy: EnergyReport) -> Iterator[list[str]]:
     """Return what takes energy beside the idle devices, the most first."""
     whole = energy["energy_j"]
-    for each in energy["uses"][:SHOWN_LINES]:
-        parts: Mapping[str, float] = each["parts_j"]
+    for use_energy in energy["uses"][:SHOWN_LINES]:
+        parts: Mapping[str, float] = use_energy["parts_j"]
         yield [
-            each["name"],
-            each["kind"],
-            str(each["count"] or ""),
-            format_joules(each["energy_j"]),
-            format_share(each["energy_j"], whole),
-            f"{each['average_w']:.0f} W",
+            use_energy["name"],
+            use_energy["kind"],
+            str(use_energy["count"] or ""),
+            format_joules(use_energy["energy_j"]),
+            format_share(use_energy["energy_j"], whole),
+            f"{use_energy['average_w']:.0f} W",
             max(parts, key=lambda part: parts[part]) if parts else "",
         ]
     rest = energy["uses"][SHOWN_LINES:]
     if rest:
-        joules = sum(each["energy_j"] for each in rest)
+        joules = sum(energy["energy_j"] for energy in rest)
         share = format_share(joules, whole)
         yield [f"({len(rest)} more)", "", "", format_joules(joules), share, "", ""]
 
@@ -137,7 +137,7 @@ def _ranks(energy: EnergyReport) -> Iterator[list[str]]:
         yield [str(row["rank"]), format_joules(row["energy_j"]), *watts]
     rest = rows[_SHOWN_RANKS:]
     if rest:
-        mean_w = sum(each["average_w"] for each in rest) / len(rest)
-        most_w = max(each["peak_w"] for each in rest)
-        joules = sum(each["energy_j"] for each in rest)
+        mean_w = sum(item["average_w"] for item in rest) / len(rest)
+        most_w = max(item["peak_w"] for item in rest)
+        joules = sum(item["energy_j"] for item in rest)
         yield [f"(+ {len(rest)})", format_joules(joules), f"{mean_w:.0f} W", f"{most_w:.0f} W"]

@@ -91,7 +91,7 @@ def lines_of_kernels(
 def _lines_of(
     name: str, times: Mapping[Template, int], launches: Mapping[Template, int], reader: RowReader
 ) -> KernelLines:
-    found: dict[tuple[str, int], dict[str, _Sums]] = {}
+    result: dict[tuple[str, int], dict[str, _Sums]] = {}
     total_ps = num_launches = 0
     for template, time_ps in times.items():
         if template.name != name:
@@ -101,7 +101,7 @@ def _lines_of(
         parts = list(_parts(template, reader))
         whole = sum(part.weight for _, _, part in parts) or 1.0
         for place, engine, part in parts:
-            sums = found.setdefault(place, {}).setdefault(engine, _Sums())
+            sums = result.setdefault(place, {}).setdefault(engine, _Sums())
             sums.weight += part.weight / whole * time_ps
             sums.busy += part.weight * launches[template]
             sums.bytes += part.bytes * launches[template]
@@ -110,7 +110,7 @@ def _lines_of(
         "kernel": name,
         "launches": num_launches,
         "time_ns": total_ps / 1000,
-        "lines": [_line(place, engines) for place, engines in sorted(found.items())],
+        "lines": [_line(place, engines) for place, engines in sorted(result.items())],
     }
 
 
@@ -158,20 +158,22 @@ def _line(place: tuple[str, int], engines: Mapping[str, _Sums]) -> LineReport:
         "file": place[0],
         "line": place[1],
         "engine": max(engines, key=lambda engine: engines[engine].weight),
-        "time_ns": sum(each.weight for each in engines.values()) / 1000,
-        "busy_ns": sum(each.busy for each in engines.values()) / 1000,
-        "bytes": sum(each.bytes for each in engines.values()),
-        "flops": sum(each.flops for each in engines.values()),
+        "time_ns": sum(engine.weight for engine in engines.values()) / 1000,
+        "busy_ns": sum(engine.busy for engine in engines.values()) / 1000,
+        "bytes": sum(engine.bytes for engine in engines.values()),
+        "flops": sum(engine.flops for engine in engines.values()),
     }
 
 
-def print_lines(found: KernelLines, sources: Mapping[str, str], console: Console) -> None:
+def print_lines(kernel_lines: KernelLines, sources: Mapping[str, str], console: Console) -> None:
     """Print a kernel's source with what each line takes; ``sources`` are texts by path."""
-    launches = f"{found['launches']} launch{'es' if found['launches'] != 1 else ''}"
-    console.print(Text(f"\n{found['kernel']}: {launches}, {format_ns(found['time_ns'])}"))
+    launches = f"{kernel_lines['launches']} launch{'es' if kernel_lines['launches'] != 1 else ''}"
+    console.print(
+        Text(f"\n{kernel_lines['kernel']}: {launches}, {format_ns(kernel_lines['time_ns'])}")
+    )
     by_file: dict[str, dict[int, LineReport]] = {}
-    for each in found["lines"]:
-        by_file.setdefault(each["file"], {})[each["line"]] = each
+    for line_report in kernel_lines["lines"]:
+        by_file.setdefault(line_report["file"], {})[line_report["line"]] = line_report
     ordered = sorted(by_file, key=lambda file: -sum(x["time_ns"] for x in by_file[file].values()))
     for file in ordered:
         lines = by_file[file]
@@ -179,7 +181,7 @@ def print_lines(found: KernelLines, sources: Mapping[str, str], console: Console
         shown = len(_TITLES) if is_wide(console) else 4
         rows = [
             (
-                _numbers(number, lines.get(number), found["time_ns"])[:shown],
+                _numbers(number, lines.get(number), kernel_lines["time_ns"])[:shown],
                 source_line(text, number),
             )
             for number in shown_lines(lines, text)
@@ -274,7 +276,7 @@ def _functions(text: str) -> list[tuple[int, int]]:
         return []
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     return [
-        (each.lineno, each.end_lineno or each.lineno)
-        for each in ast.walk(tree)
-        if isinstance(each, kinds)
+        (node.lineno, node.end_lineno or node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, kinds)
     ]

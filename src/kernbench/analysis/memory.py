@@ -127,11 +127,11 @@ class _RankUse:
         return int(places[np.argmax(self.in_use[places])]) if len(places) else 0
 
     def phases(self) -> list[PartReport]:
-        found = _parts(self.alive, lambda each: each.phase.value)
-        return found + self._rounding()
+        parts = _parts(self.alive, lambda allocation: allocation.phase.value)
+        return parts + self._rounding()
 
     def _rounding(self) -> list[PartReport]:
-        added = [each.size_bytes - each.asked_bytes for each in self.alive]
+        added = [allocation.size_bytes - allocation.asked_bytes for allocation in self.alive]
         rounded = [size_bytes for size_bytes in added if size_bytes]
         return (
             [{"name": ROUNDING, "bytes": sum(rounded), "tensors": len(rounded)}] if rounded else []
@@ -144,11 +144,12 @@ class _RankUse:
             "bytes": self.peak_bytes,
             "time_ns": self.peak_ps / 1000,
             "phases": self.phases(),
-            "modules": _parts(self.alive, lambda each: str(each.module)) + self._rounding(),
+            "modules": _parts(self.alive, lambda allocation: str(allocation.module))
+            + self._rounding(),
             "lines": _parts(self.alive, _place) + self._rounding(),
             "tensors": [
-                _alive(each)
-                for each in sorted(self.alive, key=lambda each: (-each.asked_bytes, each.begin))
+                _alive(item)
+                for item in sorted(self.alive, key=lambda item: (-item.asked_bytes, item.begin))
             ],
         }
 
@@ -203,7 +204,7 @@ def memory_use(log: OpLog, rank: int | None = None, within: Window | None = None
     uses = _uses(log, within)
     asked = [use for use in uses if rank is None or use.rank == rank]
     if not asked:
-        known = ", ".join(str(each) for each in sorted({use.rank for use in uses})[:8])
+        known = ", ".join(str(rank) for rank in sorted({use.rank for use in uses})[:8])
         said = f"rank {rank} allocated nothing on a device; ranks that did: {known}"
         raise UsageError(log.about(said))
     end_ps = max(log.end_ps, *(int(use.times_ps[-1]) for use in uses))
@@ -233,7 +234,7 @@ def peak_line(log: OpLog) -> list[str]:
     if owner is None:
         return []
     use = _RankUse(owner, log.allocations.of(*owner))
-    parts = ", ".join(f"{each['name']} {format_size(each['bytes'])}" for each in use.phases())
+    parts = ", ".join(f"{phase['name']} {format_size(phase['bytes'])}" for phase in use.phases())
     return [
         f"in memory at the peak of rank {use.rank}, {format_size(use.peak_bytes)} at "
         f"{format_ns(use.peak_ps / 1000)}: {parts}"
@@ -283,37 +284,37 @@ def _ints(values: Sequence[int]) -> Column:
 
 
 def _parts(alive: Sequence[Allocation], name: Callable[[Allocation], str]) -> list[PartReport]:
-    found: dict[str, PartReport] = {}
-    for each in alive:
-        key = name(each)
-        part = found.setdefault(key, {"name": key, "bytes": 0, "tensors": 0})
-        part["bytes"] += each.asked_bytes
+    part_reports: dict[str, PartReport] = {}
+    for allocation in alive:
+        key = name(allocation)
+        part = part_reports.setdefault(key, {"name": key, "bytes": 0, "tensors": 0})
+        part["bytes"] += allocation.asked_bytes
         part["tensors"] += 1
-    return sorted(found.values(), key=lambda part: (-part["bytes"], part["name"]))
+    return sorted(part_reports.values(), key=lambda part: (-part["bytes"], part["name"]))
 
 
-def _place(each: Allocation) -> str:
-    return f"{each.file}:{each.line}" if each.line else ""
+def _place(allocation: Allocation) -> str:
+    return f"{allocation.file}:{allocation.line}" if allocation.line else ""
 
 
-def _alive(each: Allocation) -> AliveReport:
+def _alive(allocation: Allocation) -> AliveReport:
     return {
-        "name": each.name,
-        "shape": list(each.shape),
-        "dtype": each.dtype,
-        "phase": each.phase.value,
-        "module": str(each.module),
-        "file": each.file,
-        "line": each.line,
-        "bytes": each.asked_bytes,
-        "since_ns": each.begin_ps / 1000,
+        "name": allocation.name,
+        "shape": list(allocation.shape),
+        "dtype": allocation.dtype,
+        "phase": allocation.phase.value,
+        "module": str(allocation.module),
+        "file": allocation.file,
+        "line": allocation.line,
+        "bytes": allocation.asked_bytes,
+        "since_ns": allocation.begin_ps / 1000,
     }
 
 
-def print_memory(found: MemoryReport, console: Console) -> None:
+def print_memory(memory_report: MemoryReport, console: Console) -> None:
     """Print the tables: ranks over time, then the peak by phase, module, line and tensor."""
-    peak = found["peak"]
-    console.print("", fitting_table(console, _RANKS, _rank_rows(found["ranks"])), sep="\n")
+    peak = memory_report["peak"]
+    console.print("", fitting_table(console, _RANKS, _rank_rows(memory_report["ranks"])), sep="\n")
     console.print(
         Text(
             f"\nat the peak of rank {peak['rank']}: {format_size(peak['bytes'])} on device "
@@ -337,7 +338,7 @@ def print_memory(found: MemoryReport, console: Console) -> None:
             rows = [[_short(name), *rest] for name, *rest in rows]
         console.print("", fitting_table(console, columns, rows), sep="\n")
     console.print("", fitting_table(console, _TENSORS, _tensor_rows(peak)), sep="\n")
-    if any(each["name"] == Phase.KV_CACHE for each in peak["phases"]):
+    if any(part_report["name"] == Phase.KV_CACHE for part_report in peak["phases"]):
         console.print(Text("\nKV cache is a guess, by the names of classes and buffers"))
 
 
@@ -373,7 +374,7 @@ def _bars(sizes: Sequence[int]) -> str:
     bounds = [number * len(sizes) // _NUM_BARS for number in range(_NUM_BARS + 1)]
     most = [max(sizes[a:b], default=0) for a, b in pairwise(bounds)]
     last = len(_BARS) - 1
-    return "".join(_BARS[-(-each * last // highest)] for each in most)
+    return "".join(_BARS[-(-number * last // highest)] for number in most)
 
 
 def _part_rows(parts: Sequence[PartReport], whole: int) -> Iterator[list[str]]:
@@ -382,8 +383,8 @@ def _part_rows(parts: Sequence[PartReport], whole: int) -> Iterator[list[str]]:
         yield [part["name"] or "(none)", str(part["tensors"]), format_size(part["bytes"]), share]
     rest = parts[SHOWN_LINES:]
     if rest:
-        size_bytes = sum(each["bytes"] for each in rest)
-        tensors = sum(each["tensors"] for each in rest)
+        size_bytes = sum(part_report["bytes"] for part_report in rest)
+        tensors = sum(part_report["tensors"] for part_report in rest)
         share = format_share(size_bytes, whole)
         yield [f"({len(rest)} more)", str(tensors), format_size(size_bytes), share]
 
@@ -410,7 +411,7 @@ def _tensor_rows(peak: PeakReport) -> Iterator[list[str]]:
         ]
     rest = tensors[SHOWN_LINES:]
     if rest:
-        size_bytes = sum(each["bytes"] for each in rest)
+        size_bytes = sum(alive_report["bytes"] for alive_report in rest)
         yield [f"({len(rest)} more)", "", "", "", format_size(size_bytes)]
 
 

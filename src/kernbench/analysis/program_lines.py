@@ -79,8 +79,8 @@ class _CausedSums(dict["Site", list[int]]):
     """What lines caused, in ps and bytes, in the order of the fields of :class:`Caused`."""
 
     def __missing__(self, site: Site) -> list[int]:
-        found = self[site] = [0] * len(_NAMES)
-        return found
+        numbers = self[site] = [0] * len(_NAMES)
+        return numbers
 
 
 def program_lines(log: OpLog, ranks: int, within: Window | None = None) -> ProgramReport:
@@ -155,16 +155,16 @@ class _SentBytes:
         self._known: dict[Template, int] = {}
 
     def of(self, template: Template) -> int:
-        found = self._known.get(template)
-        if found is None:
-            found = template.message_bytes
+        message_bytes = self._known.get(template)
+        if message_bytes is None:
+            message_bytes = template.message_bytes
             if template.kind == "kernel" and template.comm_ps:
                 rows = self._reader.read(template, 1)
                 moves = [self._reader.vocabulary.code(name) for name in ("dma_in", "dma_out")]
                 far = (rows["peer"] >= 0) & np.isin(rows["engine"], moves)
-                found = int(rows["bytes"][far].sum())
-            self._known[template] = found
-        return found
+                message_bytes = int(rows["bytes"][far].sum())
+            self._known[template] = message_bytes
+        return message_bytes
 
 
 def _add_command(
@@ -204,27 +204,30 @@ def lines_of_path(log: OpLog, path: Sequence[Segment]) -> list[Site]:
             ends.setdefault((span.rank, span.kind), []).append((span.end_ps, number))
     for end in ends.values():
         end.sort()
-    found: list[Site] = []
+    sites: list[Site] = []
     for segment in path:
         command = commands.get(segment.launch)
         if command is None:
             # A window may have cut its end off.
             known = ends.get((segment.rank, segment.kind), ())
             place = bisect_left(known, (segment.end_ps, 0))
-            found.append(lines.sites[known[place][1] if place < len(known) else 0])
+            sites.append(lines.sites[known[place][1] if place < len(known) else 0])
         else:
-            found.append(_sites_of(log, lines, command)[command.ranks.index(segment.rank)])
-    return found
+            sites.append(_sites_of(log, lines, command)[command.ranks.index(segment.rank)])
+    return sites
 
 
-def print_program_lines(found: ProgramReport, sources: Mapping[str, str], console: Console) -> None:
+def print_program_lines(
+    program_report: ProgramReport, sources: Mapping[str, str], console: Console
+) -> None:
     """Print the program's source with what each line caused; ``sources`` are texts by path."""
-    whole = found["all"]
-    said = f"{ranks_said(found['ranks'], found['ran'])}, {format_ns(found['time_ns'])}"
+    whole = program_report["all"]
+    ranks = ranks_said(program_report["ranks"], program_report["ran"])
+    said = f"{ranks}, {format_ns(program_report['time_ns'])}"
     console.print(Text(f"\nlines of the program: {said}; in all {', '.join(_in_words(whole))}"))
     by_file: dict[str, dict[int, CausedByLine]] = {}
-    for each in found["lines"]:
-        by_file.setdefault(each["file"], {})[each["line"]] = each
+    for caused_by_line in program_report["lines"]:
+        by_file.setdefault(caused_by_line["file"], {})[caused_by_line["line"]] = caused_by_line
     ordered = sorted(by_file, key=lambda file: (not file, -_weight(by_file[file])))
     for file in ordered[:_MOST_FILES]:
         lines, text = by_file[file], sources.get(file, "")
@@ -234,9 +237,9 @@ def print_program_lines(found: ProgramReport, sources: Mapping[str, str], consol
         ]
         console.print("", Text(short_path(file)), sep="\n")
         console.print(lines_table(console, _titles(console), rows))
-    rest = [each for file in ordered[_MOST_FILES:] for each in by_file[file].values()]
+    rest = [line for file in ordered[_MOST_FILES:] for line in by_file[file].values()]
     if rest:
-        path_ns = sum(each["critical_path_ns"] for each in rest)
+        path_ns = sum(line["critical_path_ns"] for line in rest)
         shown = f"({len(ordered) - _MOST_FILES} more files: {format_ns(path_ns)} on the path)"
         console.print("", Text(shown), sep="\n")
 

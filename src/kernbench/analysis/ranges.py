@@ -82,59 +82,59 @@ def part_of(
         return _part(log, called, more, find)
     place = None if name is None else _PLACE.fullmatch(name)
     site = (place[1], int(place[2])) if place else None
-    found = find_steps(log, site)
-    if found is None:
+    part = find_steps(log, site)
+    if part is None:
         if name is None and steps is None:
             return RunPart()
         raise _unknown(log, name)
     if steps is not None:
         if not (name is None or site or name == ALL):
-            raise _unknown(log, name, found)
-        return _of_steps(log, found, _slice(log, found.steps, steps, "steps"), "")
+            raise _unknown(log, name, part)
+        return _of_steps(log, part, _slice(log, part.steps, steps, "steps"), "")
     if name is None and not is_steady:
         return RunPart()
     if name is None or site:
-        steady = slice(found.steady, found.steady + 1)
-        return replace(_of_steps(log, found, steady, "the steady one "), startup=found.startup)
-    return _called(log, name, found)
+        steady = slice(part.steady, part.steady + 1)
+        return replace(_of_steps(log, part, steady, "the steady one "), startup=part.startup)
+    return _called(log, name, part)
 
 
-def _called(log: OpLog, name: str, found: RunSteps) -> RunPart:
+def _called(log: OpLog, name: str, steps: RunSteps) -> RunPart:
     """Return the part of a run with steps that has a name."""
     if name == STARTUP:
-        said = f" before the first of {_about(found)}"
-        return _part(log, STARTUP, said, lambda log: _again(found, log).startup)
+        said = f" before the first of {_about(steps)}"
+        return _part(log, STARTUP, said, lambda log: _again(steps, log).startup)
     if name == REST:
 
         def rest(log: OpLog) -> Window:
-            known = _again(found, log)
+            known = _again(steps, log)
             return joined([known.startup, all_steps(known.steps)]).outside(log.end_ps)
 
-        return _part(log, REST, f", beside {_about(found)} and what is before them", rest)
-    for place, each in enumerate(found.steps):
-        if each.name == name:
-            return _of_steps(log, found, slice(place, place + 1), "")
-    raise _unknown(log, name, found)
+        return _part(log, REST, f", beside {_about(steps)} and what is before them", rest)
+    for place, step in enumerate(steps.steps):
+        if step.name == name:
+            return _of_steps(log, steps, slice(place, place + 1), "")
+    raise _unknown(log, name, steps)
 
 
-def _of_steps(log: OpLog, found: RunSteps, chosen: slice, which: str) -> RunPart:
-    steps = found.steps[chosen]
+def _of_steps(log: OpLog, result: RunSteps, chosen: slice, which: str) -> RunPart:
+    steps = result.steps[chosen]
     name = steps[0].name if len(steps) == 1 else f"{steps[0].name} to {steps[-1].name}"
 
     def find(log: OpLog) -> Window:
-        return all_steps(_again(found, log).steps[chosen])
+        return all_steps(_again(result, log).steps[chosen])
 
-    return _part(log, name, f", {which}of {_about(found)}", find)
+    return _part(log, name, f", {which}of {_about(result)}", find)
 
 
-def _again(found: RunSteps, log: OpLog) -> RunSteps:
-    if log is found.log:
-        return found
-    steps = found.again(log)
-    if steps is None or len(steps.steps) != len(found.steps):
+def _again(result: RunSteps, log: OpLog) -> RunSteps:
+    if log is result.log:
+        return result
+    steps = result.again(log)
+    if steps is None or len(steps.steps) != len(result.steps):
         raise UsageError(
             log.about(
-                f"a run that is done again has not the steps that were found by {found.found_by}; "
+                f"a run that is done again has not the steps that were found by {result.found_by}; "
                 "name them with record_function, or ask for --range all"
             )
         )
@@ -150,17 +150,17 @@ def _about(steps: RunSteps) -> str:
     return f"{len(steps.steps)} steps, found by {steps.found_by}"
 
 
-def _slice(log: OpLog, given: Sequence[object], text: str, what: str) -> slice:
+def _slice(log: OpLog, value: Sequence[object], text: str, what: str) -> slice:
     match = _SLICE.fullmatch(text.strip())
     if match is None or not text.strip():
         said = f"--steps takes a number or a slice such as 3, 2: or 2:5, but got {text!r}"
         raise UsageError(said)
-    one, first, last = (None if each is None else int(each) for each in match.groups())
+    one, first, last = (None if group is None else int(group) for group in match.groups())
     if one is not None:
         first, last = one, (one + 1) or None
-    if not given[first:last]:
+    if not value[first:last]:
         raise UsageError(
-            log.about(f"--steps {text} are none of its {len(given)} {what}, 0 to {len(given) - 1}")
+            log.about(f"--steps {text} are none of its {len(value)} {what}, 0 to {len(value) - 1}")
         )
     return slice(first, last)
 

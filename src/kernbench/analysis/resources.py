@@ -68,21 +68,21 @@ class Resources:
 
     def busiest_link(self, template: Template, num_ranks: int) -> str:
         """Return the name of the link that a collective keeps busy longest; empty without one."""
-        found = self._links.get(template)
-        if found is None:
+        link = self._links.get(template)
+        if link is None:
             rows = self._reader.read(template, num_ranks)
             used = rows["link"] >= 0
             busy = np.bincount(rows["link"][used], rows["busy_ps"][used]) if used.any() else ()
-            found = self._machine.links[int(np.argmax(busy))].name if len(busy) else ""
-            self._links[template] = found
-        return found
+            link = self._machine.links[int(np.argmax(busy))].name if len(busy) else ""
+            self._links[template] = link
+        return link
 
     def line_of(self, template: Template) -> tuple[str, int]:
         """Return the source line at which a kernel uses longest what holds it up; or ("", 0)."""
-        found = self._lines.get(template)
-        if found is None:
-            found = self._lines[template] = self._costliest_line(template)
-        return found
+        line = self._lines.get(template)
+        if line is None:
+            line = self._lines[template] = self._costliest_line(template)
+        return line
 
     def _costliest_line(self, template: Template) -> tuple[str, int]:
         texts = self._reader.vocabulary

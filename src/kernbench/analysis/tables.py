@@ -58,7 +58,7 @@ def fitting_table(
 ) -> Table:
     """Return a table of rows, with the columns that a console has room for."""
     wide = is_wide(console)
-    shown = [number for number, each in enumerate(columns) if wide or not each.only_wide]
+    shown = [number for number, column in enumerate(columns) if wide or not column.only_wide]
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for number in shown:
         column = columns[number]

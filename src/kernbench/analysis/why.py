@@ -124,9 +124,9 @@ def explain(
         "ranks": ranks,
         "ran": len(log.ranks_of(ranks)),
         "time_ns": (log.end_ps if within is None else within.mean_ps) / 1000,
-        "spent": [_spent_report(each) for each in attribution(log, machine, ranks, within)],
+        "spent": [_spent_report(spent) for spent in attribution(log, machine, ranks, within)],
         "critical_path": [
-            _segment_report(each, site) for each, site in zip(path, sites, strict=True)
+            _segment_report(segment, site) for segment, site in zip(path, sites, strict=True)
         ],
     }
     straggler = _straggler(why["spent"], why["time_ns"] * why["ran"])
@@ -144,22 +144,24 @@ def explain(
 
 def _startup(spent: Sequence[Spent], window: Window) -> Startup:
     sums: dict[str, float] = {}
-    for each in spent:
-        time_ns = each.time_ps / 1000 / len(window.ranks)
-        sums[each.resource] = sums.get(each.resource, 0) + time_ns
+    for item in spent:
+        time_ns = item.time_ps / 1000 / len(window.ranks)
+        sums[item.resource] = sums.get(item.resource, 0) + time_ns
     return {"time_ns": window.mean_ps / 1000, "resources": sums}
 
 
 def _straggler(spent: Sequence[SpentReport], whole_ns: float) -> StragglerReport | None:
     """Return the rank that most waiting is for; None where it is little, or for many."""
     waited: dict[str, float] = {}
-    for each in spent:
-        if each["resource"] == RANKS:
-            waited[each["detail"]] = waited.get(each["detail"], 0) + each["time_ns"]
+    for spent_report in spent:
+        if spent_report["resource"] == RANKS:
+            waited[spent_report["detail"]] = (
+                waited.get(spent_report["detail"], 0) + spent_report["time_ns"]
+            )
     total_ns = sum(waited.values())
     if total_ns < _LEAST_WAIT * whole_ns or not waited:
         return None
-    who = max(waited, key=lambda each: waited[each])
+    who = max(waited, key=lambda name: waited[name])
     if waited[who] <= total_ns / 2:
         return None
     rank = int(who.removeprefix("rank "))
@@ -230,13 +232,13 @@ _RESOURCES = (
 def _resources(why: Why) -> Iterator[list[str]]:
     """What each resource has of the ranks' time: on average, least and most."""
     by_rank: dict[str, dict[int, float]] = {}
-    for each in why["spent"]:
-        times = by_rank.setdefault(each["resource"], {})
-        times[each["rank"]] = times.get(each["rank"], 0) + each["time_ns"]
+    for spent_report in why["spent"]:
+        times = by_rank.setdefault(spent_report["resource"], {})
+        times[spent_report["rank"]] = times.get(spent_report["rank"], 0) + spent_report["time_ns"]
     ranks, whole = why["ran"], why["time_ns"]
     startup = why.get("startup")
     before = {} if startup is None else dict(startup["resources"])
-    for resource, times in sorted(by_rank.items(), key=lambda each: -sum(each[1].values())):
+    for resource, times in sorted(by_rank.items(), key=lambda pair: -sum(pair[1].values())):
         most = max(times, key=lambda rank: (times[rank], -rank))
         least_ns = min(times.values()) if len(times) == ranks else 0.0
         mean_ns = sum(times.values()) / ranks
@@ -249,7 +251,7 @@ def _resources(why: Why) -> Iterator[list[str]]:
             str(most),
             format_ns(before.pop(resource, 0)),
         ]
-    for resource, time_ns in sorted(before.items(), key=lambda each: -each[1]):
+    for resource, time_ns in sorted(before.items(), key=lambda item: -item[1]):
         yield [resource, "", "", "", "", "", format_ns(time_ns)]
 
 
@@ -265,10 +267,15 @@ _USES = (
 def _uses(why: Why) -> Iterator[list[str]]:
     """What is behind the resources, the longest first: all of it adds up to the time of ranks."""
     sums: dict[tuple[str, ...], float] = {}
-    for each in why["spent"]:
-        place = _place(each["file"], each["line"])
-        use = (each["name"] or each["resource"], each["resource"], each["detail"], place)
-        sums[use] = sums.get(use, 0) + each["time_ns"]
+    for spent_report in why["spent"]:
+        place = _place(spent_report["file"], spent_report["line"])
+        use = (
+            spent_report["name"] or spent_report["resource"],
+            spent_report["resource"],
+            spent_report["detail"],
+            place,
+        )
+        sums[use] = sums.get(use, 0) + spent_report["time_ns"]
     whole = why["time_ns"] * why["ran"]
     ordered = sorted(sums.items(), key=lambda item: -item[1])
     for key, time_ns in ordered[:SHOWN_LINES]:
@@ -289,10 +296,10 @@ def _path_columns(why: Why) -> tuple[TableColumn, ...]:
 def _path_sums(why: Why) -> Iterator[list[str]]:
     """The critical path, summed up by what it is made of."""
     sums: dict[tuple[str, str], list[float]] = {}
-    for each in why["critical_path"]:
-        own = sums.setdefault((each["name"], _said(each["kind"])), [0, 0])
+    for segment_report in why["critical_path"]:
+        own = sums.setdefault((segment_report["name"], _said(segment_report["kind"])), [0, 0])
         own[0] += 1
-        own[1] += each["end_ns"] - each["start_ns"]
+        own[1] += segment_report["end_ns"] - segment_report["start_ns"]
     longest = sorted(sums.items(), key=lambda item: -item[1][1])
     # Of a step, ranks may have a little more or less than their mean.
     whole_ns = sum(own[1] for own in sums.values())
@@ -314,15 +321,15 @@ _PATH = (
 
 
 def _whole_path(why: Why) -> Iterator[list[str]]:
-    for each in why["critical_path"]:
+    for segment_report in why["critical_path"]:
         yield [
-            each["name"],
-            _said(each["kind"]),
-            str(each["rank"]),
-            str(each["launch"] or ""),
-            _place(each["file"], each["line"]),
-            format_ns(each["start_ns"]),
-            format_ns(each["end_ns"] - each["start_ns"]),
+            segment_report["name"],
+            _said(segment_report["kind"]),
+            str(segment_report["rank"]),
+            str(segment_report["launch"] or ""),
+            _place(segment_report["file"], segment_report["line"]),
+            format_ns(segment_report["start_ns"]),
+            format_ns(segment_report["end_ns"] - segment_report["start_ns"]),
         ]
 
 

@@ -118,7 +118,7 @@ def plan(
         seq=seq,
         new_tokens=0 if trains else new_tokens,
     )
-    allowed = AllowedSizes({name: tuple(each) for name, each in (sizes or {}).items()}, shards)
+    allowed = AllowedSizes({name: tuple(size) for name, size in (sizes or {}).items()}, shards)
     programs = LayoutPrograms(model=shape, job=job, machine=loaded, file=file, compiles=compile)
     state = ["counting layouts"]
 

@@ -71,29 +71,29 @@ class SweepResult(Printed):
         Raises:
             UsageError: All have failed.
         """
-        done = [each for each in self.points if each.is_done]
+        done = [point for point in self.points if point.is_done]
         if not done:
             raise UsageError(f"all {len(self.points)} points have failed: {self.points[0].error}")
-        return min(done, key=lambda each: each.time_ns)
+        return min(done, key=lambda sweep_point: sweep_point.time_ns)
 
     def rows(self) -> Sequence[Mapping[str, object]]:
         return [
             {
-                "machine": each.machine,
-                "ranks": each.ranks,
-                **each.values,
-                "status": each.status,
-                "error": each.error,
-                **each.figures,
+                "machine": point.machine,
+                "ranks": point.ranks,
+                **point.values,
+                "status": point.status,
+                "error": point.error,
+                **point.figures,
             }
-            for each in self.points
+            for point in self.points
         ]
 
     def print_to(self, console: Console) -> None:
         show(self.rows(), self.points[0].values, console)
 
     def __repr__(self) -> str:
-        done = sum(each.is_done for each in self.points)
+        done = sum(point.is_done for point in self.points)
         return f"SweepResult({len(self.points)} points, {done} done)"
 
 
@@ -160,7 +160,7 @@ def sweep(
     check_engine("local", workers)
     target = swept(study.program, study.settings)
     points = study.points(target)
-    counted = {each.key: tokens_of(tokens, each, target) for each in points}
+    counted = {point.key: tokens_of(tokens, point, target) for point in points}
     state = Progress(total=len(points))
     with ExitStack() as around:
         folder = output or around.enter_context(tempfile.TemporaryDirectory(prefix="kernbench-"))
@@ -169,7 +169,10 @@ def sweep(
         limits = Limits(timeout_s=timeout_s, memory_mb=memory_mb)
         kept = results_of(points, store, limits, workers, state)
     return SweepResult(
-        [_point(each.values, flat(each, kept.get(each.key), counted[each.key])) for each in points]
+        [
+            _point(point.values, flat(point, kept.get(point.key), counted[point.key]))
+            for point in points
+        ]
     )
 
 

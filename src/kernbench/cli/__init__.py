@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["find_bench", "main"]
 
 
-def find_bench(given: str) -> Bench | None:
+def find_bench(text: str) -> Bench | None:
     """Return the bench that a file or a name is; None for a file that is another program.
 
     Raises:
@@ -20,7 +20,7 @@ def find_bench(given: str) -> Bench | None:
     from kernbench.cli.programs.bench_file import load_bench
     from kernbench.cli.programs.kinds import Kind, kind_of
 
-    return load_bench(given) if kind_of(given) is Kind.BENCH else None
+    return load_bench(text) if kind_of(text) is Kind.BENCH else None
 
 
 def main() -> None:

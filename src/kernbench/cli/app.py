@@ -44,14 +44,14 @@ def _commands() -> list[typer.Typer]:
     name of one here takes its place.
     """
     names = (
-        each.name
-        for each in pkgutil.walk_packages(commands.__path__, f"{commands.__name__}.")
-        if not each.ispkg
+        walk_package.name
+        for walk_package in pkgutil.walk_packages(commands.__path__, f"{commands.__name__}.")
+        if not walk_package.ispkg
     )
     modules: dict[str, Any] = {
         name.rpartition(".")[2]: importlib.import_module(name) for name in names
     }
-    modules.update((each.name, each.load()) for each in metadata.entry_points(group=GROUP))
+    modules.update((entry.name, entry.load()) for entry in metadata.entry_points(group=GROUP))
     ordered = sorted(modules.items(), key=lambda item: (item[1].PLACE, item[0]))
     return [module.app for _, module in ordered]
 
@@ -67,8 +67,8 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     built.callback()(_options)
-    for each in _commands():
-        built.add_typer(each)
+    for command in _commands():
+        built.add_typer(command)
     return built
 
 

@@ -76,19 +76,19 @@ def _sections(options: ShowOptions, width: int) -> Iterator[Section]:
         )
     from kernbench.cli.programs.kernel_capture import capture
 
-    found = capture(
+    captured = capture(
         file, kernel, options.arguments, options.machine, options.ranks, only_first=not options.all
     )
-    for number, launch in enumerate(found.launches, start=1):
-        of = f" ({number} of {len(found.launches)})" if options.all else ""
-        yield from _launch(launch, found.machine, of, width)
-    if found.has_data:
+    for number, launch in enumerate(captured.launches, start=1):
+        of = f" ({number} of {len(captured.launches)})" if options.all else ""
+        yield from _launch(launch, captured.machine, of, width)
+    if captured.has_data:
         yield "", ["", "The program ran on data: what one of its kernels does depends on that."]
     if not options.all:
         yield "", ["", "This is its first launch; --all shows every distinct one."]
-    elif found.failure:
-        with_data = "" if found.has_data else " (it ran without data)"
-        yield "", ["", f"The program ended early{with_data}: {found.failure}"]
+    elif captured.failure:
+        with_data = "" if captured.has_data else " (it ran without data)"
+        yield "", ["", f"The program ended early{with_data}: {captured.failure}"]
 
 
 def _ttir_file(path: Path, options: ShowOptions, width: int) -> Iterator[Section]:
@@ -173,7 +173,7 @@ def _grid(launch: CapturedLaunch, outline: KernelOutline, sip: SipSpec) -> Itera
         f"  {_count(launch.trace.num_programs, 'program')} on {_count(outline.num_pes, 'PE')}: "
         f"{_count(outline.num_waves, 'wave')}, up to {per_pe} at a time on a PE"
     )
-    compute = max(template.engine_busy_ps.get(each, 0) for each in (Engine.GEMM, Engine.MATH))
+    compute = max(template.engine_busy_ps.get(gemm, 0) for gemm in (Engine.GEMM, Engine.MATH))
     waiting = max(time.cool_ps - max(compute, time.stream_ps), 0)
     hot = template.duration_ps - time.front_end_ps - time.cool_ps
     runs = "" if time.stream_ps == sip.hbm_stream_ps(template.hbm_bytes) else ", in short runs"

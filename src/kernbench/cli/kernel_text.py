@@ -71,9 +71,9 @@ def _without_locations(line: str) -> tuple[str, str]:
 def _places(ttir: str) -> dict[str, str]:
     """Return ``file:line`` by location; one that is named or inlined leads to another."""
     defined = {
-        found[1]: found[2]
+        result[1]: result[2]
         for line in ttir.splitlines()
-        if (found := _DEFINED_LOCATION.match(line)) is not None
+        if (result := _DEFINED_LOCATION.match(line)) is not None
     }
     places: dict[str, str] = {}
     for name, text in defined.items():
@@ -154,9 +154,9 @@ def _parts(command: Command, params: Sequence[str]) -> tuple[str, str]:
     if isinstance(command, Loop):
         stages = f", {command.num_stages} stages" if command.num_stages > 1 else ""
         carried = ", ".join(
-            f"{_tile(each.arg)} from {_operand(each.init, params)}, then "
-            f"{_operand(each.yielded, params)}, after it {_tile(each.result)}"
-            for each in command.carried
+            f"{_tile(carried.arg)} from {_operand(carried.init, params)}, then "
+            f"{_operand(carried.yielded, params)}, after it {_tile(carried.result)}"
+            for carried in command.carried
         )
         if command.trip_count == 1 and not carried:
             # As what a program decides by is recorded.
@@ -170,10 +170,10 @@ def _parts(command: Command, params: Sequence[str]) -> tuple[str, str]:
         return "gemm", f"{_defined(command.dst)} = {a} @ {b}{added}, {command.precision}"
     if isinstance(command, Math):
         engine = "view" if command.cost is MathClass.FREE else "math"
-        inputs = ", ".join(_operand(each, params) for each in command.inputs)
+        inputs = ", ".join(_operand(tile, params) for tile in command.inputs)
         return engine, f"{_defined(command.dst)} = {command.op}({inputs})"
     if isinstance(command, Reduce):
-        inputs = ", ".join(_operand(each, params) for each in command.inputs)
+        inputs = ", ".join(_operand(tile, params) for tile in command.inputs)
         results = ", ".join(_defined(dst) for dst in command.dsts)
         combine = command.combine or "its region"
         verb = f"{command.scan} scan of" if command.scan else "reduce"

@@ -69,7 +69,7 @@ def load_of(run: SavedRun) -> dict[str, str]:
     busy_ns = sum(float(rank["compute_ns"]) for rank in ranks)
     flops = sum(rank["flops"] for rank in ranks) / peaks.flops_per_ns
     moved_ns = sum(rank["hbm_bytes"] for rank in ranks) / peaks.hbm_bytes_per_ns
-    found = {
+    values = {
         "PEs": f"busy {format_share(busy_ns, whole_ns)}, GEMM at "
         f"{format_share(flops, whole_ns)} of its peak",
         "HBM": f"{format_share(moved_ns, whole_ns)} of its bandwidth",
@@ -80,11 +80,13 @@ def load_of(run: SavedRun) -> dict[str, str]:
         slices = timeline.track(key).slices
         busy[key.link] = int((slices.end_ps - slices.start_ps).sum()) / max(log.end_ps, 1)
     for name, inner in (("links", True), ("network", False)):
-        shares = {n: each for n, each in busy.items() if (n < run.machine.num_inner_links) == inner}
+        shares = {
+            n: value for n, value in busy.items() if (n < run.machine.num_inner_links) == inner
+        }
         if shares:
             most = max(shares, key=shares.__getitem__)
-            found[name] = (
+            values[name] = (
                 f"{len(shares)} used, the busiest {run.machine.links[most].name} "
                 f"{format_share(shares[most], 1)}"
             )
-    return found
+    return values

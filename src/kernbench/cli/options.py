@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from kernbench.op_log import OpLog
 
 
-def _allowed(given: list[str] | None) -> list[str] | None:
+def _allowed(texts: list[str] | None) -> list[str] | None:
     """Refuse what cannot be allowed, as any wrong value of an option."""
     try:
-        return sorted(as_allowed(",".join(given), "allow")) if given else None
+        return sorted(as_allowed(",".join(texts), "allow")) if texts else None
     except UsageError as error:
         raise typer.BadParameter(str(error).removeprefix("allow: ")) from None
 
@@ -29,7 +29,9 @@ def machines_from(incomplete: str) -> list[str]:
     """Return the names of machines that begin so, for shells that complete them."""
     from kernbench.hardware import known_machines
 
-    return [each for each in known_machines() if each.startswith(incomplete)]
+    return [
+        known_machine for known_machine in known_machines() if known_machine.startswith(incomplete)
+    ]
 
 
 DEFAULT_MACHINE = "ahbm"
@@ -246,10 +248,10 @@ class FoldingCommand(TyperCommand):
         """Return the arguments with ``--fold=check`` in other words, where it is ours."""
         if _SPELLED not in args:
             return args
-        found = [_MEANT if arg == _SPELLED else arg for arg in args]
-        values, _, _ = self.make_parser(ctx).parse_args(args=list(found))
+        meants = [_MEANT if arg == _SPELLED else arg for arg in args]
+        values, _, _ = self.make_parser(ctx).parse_args(args=list(meants))
         of_program = len(args) - len(values.get("args") or ())
-        return [*found[:of_program], *args[of_program:]]
+        return [*meants[:of_program], *args[of_program:]]
 
 
 class ProgramCommand(FoldingCommand):
@@ -270,10 +272,10 @@ class ProgramCommand(FoldingCommand):
         if not behind or values.get("module") or not Path(str(program)).is_file():
             return args
         options = {
-            name: not getattr(each, "is_flag", False)
-            for each in self.get_params(ctx)
-            if each.param_type_name == "option"
-            for name in (*each.opts, *each.secondary_opts)
+            name: not getattr(parameter, "is_flag", False)
+            for parameter in self.get_params(ctx)
+            if parameter.param_type_name == "option"
+            for name in (*parameter.opts, *parameter.secondary_opts)
             if name.startswith("--")
         }
         ours, theirs = taken_back(Path(str(program)), behind, options)

@@ -29,9 +29,9 @@ def _show_logs(level: str | None) -> None:
 @cache
 def _log_level() -> Any:
     """Return the option, as typer makes it for a command that has it among its parameters."""
-    made = typer.Typer(add_completion=False)
+    result = typer.Typer(add_completion=False)
 
-    @made.command()
+    @result.command()
     def command(
         log_level: Annotated[
             str | None,
@@ -48,7 +48,7 @@ def _log_level() -> Any:
     ) -> None: ...
 
     (option,) = (
-        param for param in typer.main.get_command(made).params if param.name == "log_level"
+        param for param in typer.main.get_command(result).params if param.name == "log_level"
     )
     return option
 
@@ -56,8 +56,8 @@ def _log_level() -> Any:
 def _add_log_level(command: Any) -> None:
     """Give a command, and those in it, the option that all have."""
     command.params.append(_log_level())
-    for each in getattr(command, "commands", {}).values():
-        _add_log_level(each)
+    for item in getattr(command, "commands", {}).values():
+        _add_log_level(item)
 
 
 class Listing(TyperGroup):
@@ -111,7 +111,7 @@ def options_command(app: typer.Typer, name: str, **settings: Any) -> Callable[[_
     def register(action: _A) -> _A:
         kind = get_type_hints(action)["options"]
         hints = get_type_hints(kind, include_extras=True)
-        asked = [each for each in fields(kind) if each.name != "own_options"]
+        asked = [field for field in fields(kind) if field.name != "own_options"]
 
         def command(context: typer.Context, **values: Any) -> None:
             raise typer.Exit(action(context, kind(**values, own_options=option_names(context))))
@@ -119,7 +119,7 @@ def options_command(app: typer.Typer, name: str, **settings: Any) -> Callable[[_
         context = inspect.Parameter(
             "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
         )
-        parameters = [context, *(_parameter(each, hints[each.name]) for each in asked)]
+        parameters = [context, *(_parameter(field, hints[field.name]) for field in asked)]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         app.command(name, help=inspect.getdoc(action), **settings)(command)

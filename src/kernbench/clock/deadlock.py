@@ -41,7 +41,7 @@ def deadlock_error(simulation: Simulation, wanted: Handle | None) -> DeadlockErr
     """
     waiting = [rank for rank in simulation.ranks if rank.alive]
     now = microseconds(simulation.now_ps)
-    running = [f"  {each.describe()}" for each in simulation.open_ended]
+    running = [f"  {ended.describe()}" for ended in simulation.open_ended]
     if running and not waiting:
         lines = [f"nothing can end what is pending at {now}", *running]
         return DeadlockError("\n".join([*lines, *map(_ended_line, simulation.ranks)]))
@@ -54,7 +54,9 @@ def deadlock_error(simulation: Simulation, wanted: Handle | None) -> DeadlockErr
     lines += rank_lines(simulation)
     lines += _thread_lines([thread for rank in waiting for thread in rank.threads])
     described = {id(rank.waiting_for) for rank in waiting}
-    lines += [f"  {each.describe()}" for each in simulation.open_ended if id(each) not in described]
+    lines += [
+        f"  {ended.describe()}" for ended in simulation.open_ended if id(ended) not in described
+    ]
     return DeadlockError("\n".join(lines))
 
 

@@ -160,11 +160,11 @@ class Rank:
 
 def _cause(error: BaseException) -> BaseException:
     """Return the interrupt that an error wraps, or else the error itself."""
-    found: BaseException | None = error
+    cause: BaseException | None = error
     for _ in range(_MOST_CONTEXTS):
-        if found is None:
+        if cause is None:
             break
-        if isinstance(found, KeyboardInterrupt):
-            return found
-        found = found.__context__
+        if isinstance(cause, KeyboardInterrupt):
+            return cause
+        cause = cause.__context__
     return error

@@ -204,8 +204,8 @@ class Simulation:
 
     def abandon(self) -> None:
         """End what only others could have ended, after these have failed."""
-        for each in list(self.open_ended):
-            each.abandon()
+        for ended in list(self.open_ended):
+            ended.abandon()
 
     def call_at(self, time_ps: int, callback: Callable[[], None]) -> None:
         """Call back at a time, after everything that is already due then; not before now."""

@@ -73,8 +73,8 @@ def user_site(frame: FrameType | None = None) -> UserSite:
     """
     if frame is None:
         frame = sys._getframe(1)
-    found = frame_of_program(frame) or _frame_of_library(frame)
-    return UserSite(found.f_code.co_filename, found.f_lineno)
+    frame_type = frame_of_program(frame) or _frame_of_library(frame)
+    return UserSite(frame_type.f_code.co_filename, frame_type.f_lineno)
 
 
 def frame_of_program(frame: FrameType | None) -> FrameType | None:
@@ -124,7 +124,7 @@ def raised_at(error: BaseException) -> UserSite:
     while traceback is not None:
         innermost[_OWNERS[traceback.tb_frame.f_code.co_filename]] = traceback
         traceback = traceback.tb_next
-    found = innermost.get("") or innermost.get("library") or innermost["ours"]
-    code = found.tb_frame.f_code
+    traceback_type = innermost.get("") or innermost.get("library") or innermost["ours"]
+    code = traceback_type.tb_frame.f_code
     # An interrupt may come before a function's first line.
-    return UserSite(code.co_filename, found.tb_lineno or code.co_firstlineno)
+    return UserSite(code.co_filename, traceback_type.tb_lineno or code.co_firstlineno)

@@ -40,7 +40,7 @@ def _add_tree(moves: list[Move], parents: list[int], chunk: int) -> None:
     for rank in reversed(order):
         parent = parents[rank]
         if parent >= 0:
-            waits = tuple(newest[each] for each in (rank, parent) if each in newest)
+            waits = tuple(newest[number] for number in (rank, parent) if number in newest)
             newest[parent] = len(moves)
             moves.append(Move(rank, parent, chunk, True, waits))
     for rank in order:

@@ -39,11 +39,11 @@ def scattered(asked: Request) -> Plan:
     n = asked.num_ranks
     bits = n.bit_length()
     distances = sorted(
-        range(1, n // 2 + 1), key=lambda each: (2 * each == n, f"{each:0{bits}b}"[::-1])
+        range(1, n // 2 + 1), key=lambda number: (2 * number == n, f"{number:0{bits}b}"[::-1])
     )
     spread: list[Step] = []
     for distance in distances:
-        both = [steps[each - 1] for each in dict.fromkeys((distance, n - distance))]
+        both = [steps[item - 1] for item in dict.fromkeys((distance, n - distance))]
         first, *others = in_one_round(both)
         if spread:
             first = replace(first, concurrent=True, behind=True)

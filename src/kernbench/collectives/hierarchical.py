@@ -35,7 +35,7 @@ def _inside(asked: Request, first: int, reduce: bool) -> tuple[Step, ...]:
     steps: list[Step] = []
     for number in range(size - 1):
         of = (place + first - number) % size
-        chunks = [shared_index(each * size + of) for each in range(num_nodes)]
+        chunks = [shared_index(index * size + of) for index in range(num_nodes)]
         steps += in_one_round(Step(src, dst, chunk, reduce) for chunk in chunks)
     return tuple(steps)
 

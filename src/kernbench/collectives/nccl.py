@@ -66,13 +66,13 @@ def estimates(
     table = library.nccl
     if table is None or op not in _STEPS:
         return ()
-    found = list(_ring(op, num_ranks, size_bytes, table, library.channels))
+    ring = list(_ring(op, num_ranks, size_bytes, table, library.channels))
     if op == "all_reduce":
-        found += _tree(num_ranks, size_bytes, table, library.channels)
+        ring += _tree(num_ranks, size_bytes, table, library.channels)
         if table.nvls_efficiency is not None and num_ranks >= (table.nvls_min_ranks or 2):
             gbps = float(table.link_gbps * table.nvls_efficiency) * _NVLS_LINKS_SHARE
-            found.append(Estimate("in_switch", "simple", _NVLS_US + size_bytes / (1e3 * gbps)))
-    return tuple(sorted(found, key=lambda each: each.time_us))
+            ring.append(Estimate("in_switch", "simple", _NVLS_US + size_bytes / (1e3 * gbps)))
+    return tuple(sorted(ring, key=lambda estimate: estimate.time_us))
 
 
 _STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1, "reduce": 1}

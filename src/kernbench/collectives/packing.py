@@ -53,7 +53,7 @@ def pack(moves: Sequence[Move]) -> tuple[Step, ...]:
             if some:
                 concurrent = not reduce and len(some) < len(chosen)
                 columns = (
-                    [getattr(each, name) for each in some] for name in ("src", "dst", "chunk")
+                    [getattr(move, name) for move in some] for name in ("src", "dst", "chunk")
                 )
                 src, dst, chunk = map(shared_index, columns)
                 steps.append(Step(src, dst, chunk, reduce, concurrent=concurrent))

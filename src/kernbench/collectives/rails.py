@@ -46,8 +46,8 @@ def _chains(size: int, num_nodes: int, first: int, reduce: bool) -> tuple[Step, 
 def _across(size: int, num_nodes: int) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
     """Return the rounds up both trees of every place, and those down."""
     trees = [parents(num_nodes, second) for second in (False, True)]
-    depths = [_depths(each) for each in trees]
-    deepest = max(int(each.max()) for each in depths)
+    depths = [_depths(tree) for tree in trees]
+    deepest = max(int(depth.max()) for depth in depths)
     up: list[Step] = []
     down: list[Step] = []
     for depth in range(deepest, 0, -1):
@@ -88,15 +88,15 @@ def parents(num_nodes: int, second: bool) -> Nodes:
     nodes = np.arange(num_nodes)
     bit = nodes & -nodes
     above = (nodes ^ bit) | (bit << 1)
-    found = np.where(above >= num_nodes, nodes ^ bit, above)
-    found[0] = -1
+    result = np.where(above >= num_nodes, nodes ^ bit, above)
+    result[0] = -1
     if not second:
-        return found
+        return result
     if num_nodes % 2:
         # Moved on by one node.
-        moved = np.roll(found, 1)
+        moved = np.roll(result, 1)
         return np.where(moved < 0, -1, (moved + 1) % num_nodes)
-    mirrored = found[::-1]
+    mirrored = result[::-1]
     return np.where(mirrored < 0, -1, num_nodes - 1 - mirrored)
 
 

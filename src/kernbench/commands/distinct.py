@@ -32,8 +32,8 @@ def distinct(values: Array) -> tuple[Array, Array, Array]:
             known = _by_sample(values)
             if known is not None:
                 return known
-        found, first, which = np.unique(values, return_index=True, return_inverse=True)
-        return found, first, which.reshape(-1)
+        array, first, which = np.unique(values, return_index=True, return_inverse=True)
+        return array, first, which.reshape(-1)
     steps = values[1:] != values[:-1]
     first = np.concatenate((np.zeros(1, dtype=np.int64), np.flatnonzero(steps) + 1))
     which = np.zeros(len(values), dtype=np.int64)
@@ -46,17 +46,17 @@ def _by_sample(values: Array) -> tuple[Array, Array, Array] | None:
 
     Looking up each number in a short list takes a fifth of the time of sorting all.
     """
-    found = np.unique(values[:: len(values) // _SAMPLE])
+    result = np.unique(values[:: len(values) // _SAMPLE])
     for _ in range(2):
-        if len(found) > _SAMPLE // 2:
+        if len(result) > _SAMPLE // 2:
             return None
-        which = np.minimum(np.searchsorted(found, values), len(found) - 1)
-        others = values[found[which] != values]
+        which = np.minimum(np.searchsorted(result, values), len(result) - 1)
+        others = values[result[which] != values]
         if not len(others):
-            return found, _firsts(which, len(found)), which
+            return result, _firsts(which, len(result)), which
         if len(others) > len(values) // 2:
             return None
-        found = np.union1d(found, others)
+        result = np.union1d(result, others)
     return None
 
 
@@ -73,9 +73,9 @@ def _by_table(values: Array, low: int, high: int) -> tuple[Array, Array, Array]:
     at = values - low
     is_there = np.zeros(high - low + 1, dtype=bool)
     is_there[at] = True
-    found = np.flatnonzero(is_there)
+    result = np.flatnonzero(is_there)
     which = (np.cumsum(is_there) - 1)[at]
-    return found + low, _firsts(which, len(found)), which
+    return result + low, _firsts(which, len(result)), which
 
 
 def distinct_values(values: Array) -> Array:

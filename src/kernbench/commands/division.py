@@ -47,14 +47,14 @@ def split_by_rows(value: Separable, divisor: int) -> tuple[Separable, Separable]
     else:
         of_axis = {}, {}
         tables = quotient[rows] + carries, rest[rows] - carries * np.int64(divisor)
-    made = []
+    separables = []
     for over_part, by_axis, steps_or_rows in zip((whole, free), of_axis, tables, strict=True):
         terms: dict[Dims, Any] = {lead: over_part, **by_axis}
         if steps_or_rows.any():
             terms[dims] = RowTable(index, steps_or_rows)
-        made.append(Separable(value.shape, 0, terms).trimmed())
+        separables.append(Separable(value.shape, 0, terms).trimmed())
     high = value.bounds()[1] // divisor
-    return made[0].bounded(0, high), made[1].bounded(0, divisor - 1)
+    return separables[0].bounded(0, high), separables[1].bounded(0, divisor - 1)
 
 
 def _parts_of(value: Separable, lead: Dims) -> tuple[Array, Array, Array] | None:

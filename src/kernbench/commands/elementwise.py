@@ -106,10 +106,10 @@ def _compare_rows(
     none, every = ~function(easiest, limits), function(hardest, limits)
     mixed = ~(none | every)
     values, _, which = distinct(limits[mixed])
-    found = function(row, values[:, None])
-    _, first, alike = np.unique(found.sum(axis=1), return_index=True, return_inverse=True)
+    array = function(row, values[:, None])
+    _, first, alike = np.unique(array.sum(axis=1), return_index=True, return_inverse=True)
     # By number: no element, those of each mixed row, every element.
-    rows = np.concatenate([row[None] != row, found[first], row[None] == row])
+    rows = np.concatenate([row[None] != row, array[first], row[None] == row])
     number = np.where(every, len(rows) - 1, 0)
     number[mixed] = 1 + alike.reshape(-1)[which]
     kept, number = _squeezed(dims[:-1], number)
@@ -186,8 +186,8 @@ def _joint(*values: Separable | Predicate) -> Dims:
 
 def _applied(function: Callable[..., Array], dims: Dims, *values: Separable | Predicate) -> Any:
     """Return ``function`` of all elements over ``dims``, of alike rows once if there are many."""
-    found = _of_rows(function, dims, values)
-    return function(*(value.dense(dims) for value in values)) if found is None else found
+    rows = _of_rows(function, dims, values)
+    return function(*(value.dense(dims) for value in values)) if rows is None else rows
 
 
 def _of_rows(
@@ -220,7 +220,7 @@ def _of_rows(
     if met is None:
         return None
     index, first = met
-    result = function(*(_picked(each, lead, shape, first) for each in values))
+    result = function(*(_picked(separable, lead, shape, first) for separable in values))
     return RowTable(index, np.broadcast_to(result, (len(first), length)))
 
 

@@ -51,8 +51,8 @@ def by_path(trace: KernelTrace) -> KernelTrace:
     """
     if not any(group.trips for group in trace.groups):
         return trace
-    found = _BY_PATH.get(trace)
-    if found is None:
+    path = _BY_PATH.get(trace)
+    if path is None:
         groups: list[ProgramGroup] = []
         num_slots = trace.num_slots
         for group in trace.groups:
@@ -61,10 +61,10 @@ def by_path(trace: KernelTrace) -> KernelTrace:
                 body = path_body(group, positions, first)
                 groups.append(ProgramGroup(group.program_ids[positions], body))
                 num_slots += trace.num_slots if index else 0
-        groups.sort(key=lambda each: int(each.program_ids[0]))
-        found = dataclasses.replace(trace, groups=tuple(groups), num_slots=num_slots)
-        _BY_PATH[trace] = found
-    return found
+        groups.sort(key=lambda program_group: int(program_group.program_ids[0]))
+        path = dataclasses.replace(trace, groups=tuple(groups), num_slots=num_slots)
+        _BY_PATH[trace] = path
+    return path
 
 
 def paths(group: ProgramGroup) -> list[Array]:
@@ -92,7 +92,7 @@ def path_numbers(group: ProgramGroup) -> tuple[dict[int, Array], Array]:
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
     leaders = np.sort(first)
-    counts = {loop_id: each[leaders] for loop_id, each in group.trips}
+    counts = {loop_id: array[leaders] for loop_id, array in group.trips}
     return counts, rank[codes.reshape(-1)]
 
 
@@ -101,9 +101,9 @@ def path_body(group: ProgramGroup, positions: Array, first_slot: int = 0) -> tup
 
     Tiles are new ones, their slots counted from ``first_slot`` on.
     """
-    counts = {loop_id: int(each[positions[0]]) for loop_id, each in group.trips}
-    found: tuple[Command, ...] = _Cut(positions, counts, first_slot).value(group.body)
-    return found
+    counts = {loop_id: int(array[positions[0]]) for loop_id, array in group.trips}
+    body: tuple[Command, ...] = _Cut(positions, counts, first_slot).value(group.body)
+    return body
 
 
 def first_body(group: ProgramGroup) -> tuple[Command, ...]:
@@ -111,8 +111,8 @@ def first_body(group: ProgramGroup) -> tuple[Command, ...]:
 
     Terms of loops and axes stay the same arrays.
     """
-    found: tuple[Command, ...] = _First(np.zeros(1, dtype=np.int64), {}, 0).value(group.body)
-    return found
+    body: tuple[Command, ...] = _First(np.zeros(1, dtype=np.int64), {}, 0).value(group.body)
+    return body
 
 
 _AS_THEY_ARE = frozenset({int, float, bool, str, dict, type(None), DType, SourceLine, Splat, Param})
@@ -158,11 +158,11 @@ class _Cut:
         return type(value)(**parts)
 
     def _tile(self, tile: Tile) -> Tile:
-        found = self._tiles.get(tile.slot)
-        if found is None:
-            found = Tile(self._first_slot + tile.slot, tile.shape, tile.dtype)
-            self._tiles[tile.slot] = found
-        return found
+        result = self._tiles.get(tile.slot)
+        if result is None:
+            result = Tile(self._first_slot + tile.slot, tile.shape, tile.dtype)
+            self._tiles[tile.slot] = result
+        return result
 
     def _numbers(self, tensor: Separable) -> Separable:
         const = tensor.const

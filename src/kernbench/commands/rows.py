@@ -69,21 +69,24 @@ class RowTable(NDArrayOperatorsMixin):
         return len(self.index)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        found: Array = self.table[self.index]
-        return found if dtype is None else found.astype(dtype, copy=False)
+        array: Array = self.table[self.index]
+        return array if dtype is None else array.astype(dtype, copy=False)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        if any(isinstance(each, RowTable) for each in options.get("out", ())):
+        if any(isinstance(item, RowTable) for item in options.get("out", ())):
             # For ``+=``: its result is another array, as none is written to.
             options.pop("out")
         if method == "__call__" and not options:
-            found = _elementwise(ufunc, inputs)
-            if found is not None:
-                return found
+            array_ufunc = _elementwise(ufunc, inputs)
+            if array_ufunc is not None:
+                return array_ufunc
         if method == "reduce" and ufunc in _OF_ALL and set(options) <= {"axis"}:
             return self._reduced(ufunc, options.get("axis", 0))
-        given = [np.asarray(each) if isinstance(each, RowTable) else each for each in inputs]
-        return getattr(ufunc, method)(*given, **options)
+        arrays = [
+            np.asarray(row_table) if isinstance(row_table, RowTable) else row_table
+            for row_table in inputs
+        ]
+        return getattr(ufunc, method)(*arrays, **options)
 
     def _reduced(self, ufunc: Any, axis: int | None) -> Any:
         if axis is None:
@@ -121,11 +124,11 @@ class RowTable(NDArrayOperatorsMixin):
     def __getitem__(self, key: Any) -> Any:
         """Numpy's indexing, as far as it picks rows, or picks from all rows alike."""
         keys = list(key) if isinstance(key, tuple) else [key]
-        if any(each is Ellipsis for each in keys):
-            at = next(i for i, each in enumerate(keys) if each is Ellipsis)
-            missing = self.ndim - sum(each is not None for each in keys) + 1
+        if any(item is Ellipsis for item in keys):
+            at = next(i for i, item in enumerate(keys) if item is Ellipsis)
+            missing = self.ndim - sum(item is not None for item in keys) + 1
             keys[at : at + 1] = [slice(None)] * missing
-        named = sum(each is not None for each in keys)
+        named = sum(item is not None for item in keys)
         if named < self.ndim:
             return _of_index(self.index[tuple(keys)], self.table)
         last = keys[-1]
@@ -155,8 +158,8 @@ class RowTable(NDArrayOperatorsMixin):
 
     def along_rows(self, vector: Array) -> Array:
         """Return the product of each row with a vector."""
-        found: Array = np.tensordot(self.table, vector, axes=(1, 0))[self.index]
-        return found
+        rows: Array = np.tensordot(self.table, vector, axes=(1, 0))[self.index]
+        return rows
 
 
 def rows_of(labels: Sequence[Array], num_elements: int) -> tuple[Array, Array] | None:
@@ -188,7 +191,7 @@ def _of_index(index: Any, table: Array) -> Any:
 
 def _elementwise(ufunc: Any, inputs: Sequence[Any]) -> RowTable | None:
     """Apply a function to tables, if all other operands are alike in all rows."""
-    rows = [each for each in inputs if isinstance(each, RowTable)]
+    rows = [row_table for row_table in inputs if isinstance(row_table, RowTable)]
     if all(row.index is rows[0].index for row in rows[1:]) or all(
         np.array_equal(row.index, rows[0].index) for row in rows[1:]
     ):
@@ -198,28 +201,28 @@ def _elementwise(ufunc: Any, inputs: Sequence[Any]) -> RowTable | None:
         if met is None:
             return None
         index, tables = met
-    given = []
-    for each in inputs:
-        if isinstance(each, RowTable):
-            given.append(tables[id(each)])
-        elif np.ndim(each) == 0:
-            given.append(each)
-        elif np.size(each) == np.shape(each)[-1] and np.ndim(each) <= index.ndim + 1:
-            given.append(np.reshape(each, (1, -1)))
+    arrays = []
+    for row_table in inputs:
+        if isinstance(row_table, RowTable):
+            arrays.append(tables[id(row_table)])
+        elif np.ndim(row_table) == 0:
+            arrays.append(row_table)
+        elif np.size(row_table) == np.shape(row_table)[-1] and np.ndim(row_table) <= index.ndim + 1:
+            arrays.append(np.reshape(row_table, (1, -1)))
         else:
             return None
-    return RowTable(index, ufunc(*given))
+    return RowTable(index, ufunc(*arrays))
 
 
 def _met_together(rows: Sequence[RowTable]) -> tuple[Array, dict[int, Array]] | None:
     """Return one index for several tables, and the tables by it."""
     shape = np.broadcast_shapes(*(row.index.shape for row in rows))
     labels = [np.broadcast_to(row.index, shape) for row in rows]
-    found = rows_of(labels, max(row.table.shape[1] for row in rows))
-    if found is None:
+    pair = rows_of(labels, max(row.table.shape[1] for row in rows))
+    if pair is None:
         return None
-    index, first = found
+    index, first = pair
     return index, {
-        id(each): each.table[label.reshape(-1)[first]]
-        for each, label in zip(rows, labels, strict=True)
+        id(row): row.table[label.reshape(-1)[first]]
+        for row, label in zip(rows, labels, strict=True)
     }

@@ -242,8 +242,8 @@ class Separable:
 
     def bounds(self) -> tuple[int, int]:
         """Return a lower and an upper bound of all elements; exact when terms are independent."""
-        found = self._bounds
-        if found is None:
+        pair = self._bounds
+        if pair is None:
             low = high = self.const
             for array in self.terms.values():
                 if isinstance(array, RowTable):
@@ -252,8 +252,8 @@ class Separable:
                     break
                 low += int(_least(array, axis=None))
                 high += int(_greatest(array, axis=None))
-            found = self._bounds = (low, high)
-        return found
+            pair = self._bounds = (low, high)
+        return pair
 
     def bounded(self, low: int, high: int) -> Separable:
         """Note that no number lies outside of ``[low, high]``, and return the tensor."""
@@ -269,11 +269,11 @@ class Separable:
                 continue
             lead = dims[:-1]
             table, over = array.table, np.zeros((1,) * len(lead), dtype=np.int64)
-            for each in [each for each in rest if set(each) <= set(dims) and each != dims]:
-                if each == dims[-1:]:
-                    table = table + rest.pop(each)
-                elif set(each) <= set(lead):
-                    over = over + aligned(rest.pop(each), each, lead)
+            for item in [entry for entry in rest if set(entry) <= set(dims) and entry != dims]:
+                if item == dims[-1:]:
+                    table = table + rest.pop(item)
+                elif set(item) <= set(lead):
+                    over = over + aligned(rest.pop(item), item, lead)
             del rest[dims]
             yield (
                 int((over + table.min(axis=1)[array.index]).min()),

@@ -468,9 +468,9 @@ class KernelTrace:
         def __getattr__(self, name: str) -> tuple[ProgramGroup, ...]:
             if name != "groups" or self.again is None:
                 raise AttributeError(f"a trace has no {name}")
-            found = self.again()
-            object.__setattr__(self, "groups", found)
-            return found
+            result = self.again()
+            object.__setattr__(self, "groups", result)
+            return result
 
     @property
     def num_programs(self) -> int:

@@ -62,18 +62,18 @@ def set_keys(machine: Machine, settings: Sequence[str]) -> tuple[Machine, list[M
     known = dict(leaves(spec))
     changes: dict[str, MachineChange] = {}
     for text in settings:
-        key, equals, given = (part.strip() for part in text.partition("="))
-        if not equals or not key or not given:
+        key, equals, name = (part.strip() for part in text.partition("="))
+        if not equals or not key or not name:
             raise MachineError(f"--set must be KEY=VALUE, but got {text!r}")
         link = _link_of(machine, key)
         if link is not None:
             key = f"{link.name}.{key.rpartition('.')[2]}"
         if key in changes:
-            raise MachineError(f"--set gives {key} twice: {_shown(changes[key].value)} and {given}")
+            raise MachineError(f"--set gives {key} twice: {_shown(changes[key].value)} and {name}")
         before = _found(spec, key, machine.name, known) if link is None else _of_link(link, key)
-        changes[key] = MachineChange(key, before, _value(key, before, given, machine.name))
-    values = {key: each.value for key, each in changes.items() if "->" not in key}
-    overrides = _overrides(machine, {key: each.value for key, each in changes.items()})
+        changes[key] = MachineChange(key, before, _value(key, before, name, machine.name))
+    values = {key: change.value for key, change in changes.items() if "->" not in key}
+    overrides = _overrides(machine, {key: change.value for key, change in changes.items()})
     if overrides:
         values[_OVERRIDES] = overrides
     return changed_machine(machine, values), list(changes.values())
@@ -91,12 +91,12 @@ def _link_of(machine: Machine, key: str) -> Link | None:
     if last not in _OF_LINK:
         raise MachineError(f"--set {key}: a link has {' and '.join(_OF_LINK)}: {key}.{_OF_LINK[0]}")
     by_name = {link.name: link for link in machine.links}
-    found = by_name.get(name)
-    if found is None:
+    result = by_name.get(name)
+    if result is None:
         close = difflib.get_close_matches(name, by_name, n=_MOST_NAMED) or list(by_name)[:1]
         instead = f"did you mean {' or '.join(close)}?" if close else "it has none"
         raise MachineError(f"--set {key}: machine {machine.name} has no link {name}; {instead}")
-    return found
+    return result
 
 
 def _of_link(link: Link, key: str) -> Any:
@@ -109,18 +109,18 @@ def _overrides(machine: Machine, changes: Mapping[str, Any]) -> list[dict[str, A
     """Return the single links that differ, with those that are changed; empty if none is."""
     if not any("->" in key for key in changes) or machine.spec.links is None:
         return []
-    given = changes.get(
+    change = changes.get(
         _OVERRIDES, [override.model_dump() for override in machine.spec.links.overrides]
     )
-    found = {(each["src_sip"], each["dst_sip"]): dict(each) for each in given}
+    values = {(item["src_sip"], item["dst_sip"]): dict(item) for item in change}
     by_name = {link.name: link for link in machine.links}
     for key, value in changes.items():
         if "->" in key:
             name, _, last = key.rpartition(".")
             link = by_name[name]
             ends = {"src_sip": link.src_sip, "dst_sip": link.dst_sip}
-            found.setdefault((link.src_sip, link.dst_sip), ends)[last] = value
-    return list(found.values())
+            values.setdefault((link.src_sip, link.dst_sip), ends)[last] = value
+    return list(values.values())
 
 
 def _found(spec: Mapping[str, Any], key: str, name: str, known: Mapping[str, Any]) -> Any:
@@ -131,49 +131,49 @@ def _found(spec: Mapping[str, Any], key: str, name: str, known: Mapping[str, Any
             raise MachineError(f"machine {name} has no key {key}; {_nearest(key, known)}")
         group = group[part]
     if isinstance(group, Mapping) and group:
-        inside = ", ".join(f"{key}.{each}" for each in group)
+        inside = ", ".join(f"{key}.{item}" for item in group)
         raise MachineError(f"{key} of machine {name} is a group; set one of {inside}")
     return group
 
 
 def _nearest(key: str, known: Mapping[str, Any]) -> str:
     """Return which keys may have been meant, with their values: of that last name, or alike."""
-    lasts = {each: each.rpartition(".")[2] for each in known}
+    lasts = {name: name.rpartition(".")[2] for name in known}
     last = key.rpartition(".")[2]
-    close = [each for each in known if lasts[each] == last]
+    close = [name for name in known if lasts[name] == last]
     if "_" not in last:
         # A word, as hbm or bandwidth: names that have it, those of the device first.
-        having = [each for each in known if last in lasts[each].split("_")]
-        close = sorted(having, key=lambda each: each.startswith("scenario."))
+        having = [name for name in known if last in lasts[name].split("_")]
+        close = sorted(having, key=lambda name: name.startswith("scenario."))
     if not close:
-        by_last = {lasts[each]: each for each in known}
+        by_last = {lasts[item]: item for item in known}
         close = difflib.get_close_matches(key, known, n=_MOST_NAMED)
-        close += [by_last[each] for each in difflib.get_close_matches(last, by_last)]
-    named = [f"{each} ({_shown(known[each])})" for each in dict.fromkeys(close)]
+        close += [by_last[close_match] for close_match in difflib.get_close_matches(last, by_last)]
+    named = [f"{item} ({_shown(known[item])})" for item in dict.fromkeys(close)]
     if not named:
         return "kernbench machine show prints all keys"
     return f"did you mean {' or '.join(named[:_MOST_NAMED])}?"
 
 
-def _value(key: str, before: Any, given: str, name: str) -> Any:
-    factor = _FACTOR.fullmatch(given)
+def _value(key: str, before: Any, text: str, name: str) -> Any:
+    factor = _FACTOR.fullmatch(text)
     if factor is None:
-        if _NUMBER.fullmatch(given):  # 4e3 too, a text to YAML 1.1
-            return _plain(Fraction(given), key, given)
+        if _NUMBER.fullmatch(text):  # 4e3 too, a text to YAML 1.1
+            return _plain(Fraction(text), key, text)
         try:
-            return parse_yaml(given, "--set", MachineError)
+            return parse_yaml(text, "--set", MachineError)
         except MachineError:
-            shown = repr(_shown(given))
+            shown = repr(_shown(text))
             raise MachineError(f"--set {key}: {shown} is no value of a YAML file") from None
     if isinstance(before, bool) or not isinstance(before, int | float):
         what = "is not set" if before is None else f"is {_shown(before)}, which is no number"
-        raise MachineError(f"--set {key}={given}: {key} of machine {name} {what}; give a value")
-    return _plain(Fraction(str(before)) * Fraction(factor[1]), key, given)
+        raise MachineError(f"--set {key}={text}: {key} of machine {name} {what}; give a value")
+    return _plain(Fraction(str(before)) * Fraction(factor[1]), key, text)
 
 
-def _plain(value: Fraction, key: str, given: str) -> int | float:
+def _plain(value: Fraction, key: str, text: str) -> int | float:
     if abs(value) > _MOST:
-        raise MachineError(f"--set {key}={given}: the number is beyond those of machines")
+        raise MachineError(f"--set {key}={text}: the number is beyond those of machines")
     return plain(value)
 
 

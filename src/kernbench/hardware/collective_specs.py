@@ -175,8 +175,8 @@ class CollectivesSpec(Spec):
         if algorithm_class == "peer" and self.peer is not None:
             return {"simple": self.peer}
         if algorithm_class == "point_to_point" and self.point_to_point is not None:
-            return {str(name): each for name, each in self.point_to_point.items()}
-        return {str(name): each for name, each in self.protocols.items()}
+            return {str(name): value for name, value in self.point_to_point.items()}
+        return {str(name): protocol for name, protocol in self.protocols.items()}
 
     @property
     def buffer_bytes(self) -> int:

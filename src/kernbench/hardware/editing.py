@@ -59,10 +59,10 @@ def _with(text: str, parts: list[str], new: str, origin: str) -> str:
     if not isinstance(node, yaml.MappingNode):
         raise MachineError(f"{origin}: must be a mapping of keys")
     for depth, part in enumerate(parts):
-        found = next((pair for pair in node.value if pair[0].value == part), None)
-        if found is None:
+        result = next((pair for pair in node.value if pair[0].value == part), None)
+        if result is None:
             return _added(text, node, parts[depth:], new)
-        key, value = found
+        key, value = result
         path = ".".join(parts[: depth + 1])
         if depth == len(parts) - 1:
             if isinstance(value, yaml.MappingNode):

@@ -102,7 +102,7 @@ class KernelLibrary:
         """Return the library with other constants for some of its kernels."""
         families = {
             name: KernelFamily(
-                kernels={each: kernels.get(each, old) for each, old in family.kernels.items()}
+                kernels={name: kernels.get(name, old) for name, old in family.kernels.items()}
             )
             for name, family in self.families.items()
         }
@@ -115,7 +115,7 @@ def known_libraries() -> list[str]:
     >>> "sm80" in known_libraries()
     True
     """
-    return sorted(each.name for each in library_folder().iterdir() if each.is_dir())
+    return sorted(path.name for path in library_folder().iterdir() if path.is_dir())
 
 
 @cache
@@ -145,7 +145,7 @@ def read_families(
             file.
     """
     families = dict(others or {})
-    for file in sorted(folder.iterdir(), key=lambda each: each.name):
+    for file in sorted(folder.iterdir(), key=lambda traversable: traversable.name):
         origin = f"{folder.name}/{file.name}"
         family = read_constants(KernelFamily, file, origin)
         for other, before in families.items():

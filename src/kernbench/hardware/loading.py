@@ -29,9 +29,9 @@ def known_machines() -> list[str]:
     True
     """
     return sorted(
-        each.name.removesuffix(".yaml")
-        for each in _presets().iterdir()
-        if each.name.endswith(".yaml")
+        path.name.removesuffix(".yaml")
+        for path in _presets().iterdir()
+        if path.name.endswith(".yaml")
     )
 
 
@@ -302,7 +302,7 @@ def _validated(data: dict[str, Any], origin: str) -> MachineSpec:
         raise _machine_error(error, MachineSpec, origin, ()) from None
     known = _key_paths(spec.model_dump())
     for path in spec.sources:
-        if not any(each == path or each.startswith(f"{path}.") for each in known):
+        if not any(name == path or name.startswith(f"{path}.") for name in known):
             raise MachineError(
                 f"{origin}: sources names the key {path}, which the file does not have: "
                 f"{nearest(path, known)}"
@@ -311,7 +311,7 @@ def _validated(data: dict[str, Any], origin: str) -> MachineSpec:
 
 
 def _overridden_sips(spec: MachineSpec, origin: str) -> dict[int, SipSpec]:
-    found = {}
+    overridden_sips = {}
     base = spec.sip.model_dump()
     for sip_id, changes in spec.sip_overrides.items():
         if sip_id >= max(spec.sizes):
@@ -320,10 +320,10 @@ def _overridden_sips(spec: MachineSpec, origin: str) -> dict[int, SipSpec]:
                 f"{max(spec.sizes)}"
             )
         try:
-            found[sip_id] = SipSpec.model_validate(_merged(base, changes))
+            overridden_sips[sip_id] = SipSpec.model_validate(_merged(base, changes))
         except ValidationError as error:
             raise _machine_error(error, SipSpec, origin, ("sip_overrides", sip_id)) from None
-    return found
+    return overridden_sips
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -354,19 +354,21 @@ def _machine_error(
     error: ValidationError, model: type[BaseModel], origin: str, prefix: tuple[str | int, ...]
 ) -> MachineError:
     lines = []
-    for each in error.errors(include_url=False):
-        loc = tuple(part for part in each["loc"] if part != "[key]")
+    for error_details in error.errors(include_url=False):
+        loc = tuple(part for part in error_details["loc"] if part != "[key]")
         path = ".".join(str(part) for part in (*prefix, *loc)) or "the file"
-        message = each["msg"].removeprefix("Value error, ")
-        if each["type"] == "extra_forbidden":
+        message = error_details["msg"].removeprefix("Value error, ")
+        if error_details["type"] == "extra_forbidden":
             known = _known_keys(model, loc[:-1])
             lines.append(f"{path}: unknown key; {nearest(str(loc[-1]), known)}")
-        elif each["type"] == "missing":
+        elif error_details["type"] == "missing":
             lines.append(f"{path}: is missing")
-        elif each["type"] == "value_error":
+        elif error_details["type"] == "value_error":
             lines.append(f"{path}: {message}")
         else:
-            lines.append(f"{path}: {message[:1].lower()}{message[1:]}, but got {each['input']!r}")
+            lines.append(
+                f"{path}: {message[:1].lower()}{message[1:]}, but got {error_details['input']!r}"
+            )
     if len(lines) == 1:
         return MachineError(f"{origin}: {lines[0]}")
     return MachineError("\n  ".join([f"{origin}: {len(lines)} keys are wrong", *lines]))
@@ -387,9 +389,9 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for part in typing.get_args(annotation):
-        found = _model_in(part)
-        if found is not None:
-            return found
+        model = _model_in(part)
+        if model is not None:
+            return model
     return None
 
 

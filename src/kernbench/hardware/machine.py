@@ -124,11 +124,11 @@ class Machine:
             UsageError: The machine has no such SIP.
         """
         # Asked several times per launch.
-        found = self._sips.get(sip_id)
-        if found is None:
+        sip = self._sips.get(sip_id)
+        if sip is None:
             self._check_sip(sip_id)
-            found = self._sips[sip_id] = self.sip_overrides.get(sip_id, self.spec.sip)
-        return found
+            sip = self._sips[sip_id] = self.sip_overrides.get(sip_id, self.spec.sip)
+        return sip
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
@@ -136,7 +136,7 @@ class Machine:
         spec_of_all, spec = self.spec, self.spec.links
         if self._topology is None or spec is None:
             return ()
-        changed = {(each.src_sip, each.dst_sip): each for each in spec.overrides}
+        changed = {(override.src_sip, override.dst_sip): override for override in spec.overrides}
         # One object for all: whoever compares a million of them looks at identities.
         port_gbps = spec.bandwidth_gbps if spec.scale_out is None else spec.scale_out.port_gbps
         num_nodes = self.num_sips // self.sips_per_node
@@ -144,7 +144,7 @@ class Machine:
         if isinstance(self._topology, TwoLevels) and self._topology.leaves is not None:
             first_leaf = self._topology.first_leaf_link
             leaf_gbps = self._topology.leaves.link_gbps(port_gbps)
-        found = []
+        result = []
         for index, (src, dst) in enumerate(self._topology.ends()):
             level: LinksSpec | ScaleOutSpec = spec
             if isinstance(self._topology, TwoLevels) and index >= self._topology.first_outer_link:
@@ -161,8 +161,8 @@ class Machine:
                 if override.latency_ns is not None:
                     latency = ceil_ps(override.latency_ns * PS_PER_NS)
             name = f"{_end(src, num_nodes)}->{_end(dst, num_nodes)}"
-            found.append(Link(index, src, dst, bandwidth, latency, name))
-        links = tuple(found)
+            result.append(Link(index, src, dst, bandwidth, latency, name))
+        links = tuple(result)
         return with_slow_links(spec_of_all.scenario, links, self.slow_wires)
 
     @cached_property
@@ -175,7 +175,7 @@ class Machine:
         """The links that go down now and then, by index, with their wires."""
         wires = frozenset(self.flapping_wires)
         ends = {link.index: wire(link.src_sip, link.dst_sip) for link in self.links if wires}
-        return {index: each for index, each in ends.items() if each in wires}
+        return {index: pair for index, pair in ends.items() if pair in wires}
 
     def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
         """Return the indices of the links from one SIP to another, none when they are the same.
@@ -184,17 +184,17 @@ class Machine:
             UsageError: The machine has no such SIP.
         """
         key = (src_sip, dst_sip)
-        found = self._routes.get(key)
-        if found is None:
+        result = self._routes.get(key)
+        if result is None:
             self._check_sip(src_sip)
             self._check_sip(dst_sip)
-            found = (
+            result = (
                 ()
                 if src_sip == dst_sip or self._topology is None
                 else self._topology.route(src_sip, dst_sip)
             )
-            self._routes[key] = found
-        return found
+            self._routes[key] = result
+        return result
 
     def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:
         """Yield the first link of every route, then the second, ...; ``NO_LINK`` after its end.
@@ -287,14 +287,14 @@ def _with_slow(
     spec: MachineSpec, overrides: Mapping[int, SipSpec], slow: tuple[int, ...]
 ) -> Mapping[int, SipSpec]:
     """Return the SIPs that differ; slow ones of one description share one object."""
-    found = dict(overrides)
+    sip_specs = dict(overrides)
     known: dict[int, SipSpec] = {}
     for sip_id in slow:
         sip = overrides.get(sip_id, spec.sip)
         if id(sip) not in known:
             known[id(sip)] = slowed(spec.scenario, sip)
-        found[sip_id] = known[id(sip)]
-    return found
+        sip_specs[sip_id] = known[id(sip)]
+    return sip_specs
 
 
 def _check_overrides(
@@ -309,14 +309,14 @@ def _check_overrides(
         return
     known = set(topology.ends())
     largest = max(*sizes, machine.num_sips)
-    for index, each in enumerate(overrides):
-        beyond = max(each.src_sip, each.dst_sip) >= machine.num_sips
-        if beyond and max(each.src_sip, each.dst_sip) < largest:
+    for index, override in enumerate(overrides):
+        beyond = max(override.src_sip, override.dst_sip) >= machine.num_sips
+        if beyond and max(override.src_sip, override.dst_sip) < largest:
             continue  # belongs to a larger member of the family
-        if (each.src_sip, each.dst_sip) not in known and machine.num_sips > 1:
+        if (override.src_sip, override.dst_sip) not in known and machine.num_sips > 1:
             raise MachineError(
-                f"{origin}: links.overrides.{index} names a link {_end(each.src_sip)}->"
-                f"{_end(each.dst_sip)}, which a {machine.topology} of {machine.num_sips} SIPs "
+                f"{origin}: links.overrides.{index} names a link {_end(override.src_sip)}->"
+                f"{_end(override.dst_sip)}, which a {machine.topology} of {machine.num_sips} SIPs "
                 "does not have"
             )
 

@@ -98,7 +98,7 @@ def _attribute_docstrings(model: type[BaseModel]) -> dict[str, str]:
     """
     [definition] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(definition, ast.ClassDef)
-    found = {}
+    attribute_docstrings = {}
     for field, text in pairwise(definition.body):
         if (
             isinstance(field, ast.AnnAssign)
@@ -106,8 +106,8 @@ def _attribute_docstrings(model: type[BaseModel]) -> dict[str, str]:
             and isinstance(text, ast.Expr)
             and isinstance(text.value, ast.Constant)
         ):
-            found[field.target.id] = " ".join(str(text.value.value).split())
-    return found
+            attribute_docstrings[field.target.id] = " ".join(str(text.value.value).split())
+    return attribute_docstrings
 
 
 def _let_be_partial(groups: dict[str, Any], whole: type[BaseModel]) -> None:
@@ -116,7 +116,7 @@ def _let_be_partial(groups: dict[str, Any], whole: type[BaseModel]) -> None:
 
     def renamed(part: Any) -> Any:
         if isinstance(part, list):
-            return [renamed(each) for each in part]
+            return [renamed(item) for item in part]
         if not isinstance(part, dict):
             return part
         result = {key: renamed(value) for key, value in part.items()}
@@ -133,13 +133,13 @@ def _let_be_partial(groups: dict[str, Any], whole: type[BaseModel]) -> None:
 
 def choices_of(value: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what a key may be, but null: that is the same as leaving it out."""
-    return [each for each in value.get("anyOf", [value]) if each.get("type") != "null"]
+    return [item for item in value.get("anyOf", [value]) if item.get("type") != "null"]
 
 
 def group_of(value: dict[str, Any]) -> str | None:
     """Return the name of the group that a key holds, or a list or a mapping of such groups."""
-    for each in choices_of(value):
-        inner = each.get("items", each.get("additionalProperties", each))
+    for choice in choices_of(value):
+        inner = choice.get("items", choice.get("additionalProperties", choice))
         if isinstance(inner, dict) and "$ref" in inner:
             name = str(inner["$ref"]).rpartition("/")[2]
             return None if name.endswith("Changes") else name
@@ -159,14 +159,14 @@ def unit_of(key: str) -> str:
 
 def bounds_text(value: dict[str, Any]) -> str:
     """Return in words what a key of a schema may be."""
-    return " or ".join(_bounds_of(each) for each in choices_of(value))
+    return " or ".join(_bounds_of(choice) for choice in choices_of(value))
 
 
 def _bounds_of(value: dict[str, Any]) -> str:
     if "$ref" in value:
         return "a group"
     if "enum" in value:
-        return ", ".join(f"`{each}`" for each in value["enum"])
+        return ", ".join(f"`{item}`" for item in value["enum"])
     kind = value.get("type")
     if kind == "array":
         if "prefixItems" in value.get("items", {}):

@@ -30,9 +30,9 @@ def source_of(spec: MachineSpec, key: str) -> str | None:
     """
     parts = key.split(".")
     for count in range(len(parts), 0, -1):
-        found = spec.sources.get(".".join(parts[:count]))
-        if found is not None:
-            return found
+        source = spec.sources.get(".".join(parts[:count]))
+        if source is not None:
+            return source
     return None
 
 

@@ -73,12 +73,12 @@ def _lines(
             about.replace("`", ""), _WIDTH, initial_indent=prefix, subsequent_indent=prefix
         )
         sign = mark or ("" if has else "#")
-        if inner is not None and any("$ref" in each for each in choices_of(value)):
-            given = data.get(key, {})
-            end = " {}" if has and not given else ""
+        if inner is not None and any("$ref" in choice for choice in choices_of(value)):
+            argument = data.get(key, {})
+            end = " {}" if has and not argument else ""
             yield f"{sign}{indent}{key}:{end}"
             # Below a key that is given and empty nothing may stand.
-            yield from _lines(groups, inner, given, f"{indent}  ", "#" if end else sign)
+            yield from _lines(groups, inner, argument, f"{indent}  ", "#" if end else sign)
         else:
             yield from _entry(key, data.get(key, value.get("default")), indent, sign)
 
@@ -89,5 +89,5 @@ def _entry(key: str, value: Any, indent: str, sign: str) -> Iterator[str]:
         yield f"{sign}{indent}{key}:{'' if value is None else f' {yaml_text(value)}'}"
         return
     yield f"{indent}{key}:"
-    for name, each in value.items():
-        yield f"{indent}  {yaml_text(name)}: {yaml_text(each)}"
+    for name, item in value.items():
+        yield f"{indent}  {yaml_text(name)}: {yaml_text(item)}"

@@ -131,13 +131,13 @@ class Grid:
                     self._ends[port, sip] = other
 
     def ends(self) -> list[Ends]:
-        found: list[Ends] = []
+        pairs: list[Ends] = []
         for sip in range(prod(self.shape)):
             for axis in reversed(range(len(self.shape))):
                 # A ring of two along an axis is one wire, of one not even that.
                 towards = {self._next(sip, axis, 1): None, self._next(sip, axis, -1): None}
-                found += [(sip, other) for other in towards if other not in (None, sip)]
-        return found
+                pairs += [(sip, other) for other in towards if other not in (None, sip)]
+        return pairs
 
     def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
         stops = [src_sip]
@@ -233,17 +233,17 @@ class LinkGraph:
         return [sip for sip in range(1, self.num_sips) if towards[sip] == NO_LINK]
 
     def _all_towards(self, dst_sip: int) -> list[int]:
-        found = self._towards.get(dst_sip)
-        if found is None:
-            found = self._towards[dst_sip] = [NO_LINK] * self.num_sips
+        towards = self._towards.get(dst_sip)
+        if towards is None:
+            towards = self._towards[dst_sip] = [NO_LINK] * self.num_sips
             queue = deque([dst_sip])
             while queue:
                 for link in self._into[queue.popleft()]:
                     src = self._ends[link][0]
-                    if src != dst_sip and found[src] == NO_LINK:
-                        found[src] = link
+                    if src != dst_sip and towards[src] == NO_LINK:
+                        towards[src] = link
                         queue.append(src)
-        return found
+        return towards
 
 
 class FullyConnected:
@@ -316,7 +316,7 @@ class TwoLevels:
 
     def ends(self) -> list[Ends]:
         size = self.sips_per_node
-        found = [
+        nodes = [
             (_in_node(src, node, size), _in_node(dst, node, size))
             for node in range(self.num_nodes)
             for src, dst in self._inner_ends
@@ -326,12 +326,12 @@ class TwoLevels:
             # The first of the SIPs that share a port stands for it.
             firsts = range(0, size * self.num_nodes, size // self._ports)
             if self.leaves is None:
-                found += [(sip, network) for sip in firsts]
-                return found + [(network, sip) for sip in firsts]
+                nodes += [(sip, network) for sip in firsts]
+                return nodes + [(network, sip) for sip in firsts]
             leaves = network - 1 - self.leaves.leaf_of(np.arange(len(firsts)))
             ups = list(zip(firsts, leaves.tolist(), strict=True))
-            return [*found, *ups, *((leaf, sip) for sip, leaf in ups), *self.leaves.ends(network)]
-        return found + [
+            return [*nodes, *ups, *((leaf, sip) for sip, leaf in ups), *self.leaves.ends(network)]
+        return nodes + [
             (src * size + place, dst * size + place)
             for place in range(size)
             for src, dst in self._outer_ends
@@ -406,8 +406,8 @@ def _along(links: Places, at: Places, by: Places, distance: Places) -> Iterator[
     """Yield what lies at ``at``, ``at + by``, ... of ``links``, each as often as its distance."""
     least, at = int(distance.min(initial=0)), at.copy()
     for hop in range(int(distance.max(initial=0))):
-        found = links[at] if hop < least else np.where(hop < distance, links[at], NO_LINK)
-        yield found
+        link = links[at] if hop < least else np.where(hop < distance, links[at], NO_LINK)
+        yield link
         at += by
 
 

@@ -17,10 +17,10 @@ class BackBranches:
         Every loop has such a branch. One that only goes up leaves for a block that several places
         share, such as a kernel's return: MLIR prints it where it is first named.
         """
-        found = self._known.get((source, target))
-        if found is None:
-            found = self._known[source, target] = _closes_loop(region, source, target)
-        return found
+        loop = self._known.get((source, target))
+        if loop is None:
+            loop = self._known[source, target] = _closes_loop(region, source, target)
+        return loop
 
 
 def _closes_loop(region: Region, source: Block, target: Block) -> bool:

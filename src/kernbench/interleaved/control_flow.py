@@ -175,7 +175,7 @@ def _enter_if(strand: Strand, frame: RegionFrame, op: Op) -> None:
 
 
 def _enter_call(strand: Strand, frame: RegionFrame, op: Op) -> None:
-    depth = sum(each.outer is not None for each in strand.frames)
+    depth = sum(frame.outer is not None for frame in strand.frames)
     function = strand.callee(op, depth)
     arguments = [strand.get(value) for value in op.operands]
     inner = RegionFrame(op, function.body, function.body.entry, outer=dict(strand.values))

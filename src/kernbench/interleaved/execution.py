@@ -77,14 +77,14 @@ def place(strand: Strand, op: Op, commands: tuple[Command, ...]) -> tuple[Comman
         BadPointerError: An address belongs to no tensor that the launch can reach.
     """
     commands = tuple(placed for command in commands for placed in _placed(strand, op, command))
-    for each in transfers_of(commands):
-        strand.launch.memory.check_pointer(access_of(each).param)
+    for transfer in transfers_of(commands):
+        strand.launch.memory.check_pointer(access_of(transfer).param)
     return commands
 
 
 def transfers_of(commands: tuple[Command, ...]) -> list[Transfer]:
     """Return the commands that touch memory, including those in loops."""
-    return [each for each in walk(commands) if isinstance(each, DmaRead | DmaWrite | Atomic)]
+    return [node for node in walk(commands) if isinstance(node, DmaRead | DmaWrite | Atomic)]
 
 
 def execute(strand: Strand, commands: tuple[Command, ...]) -> None:
@@ -124,7 +124,7 @@ def capture(
     memory, transfers = strand.launch.memory, transfers_of(commands)
     watch, program_ids = strand.launch.watch, strand.program_ids
     plan = GroupPlan(ProgramGroup(program_ids, commands), _trace(strand), watch, kept)
-    given = {
+    arrays = {
         slot: strand.data[slot].array
         for command in commands
         for slot in reads(command)
@@ -132,9 +132,9 @@ def capture(
     }
     issued = None
     if watch is not None:
-        for slot in list(given):
+        for slot in list(arrays):
             if ~slot in strand.data:
-                given[plan.shadow(slot)] = strand.data[~slot].array
+                arrays[plan.shadow(slot)] = strand.data[~slot].array
         issued = watch.issue(program_ids, transfers) if later else None
     stores = any(isinstance(transfer, DmaWrite) for transfer in transfers)
 
@@ -144,7 +144,7 @@ def capture(
         if watch is not None:
             watch.enter(frame, issued)
         with np.errstate(all="ignore"):
-            plan.run(frame, memory.params, given)
+            plan.run(frame, memory.params, arrays)
         if watch is not None:
             for slot in kept:
                 strand.keep_shadow(slot, frame.values[plan.shadow(slot)])
@@ -178,18 +178,18 @@ def _placed(strand: Strand, op: Op, command: Command) -> tuple[Command, ...]:
         return (command,)
     addresses, active = lanes(strand, command, access)
     memory = strand.launch.memory
-    found = memory.find_all(np.where(active, addresses, _any(addresses, active)))
+    array = memory.find_all(np.where(active, addresses, _any(addresses, active)))
     if not active.any():
-        found[...] = memory.any_param()
-    if (found < 0).any():
-        raise _lost(strand, op, command, addresses, active & (found < 0))
-    params = np.unique(found)
+        array[...] = memory.any_param()
+    if (array < 0).any():
+        raise _lost(strand, op, command, addresses, active & (array < 0))
+    params = np.unique(array)
     if len(params) == 1:
         return (_on(strand, command, int(params[0])),)
-    rows = found.reshape(len(found), -1)
+    rows = array.reshape(len(array), -1)
     if (rows == rows[:, :1]).all():
         raise SplitPrograms(rows[:, 0])
-    return _one_by_one(strand, op, command, found, active)
+    return _one_by_one(strand, op, command, array, active)
 
 
 def _any(addresses: Array, active: Array) -> Any:
@@ -215,15 +215,15 @@ def _on(strand: Strand, command: Transfer, param: int) -> Transfer:
 
 
 def _one_by_one(
-    strand: Strand, op: Op, command: Transfer, found: Array, active: Array
+    strand: Strand, op: Op, command: Transfer, array: Array, active: Array
 ) -> tuple[Command, ...]:
     """Return one command per tensor that lanes of one tile lie in."""
     parts: list[Command] = []
-    params = np.unique(found[active]).tolist()
+    params = np.unique(array[active]).tolist()
     for param in params:
         part = _on(strand, command, param)
         mask = strand.new_tile(access_of(command).shape, bool_)
-        strand.data[mask.slot] = PickedRows(active & (found == param))
+        strand.data[mask.slot] = PickedRows(active & (array == param))
         part = replace(part, mask=mask)
         if isinstance(part, DmaRead) and param != params[-1]:
             part = replace(part, dst=strand.new_tile(part.dst.shape, part.dst.dtype))
@@ -241,22 +241,22 @@ def _joined(
     strand: Strand, command: Atomic, dst: Tile, parts: list[Command]
 ) -> tuple[Command, ...]:
     """Let the parts of an atomic each return their old values, and merge them."""
-    found: list[Command] = []
+    commands: list[Command] = []
     old: Operand | None = None
     for number, part in enumerate(parts):
         assert isinstance(part, Atomic)
         last = number == len(parts) - 1
         own = strand.new_tile(dst.shape, dst.dtype)
-        found.append(replace(part, dst=own))
+        commands.append(replace(part, dst=own))
         if old is None:
             old = own
             continue
         assert isinstance(part.mask, Tile)
         joined = dst if last else strand.new_tile(dst.shape, dst.dtype)
         inputs = (part.mask, own, old)
-        found.append(Math(joined, "arith.select", inputs, MathClass.FREE, command.line))
+        commands.append(Math(joined, "arith.select", inputs, MathClass.FREE, command.line))
         old = joined
-    return tuple(found)
+    return tuple(commands)
 
 
 def _lost(

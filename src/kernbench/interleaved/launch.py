@@ -141,7 +141,7 @@ class InterleavedLaunch:
                 continue
             waiting.append(strand)
             if strand.stuck_at is not None and self.is_stuck():
-                patient = [each for each in waiting if each.may_give_up]
+                patient = [strand for strand in waiting if strand.may_give_up]
                 if not patient:
                     raise self.deadlock()
                 # Nothing happens any more but that time passes.
@@ -229,5 +229,5 @@ class InterleavedLaunch:
 
 def _largest_tile(module: Module) -> int:
     """Return the most elements that a value of the module has."""
-    made = (result for op in module.walk() for result in op.results)
-    return max((math.prod(value.type.shape) for value in made), default=1)
+    nodes = (result for op in module.walk() for result in op.results)
+    return max((math.prod(value.type.shape) for value in nodes), default=1)

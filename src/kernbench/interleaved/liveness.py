@@ -20,10 +20,10 @@ class Liveness:
         The place is an index of the block's operations; of a value that is never read, where it
         is made.
         """
-        found = self._known.get(block)
-        if found is None:
-            found = self._known[block] = self._find(block)
-        return found
+        uses = self._known.get(block)
+        if uses is None:
+            uses = self._known[block] = self._find(block)
+        return uses
 
     def _find(self, block: Block) -> dict[Value, int]:
         last = dict.fromkeys(block.args, -1)

@@ -58,10 +58,10 @@ class LaunchMemory:
             UsageError: It is not.
         """
         if param not in self.frame.pointers:
-            given = self.params[param] if param < len(self.params) else None
+            pair = self.params[param] if param < len(self.params) else None
             raise UsageError(
                 f"kernel {self._name} reads or writes through parameter {param}, which must be a "
-                f"tensor, but got {given!r}"
+                f"tensor, but got {pair!r}"
             )
 
     def why_lost(self, address: int) -> str:
@@ -115,7 +115,7 @@ class LaunchMemory:
 
     def find_all(self, addresses: Array) -> Array:
         """Return the parameter index per address, -1 where no buffer holds it."""
-        found = np.full(addresses.shape, -1, dtype=np.int64)
+        result = np.full(addresses.shape, -1, dtype=np.int64)
         open_ = np.ones(addresses.shape, dtype=np.bool_)
         while open_.any():
             first = int(addresses[open_][0])
@@ -125,10 +125,10 @@ class LaunchMemory:
                 continue
             buffer = self.buffer(index)
             inside = open_ & (addresses >= buffer.address) & (addresses < buffer.end)
-            found[inside] = index
+            result[inside] = index
             open_ &= ~inside & (addresses != first)
-        return found
+        return result
 
     def shows(self, array: Array) -> bool:
         """Whether an array is a view of the launch's memory."""
-        return any(np.may_share_memory(array, each) for each in self.frame.memory.values())
+        return any(np.may_share_memory(array, memory) for memory in self.frame.memory.values())

@@ -88,7 +88,7 @@ def parts_of(commands: Commands) -> list[Commands]:
     parts: list[Commands] = []
     plain: list[Command] = []
     for command in commands:
-        if not any(isinstance(each, DmaRead | DmaWrite | Atomic) for each in walk((command,))):
+        if not any(isinstance(node, DmaRead | DmaWrite | Atomic) for node in walk((command,))):
             plain.append(command)
             continue
         if plain:
@@ -111,7 +111,10 @@ def waits(module: Module) -> bool:
     return any(op.name in ("scf.while", "tt.atomic_poll") for op in module.walk()) or any(
         _goes_back(region)
         for function in module.functions.values()
-        for region in (function.body, *(each for op in function.body.walk() for each in op.regions))
+        for region in (
+            function.body,
+            *(region for op in function.body.walk() for region in op.regions),
+        )
     )
 
 
@@ -134,9 +137,9 @@ def _signalling(region: Region) -> tuple[bool, list[Op]]:
             own = op.name.startswith("tt.atomic") or bool(op.attrs.get("isVolatile"))
             own |= op.name == "tt.call"
             for inner in op.regions:
-                inside, found = _signalling(inner)
+                inside, ops = _signalling(inner)
                 own |= inside
-                loops += found
+                loops += ops
             if own and op.name == "scf.for":
                 loops.append(op)
             signals |= own
@@ -154,12 +157,12 @@ def spans_of(strand: Strand, part: Commands) -> list[Span]:
 
 def watch(strand: Strand, part: Commands) -> list[Watched]:
     """Return what a part is about to read, with its current values."""
-    found = []
+    result = []
     for span in spans_of(strand, part):
-        if not span.writes or any(isinstance(each, Atomic) for each in part):
+        if not span.writes or any(isinstance(dma_read, Atomic) for dma_read in part):
             small = span.high - span.low <= _MOST_SNAPSHOT
-            found.append(Watched(span, _bytes(span) if small else None))
-    return found
+            result.append(Watched(span, _bytes(span) if small else None))
+    return result
 
 
 def _span(strand: Strand, command: Transfer, in_loop: bool) -> Span:

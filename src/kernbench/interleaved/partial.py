@@ -31,11 +31,11 @@ def known_part(strand: Strand, commands: tuple[Command, ...]) -> tuple[Command, 
     """Return the commands whose results are known, and forget what the others write."""
     memory = strand.launch.memory
     known = {slot for slot in strand.data if slot >= 0}
-    found = []
+    part = []
     for command in commands:
         slots = {tile.slot for tile in results(command)}
         if _is_known(command, known, memory):
-            found.append(command)
+            part.append(command)
             known |= slots
         else:
             known -= slots
@@ -43,7 +43,7 @@ def known_part(strand: Strand, commands: tuple[Command, ...]) -> tuple[Command, 
                 # Slots are used again.
                 strand.data.pop(slot, None)
             _forget_written(command, memory)
-    return tuple(found)
+    return tuple(part)
 
 
 def _is_known(command: Command, known: set[int], memory: LaunchMemory) -> bool:
@@ -54,14 +54,14 @@ def _is_known(command: Command, known: set[int], memory: LaunchMemory) -> bool:
         return False
     if isinstance(command, Transfer) and not memory.knows(access_of(command).param):
         return False
-    return all(each.slot in known for each in operands(command) if isinstance(each, Tile))
+    return all(operand.slot in known for operand in operands(command) if isinstance(operand, Tile))
 
 
 def _is_known_loop(loop: Loop, known: set[int], memory: LaunchMemory) -> bool:
-    inits = [each.init for each in loop.carried if isinstance(each.init, Tile)]
+    inits = [carried.init for carried in loop.carried if isinstance(carried.init, Tile)]
     if any(init.slot not in known for init in inits):
         return False
-    inside = known | {each.arg.slot for each in loop.carried}
+    inside = known | {carried.arg.slot for carried in loop.carried}
     for command in loop.body:
         if not _is_known(command, inside, memory):
             return False

@@ -117,23 +117,23 @@ class _CommandBuilder:
     next_loop_id: int
 
     def commands(self, nodes: tuple[Node, ...], line: SourceLine) -> tuple[Command, ...]:
-        found: list[Command] = []
+        dma_reads: list[Command] = []
         for node in nodes:
             if isinstance(node, Repeated):
                 for count, iteration in node.runs:
                     body = self.commands(iteration, node.line)
                     if body:
-                        found.append(self._loop(count, body, node.line))
+                        dma_reads.append(self._loop(count, body, node.line))
                 continue
             commands = node.commands
             if len(node.program_ids) != len(self.program_ids):
                 positions = np.searchsorted(node.program_ids, self.program_ids)
                 commands = of_programs(commands, positions)
             if node.decisive:
-                found.append(self._loop(1, commands, commands[0].line))
+                dma_reads.append(self._loop(1, commands, commands[0].line))
             else:
-                found += commands
-        return tuple(found)
+                dma_reads += commands
+        return tuple(dma_reads)
 
     def _loop(self, count: int, body: tuple[Command, ...], line: SourceLine) -> Loop:
         self.next_loop_id += 1
@@ -161,7 +161,7 @@ def look(command: Command, whole: bool = False) -> Any:
         return (command.op, command.line, command.dst.shape, command.dst.dtype.name)
     if isinstance(command, Loop):
         number = command.loop_id if whole else -1
-        body = tuple(look(each, whole) for each in command.body)
+        body = tuple(look(dma_read, whole) for dma_read in command.body)
         return (number, command.line, command.trip_count, body)
     return (type(command), command.line)
 
@@ -194,7 +194,7 @@ def _merged(groups: list[ProgramGroup]) -> list[ProgramGroup]:
         apart: dict[Any, list[ProgramGroup]] = {}
         for group in groups:
             apart.setdefault(outline(group.body), []).append(group)
-        return [_joined(each) for each in apart.values()]
+        return [_joined(program_groups) for program_groups in apart.values()]
 
 
 def _joined(groups: list[ProgramGroup]) -> ProgramGroup:

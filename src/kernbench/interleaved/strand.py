@@ -201,10 +201,10 @@ class Strand(Evaluator):
         if pointer.gather is not None or any(dim != PROGRAM for dim in pointer.offset.dims):
             return pointer
         memory = self.launch.memory
-        found = memory.find_all(pointer.offset.dense((PROGRAM,)))
-        if (found != found[0]).any():
-            raise SplitPrograms(found)
-        index = int(found[0])
+        array = memory.find_all(pointer.offset.dense((PROGRAM,)))
+        if (array != array[0]).any():
+            raise SplitPrograms(array)
+        index = int(array[0])
         if index < 0:
             # Nothing is wrong as long as it is not accessed.
             return pointer
@@ -254,7 +254,9 @@ class Strand(Evaluator):
             for held in frame.carried or ():
                 used.update(slots_of(held))
         if self.undefined:
-            self.undefined.keep(held for each in environments for held in each.values())
+            self.undefined.keep(
+                held for environment in environments for held in environment.values()
+            )
         # A watch's knowledge about a slot is at ~slot.
         self.data = {slot: rows for slot, rows in self.data.items() if max(slot, ~slot) in used}
         self._free = [slot for slot in range(self.num_slots) if slot not in used]

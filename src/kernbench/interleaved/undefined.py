@@ -73,8 +73,8 @@ class UndefinedScalars:
 
     def of(self, held: Held | None) -> Array | None:
         """Return the origin of a value per program of the strand, or None if it is defined."""
-        found = self._marked.get(id(held))
-        return None if found is None else found[1]
+        marked = self._marked.get(id(held))
+        return None if marked is None else marked[1]
 
     def take_programs(
         self, other: UndefinedScalars, old: Environment, new: Environment, positions: Array
@@ -88,7 +88,7 @@ class UndefinedScalars:
     def keep(self, used: Iterable[Held]) -> None:
         """Drop the marks of values that are not held any more."""
         ids = {id(held) for held in used}
-        self._marked = {key: found for key, found in self._marked.items() if key in ids}
+        self._marked = {key: value for key, value in self._marked.items() if key in ids}
 
 
 def part_of(strand: Strand, other: Strand, positions: Array) -> None:
@@ -130,15 +130,15 @@ def _combined(strand: Strand, op: Op) -> Array | None:
     """Return per program whether a result needs an operand that is undefined, and which."""
     helds = [strand.values.get(value) for value in op.operands]
     shadows = [strand.undefined.of(held) for held in helds]
-    found = [shadow for shadow in shadows if shadow is not None]
-    if not found or op.name.startswith(("tt.load", "tt.descriptor_load", "tt.atomic")):
+    arrays = [shadow for shadow in shadows if shadow is not None]
+    if not arrays or op.name.startswith(("tt.load", "tt.descriptor_load", "tt.atomic")):
         # What a load finds where it is allowed to look is defined.
         return None
     if op.name == "arith.select" and shadows[0] is None:
         chosen = _rows(strand, helds[0])
         sides = zip(shadows[1:], (chosen.any(axis=1), (~chosen).any(axis=1)), strict=True)
-        found = [np.where(is_used, shadow, 0) for shadow, is_used in sides if shadow is not None]
-    total = np.maximum.reduce(found)
+        arrays = [np.where(is_used, shadow, 0) for shadow, is_used in sides if shadow is not None]
+    total = np.maximum.reduce(arrays)
     if op.name in _ABSORBING and op.results[0].type.is_bool:
         absorbing = _ABSORBING[op.name]
         for shadow, held in zip(shadows, helds, strict=True):
@@ -215,12 +215,12 @@ def check_accesses(strand: Strand, op: Op, commands: Sequence[Command]) -> None:
 
 def _has_active(strand: Strand, transfers: Sequence[Transfer]) -> Array:
     """Return per program whether some lane of an access is on, as far as that is known by now."""
-    found = np.zeros(len(strand.program_ids), np.bool_)
+    result = np.zeros(len(strand.program_ids), np.bool_)
     for command in transfers:
         mask = command.mask
         if isinstance(mask, Predicate) or mask.slot in strand.data:
-            found |= _rows(strand, mask).any(axis=1)
-    return found
+            result |= _rows(strand, mask).any(axis=1)
+    return result
 
 
 def _refuse(strand: Strand, use: tuple[str, str], shadow: Array) -> None:

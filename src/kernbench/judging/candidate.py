@@ -118,9 +118,9 @@ class CandidateProcess:
         if head[:1] == _RECORD:
             return Record.read_all(body, len(problems))
         try:
-            given = json.loads(body)
-            kinds = [str(each)[:80] for each in given["kinds"]]
-            raise CandidateFailed(kinds, str(given["says"])[:2000], str(given["line"])[:300])
+            value = json.loads(body)
+            kinds = [str(item)[:80] for item in value["kinds"]]
+            raise CandidateFailed(kinds, str(value["says"])[:2000], str(value["line"])[:300])
         except (ValueError, KeyError, TypeError):
             raise RecordError("its process says nothing that can be read") from None
 
@@ -190,10 +190,10 @@ def _send(fd: int, data: bytes) -> None:
 
 def _close_all_but(*kept: int) -> None:
     """Close what else is open: it leads to whoever waits for the verdict."""
-    for each in list(Path("/proc/self/fd").iterdir()):
-        if int(each.name) not in (0, 1, 2, *kept):
+    for path in list(Path("/proc/self/fd").iterdir()):
+        if int(path.name) not in (0, 1, 2, *kept):
             with suppress(OSError):
-                os.close(int(each.name))
+                os.close(int(path.name))
 
 
 def _live(
@@ -214,8 +214,8 @@ def _live(
         # It ends with the judge, however that ends.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         null = os.open(os.devnull, os.O_RDWR)
-        for each in (0, 1, 2):
-            os.dup2(null, each)
+        for number in (0, 1, 2):
+            os.dup2(null, number)
         os.chdir(folder)
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
         os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
@@ -226,8 +226,8 @@ def _live(
             head = requests.read(8)
             if not head:
                 return None
-            given: list[dict[str, Any]] = pickle.loads(requests.read(int.from_bytes(head, "big")))
-            return given
+            data: list[dict[str, Any]] = pickle.loads(requests.read(int.from_bytes(head, "big")))
+            return data
 
         def serve(_: Any) -> None:
             module: Any = None
@@ -297,8 +297,8 @@ def _replaced(before: dict[tuple[int, str], tuple[str, Any]], path: Path) -> lis
 def _record(bind: Callable[[], Any], problem: dict[str, Any], has_data: bool) -> Record:
     """Return the record of a candidate's second call, in the memory of its first."""
     leaves, form = tree_flatten(problem["inputs"])
-    leaves = [each.on_device() if isinstance(each, Hollow) else each for each in leaves]
-    leaves = [on_device(each) if isinstance(each, torch.Tensor) else each for each in leaves]
+    leaves = [leaf.on_device() if isinstance(leaf, Hollow) else leaf for leaf in leaves]
+    leaves = [on_device(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     args = tree_unflatten(leaves, form)
     tensors = tensors_of(args)
     for tensor, decoy in zip(tensors, problem["decoys"], strict=has_data):
@@ -307,8 +307,8 @@ def _record(bind: Callable[[], Any], problem: dict[str, Any], has_data: bool) ->
     with torch.no_grad():
         function(*args)
         torch.cuda.synchronize()
-        for tensor, given in zip(tensors, tensors_of(problem["inputs"]), strict=has_data):
-            tensor.copy_(given)
+        for tensor, value in zip(tensors, tensors_of(problem["inputs"]), strict=has_data):
+            tensor.copy_(value)
         torch.cuda.synchronize()
         recorder = CallRecorder(tensors, has_data=has_data)
         with recorder.recording():
@@ -324,7 +324,7 @@ def _reply(fd: int, kind: bytes, body: bytes) -> None:
 
 def _described(error: BaseException, path: Path) -> bytes:
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [f"{path.name}:{each.lineno}" for each in frames if each.filename == str(path)]
-    kinds = [each.__name__ for each in type(error).__mro__ if each is not object]
+    lines = [f"{path.name}:{frame.lineno}" for frame in frames if frame.filename == str(path)]
+    kinds = [kind.__name__ for kind in type(error).__mro__ if kind is not object]
     said = {"kinds": kinds, "says": str(error), "line": lines[-1] if lines else ""}
     return json.dumps(said).encode()

@@ -47,14 +47,14 @@ def options_of(said: dict[str, Any]) -> Any:
         RecordError: It says none.
     """
     try:
-        made = {}
+        values = {}
         if "reduceOp" in said:
-            made["reduceOp"] = ReduceOp(ReduceOp.RedOpType.__members__[said["reduceOp"]])
+            values["reduceOp"] = ReduceOp(ReduceOp.RedOpType.__members__[said["reduceOp"]])
         if "rootRank" in said:
-            made["rootRank"] = int(said["rootRank"])
+            values["rootRank"] = int(said["rootRank"])
     except (KeyError, TypeError, ValueError) as error:
         raise RecordError(f"options of a collective: {error!r}") from None
-    return SimpleNamespace(**made)
+    return SimpleNamespace(**values)
 
 
 def group_of(ranks: tuple[int, ...]) -> Any:

@@ -50,26 +50,26 @@ class WrongElement:
 
 def expect(reference: Callable[..., Any], args: Any) -> Expected:
     """Return what a reference makes of its arguments, which stay as they are."""
-    own = with_tensors(args, [each.clone() for each in tensors_of(args)])
+    own = with_tensors(args, [tensor.clone() for tensor in tensors_of(args)])
     with torch.no_grad():
         results = tensors_of(reference(*own))
-        places = [each.untyped_storage().data_ptr() for each in results]
+        places = [item.untyped_storage().data_ptr() for item in results]
         in_inputs = not {e.untyped_storage().data_ptr() for e in tensors_of(own)}.isdisjoint(places)
-        plain = [each.cpu() for each in results]
-        inputs = [each.cpu() for each in tensors_of(own)]
+        plain = [item.cpu() for item in results]
+        inputs = [tensor.cpu() for tensor in tensors_of(own)]
         exact: list[Tensor | None]
         try:
             wide = copy.deepcopy(reference) if isinstance(reference, torch.nn.Module) else reference
             if isinstance(wide, torch.nn.Module):
                 wide = wide.double()
-            given = [
-                each.double() if each.is_floating_point() else each.clone()
-                for each in tensors_of(args)
+            doubles = [
+                tensor.double() if tensor.is_floating_point() else tensor.clone()
+                for tensor in tensors_of(args)
             ]
-            found = tensors_of(wide(*with_tensors(args, given)))
+            tensors = tensors_of(wide(*with_tensors(args, doubles)))
             exact = [
                 e.cpu() if e.is_floating_point() and p.is_floating_point() else None
-                for e, p in zip(found, plain, strict=True)
+                for e, p in zip(tensors, plain, strict=True)
             ]
         except Exception:
             exact = [None] * len(plain)
@@ -77,7 +77,7 @@ def expect(reference: Callable[..., Any], args: Any) -> Expected:
 
 
 def difference(
-    found: Any,
+    value: Any,
     expected: Sequence[Tensor],
     exact: Sequence[Tensor | None],
     tolerance: tuple[float, float] | None,
@@ -88,12 +88,12 @@ def difference(
 
     ``reduced``: whether products of float32 may have been of TF32.
     """
-    given = tensors_of(found)
-    if len(given) != len(expected):
-        return WrongElement(f"it returns {len(given)} tensors, the reference {len(expected)}", 0)
-    for index, (mine, plain, wide) in enumerate(zip(given, expected, exact, strict=True)):
+    tensors = tensors_of(value)
+    if len(tensors) != len(expected):
+        return WrongElement(f"it returns {len(tensors)} tensors, the reference {len(expected)}", 0)
+    for index, (mine, plain, wide) in enumerate(zip(tensors, expected, exact, strict=True)):
         mine = mine.cpu()
-        name = "the result" if len(given) == 1 else f"result {index}"
+        name = "the result" if len(tensors) == 1 else f"result {index}"
         if mine.shape != plain.shape:
             says = f"{name} has the shape {tuple(mine.shape)}, the reference's {tuple(plain.shape)}"
             return WrongElement(says, index)
@@ -104,7 +104,7 @@ def difference(
         count = int(wrong.sum())
         if count:
             first = int(wrong.flatten().to(torch.uint8).argmax())
-            place = [int(each) for each in torch.unravel_index(torch.tensor(first), plain.shape)]
+            place = [int(item) for item in torch.unravel_index(torch.tensor(first), plain.shape)]
             truth = plain if wide is None else wide
             says = (
                 f"{name} is wrong at {place}: {mine.flatten()[first].item():.6g} instead of "
@@ -129,8 +129,8 @@ def _wrong_elements(
             torch.view_as_real(mine.resolve_conj()),
             torch.view_as_real(plain.resolve_conj()),
         )
-        found = _wrong_elements(mine, plain, None, tolerance, reduced=reduced)
-        return found.any(-1)
+        wrong_elements = _wrong_elements(mine, plain, None, tolerance, reduced=reduced)
+        return wrong_elements.any(-1)
     dtype = plain.dtype
     mine, plain = mine.double(), plain.double()
     truth = plain if exact is None else exact

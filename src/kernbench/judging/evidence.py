@@ -49,21 +49,26 @@ def evidence_of(record: Record, writes: Writes | None = None) -> Evidence:
     ``writes``: by launch, which of its arguments it writes, as an execution has shown; without, it
     may write all of them.
     """
-    results = {each["of"] for each in descriptions(record.results)}
+    results = {description["of"] for description in descriptions(record.results)}
     writers: dict[int, list[int]] = {}
     reads: list[set[int]] = []
     for index, step in enumerate(record.steps):
-        used = {each["of"] for each in descriptions([step.get("args"), step.get("kwargs")])}
-        made = {each["of"] for each in descriptions(step.get("results"))}
+        used = {
+            description["of"]
+            for description in descriptions([step.get("args"), step.get("kwargs")])
+        }
+        result = {description["of"] for description in descriptions(step.get("results"))}
         reads.append(used)
         # Launches, and operations that return nothing, may write whatever they are given.
-        written = made or used
+        written = result or used
         if writes is not None and index in writes:
             written = {
-                each["of"] for at in writes[index] for each in descriptions(step["args"][at])
+                description["of"]
+                for at in writes[index]
+                for description in descriptions(step["args"][at])
             }
-        for each in written:
-            writers.setdefault(each, []).append(index)
+        for item in written:
+            writers.setdefault(item, []).append(index)
     reached, steps, waiting = set(results), set(), list(results)
     while waiting:
         for index in writers.get(waiting.pop(), ()):
@@ -72,60 +77,64 @@ def evidence_of(record: Record, writes: Writes | None = None) -> Evidence:
                 new = reads[index] - reached
                 reached |= new
                 waiting += new
-    origins = {number: each.get("origin") for number, each in enumerate(record.storages)}
-    found = Evidence(
-        depends_on_inputs=any(origins.get(each) == "input" for each in reached)
+    origins = {number: storage.get("origin") for number, storage in enumerate(record.storages)}
+    evidence = Evidence(
+        depends_on_inputs=any(origins.get(entry) == "input" for entry in reached)
         # What others send is of their inputs.
-        or any(record.steps[each]["kind"] == "collective" for each in steps),
+        or any(record.steps[step]["kind"] == "collective" for step in steps),
         depends_on_host=sum(
-            record.storages[each]["bytes"] for each in reached if origins.get(each) == "host"
+            record.storages[entry]["bytes"] for entry in reached if origins.get(entry) == "host"
         ),
-        from_before=any(origins.get(each) == "state" and not writers.get(each) for each in results),
+        from_before=any(
+            origins.get(entry) == "state" and not writers.get(entry) for entry in results
+        ),
     )
     for index in sorted(steps):
         step = record.steps[index]
         if step["kind"] == "launch":
             kernel = record.kernels[step["kernel"]]
-            found.own_kernels.add(kernel["name"])
+            evidence.own_kernels.add(kernel["name"])
         elif not str(step.get("op", "")).startswith(("aten.empty", "aten.new_empty")):
-            found.library.add(str(step.get("op", step.get("method"))))
-    last = max((writers[each][-1] for each in results if writers.get(each)), default=None)
+            evidence.library.add(str(step.get("op", step.get("method"))))
+    last = max((writers[entry][-1] for entry in results if writers.get(entry)), default=None)
     if last is not None and record.steps[last]["kind"] == "launch":
-        found.last_kernel = record.steps[last]["kernel"]
-    kinds = {record.storages[each]["dtype"] for each in reached if origins.get(each) == "input"}
-    kinds |= {each["dtype"] for each in descriptions(record.results)}
+        evidence.last_kernel = record.steps[last]["kernel"]
+    kinds = {record.storages[entry]["dtype"] for entry in reached if origins.get(entry) == "input"}
+    kinds |= {description["dtype"] for description in descriptions(record.results)}
     if kinds <= {"float32", "int32", "int64", "bool"}:
-        found.narrowed = _narrowed(record, steps)
-    found.reduced = any(_REDUCED.search(each["ttir"]) for each in record.kernels)
-    return found
+        evidence.narrowed = _narrowed(record, steps)
+    evidence.reduced = any(_REDUCED.search(kernel["ttir"]) for kernel in record.kernels)
+    return evidence
 
 
 def work_of(record: Record) -> set[str]:
     """Return the kernels, operations and collectives of a record, but those that make memory."""
     names = {record.kernels[e["kernel"]]["name"] for e in record.steps if e["kind"] == "launch"}
-    for each in record.steps:
-        name = str(each.get("op") or each.get("method") or "")
-        if each["kind"] in ("op", "collective") and not name.startswith(_MAKES):
+    for step in record.steps:
+        name = str(step.get("op") or step.get("method") or "")
+        if step["kind"] in ("op", "collective") and not name.startswith(_MAKES):
             names.add(name)
     return names
 
 
 def shared_memory(record: Record) -> str:
     """Return what a result shares memory with: ``an input``, ``another result``; else nothing."""
-    inputs = {each["of"] for each in record.inputs}
+    inputs = {item["of"] for item in record.inputs}
     by_memory: dict[int, list[set[int]]] = {}
-    results = [each for each in descriptions(record.results) if 0 not in each["size"]]
-    if any(each["of"] in inputs for each in results):
+    results = [
+        description for description in descriptions(record.results) if 0 not in description["size"]
+    ]
+    if any(values["of"] in inputs for values in results):
         return "an input"
-    for given in results:
-        if sum(each["of"] == given["of"] for each in results) > 1 and (
-            math.prod(given["size"]) <= _MOST_PLACES
+    for values in results:
+        if sum(item["of"] == values["of"] for item in results) > 1 and (
+            math.prod(values["size"]) <= _MOST_PLACES
         ):
-            places = {given["offset"]}
-            for size, stride in zip(given["size"], given["stride"], strict=True):
+            places = {values["offset"]}
+            for size, stride in zip(values["size"], values["stride"], strict=True):
                 places = {at + stride * index for at in places for index in range(size)}
-            taken = by_memory.setdefault(given["of"], [])
-            if not all(places.isdisjoint(each) for each in taken):
+            taken = by_memory.setdefault(values["of"], [])
+            if not all(places.isdisjoint(numbers) for numbers in taken):
                 return "another result"
             taken.append(places)
     return ""
@@ -133,16 +142,16 @@ def shared_memory(record: Record) -> str:
 
 def _narrowed(record: Record, steps: set[int]) -> str:
     used = {
-        record.steps[each]["kernel"] for each in steps if record.steps[each]["kind"] == "launch"
+        record.steps[step]["kernel"] for step in steps if record.steps[step]["kind"] == "launch"
     }
-    for each in used:
-        match = _TO_HALF.search(record.kernels[each]["ttir"])
+    for item in used:
+        match = _TO_HALF.search(record.kernels[item]["ttir"])
         if match:
-            return f"{match[1]} in kernel {record.kernels[each]['name']}"
+            return f"{match[1]} in kernel {record.kernels[item]['name']}"
     for index in steps:
-        for each in descriptions(record.steps[index].get("results")):
-            if each["dtype"] in _NARROW:
-                return f"{each['dtype']} by {record.steps[index].get('op')}"
+        for description in descriptions(record.steps[index].get("results")):
+            if description["dtype"] in _NARROW:
+                return f"{description['dtype']} by {record.steps[index].get('op')}"
     return ""
 
 
@@ -152,8 +161,8 @@ def descriptions(value: Any) -> Iterator[dict[str, Any]]:
         if "of" in value:
             yield value
         else:
-            for each in value.values():
-                yield from descriptions(each)
+            for item in value.values():
+                yield from descriptions(item)
     elif isinstance(value, list):
-        for each in value:
-            yield from descriptions(each)
+        for entry in value:
+            yield from descriptions(entry)

@@ -65,18 +65,18 @@ class Executor:
         try:
             self.binaries = [
                 build_binary(
-                    turned(str(each["ttir"])) if backwards else str(each["ttir"]),
-                    str(each["name"]),
-                    int(each["num_warps"]),
-                    int(each["num_stages"]),
-                    tuple((str(name), str(value)) for name, value in each["constants"]),
+                    turned(str(kernel["ttir"])) if backwards else str(kernel["ttir"]),
+                    str(kernel["name"]),
+                    int(kernel["num_warps"]),
+                    int(kernel["num_stages"]),
+                    tuple((str(name), str(value)) for name, value in kernel["constants"]),
                 )
-                for each in record.kernels
+                for kernel in record.kernels
             ]
-            for number, each in enumerate(record.storages):
-                self._take(number, each)
-            for given, mine in zip(record.inputs, inputs, strict=bool(inputs)):
-                place = self._tensor(given)
+            for number, storage in enumerate(record.storages):
+                self._take(number, storage)
+            for argument, mine in zip(record.inputs, inputs, strict=bool(inputs)):
+                place = self._tensor(argument)
                 if place.shape != mine.shape or place.dtype != mine.dtype:
                     raise RecordError("the record is of other inputs")
                 place.copy_(mine)
@@ -84,21 +84,21 @@ class Executor:
             raise RecordError(f"the record cannot be executed: {error!r}") from None
         self._before = dict(self._memory)
 
-    def _take(self, number: int, given: dict[str, Any]) -> None:
-        size_bytes, origin = int(given["bytes"]), given["origin"]
+    def _take(self, number: int, value: dict[str, Any]) -> None:
+        size_bytes, origin = int(value["bytes"]), value["origin"]
         if origin == "made":
             return
         if not 0 <= size_bytes <= _MOST_STORAGE_BYTES:
             raise RecordError(f"a storage of {size_bytes} bytes")
-        dtype, device = named_dtype(given["dtype"]), "cpu" if origin == "host" else "cuda"
+        dtype, device = named_dtype(value["dtype"]), "cpu" if origin == "host" else "cuda"
         count = size_bytes // dtype.itemsize
-        if "at" in given:
-            start = int(given["at"])
+        if "at" in value:
+            start = int(value["at"])
             data = bytearray(self._record.blobs[start : start + count * dtype.itemsize])
             if len(data) < count * dtype.itemsize:
                 raise RecordError("the bytes of a storage are cut off")
-            made = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
-            self._memory[number] = made.to(device)
+            tensor = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+            self._memory[number] = tensor.to(device)
         else:
             self._memory[number] = torch.zeros(count, dtype=dtype, device=device)
 
@@ -134,15 +134,15 @@ class Executor:
             elif kind != "read":
                 raise RecordError(f"step {index} is a {kind!r}")
         results = restore(self._record.results, self._tensor)
-        return Execution(results, [self._tensor(each) for each in self._record.inputs])
+        return Execution(results, [self._tensor(item) for item in self._record.inputs])
 
     def unwritten(self) -> str:
         """Return which bytes of a result no step of the run has written; empty if none."""
-        for given in descriptions(self._record.results):
-            if self._record.storages[given["of"]]["origin"] != "made":
+        for description in descriptions(self._record.results):
+            if self._record.storages[description["of"]]["origin"] != "made":
                 continue
-            reached, end = _span(given)
-            for low, high in sorted(self._spans.get(given["of"], ())):
+            reached, end = _span(description)
+            for low, high in sorted(self._spans.get(description["of"], ())):
                 if low <= reached:
                     reached = max(reached, high)
             if reached < end:
@@ -161,11 +161,11 @@ class Executor:
         who = writers.last(result.data_ptr() + at * result.element_size())
         return f"{who} stores it" if who else "no program of a kernel stores it"
 
-    def _tensor(self, given: dict[str, Any]) -> Tensor:
-        owner = self._memory.get(given["of"])
+    def _tensor(self, value: dict[str, Any]) -> Tensor:
+        owner = self._memory.get(value["of"])
         if owner is None:
-            raise RecordError(f"a step uses storage {given['of']}, which nothing has made yet")
-        return view_of(owner, given)
+            raise RecordError(f"a step uses storage {value['of']}, which nothing has made yet")
+        return view_of(owner, value)
 
     def _stream(self, number: int) -> Any:
         if not number:
@@ -182,14 +182,14 @@ class Executor:
             result = overload(*args, **kwargs)
         except (RuntimeError, IndexError, ValueError) as error:
             raise RecordError(f"{step['op']}: {error}") from error
-        made = list(result) if isinstance(result, (list, tuple)) else [result]
-        flat = [each for each in made if isinstance(each, Tensor)]
-        for given in descriptions(step["results"]):
+        built = list(result) if isinstance(result, (list, tuple)) else [result]
+        flat = [item for item in built if isinstance(item, Tensor)]
+        for description in descriptions(step["results"]):
             if parts_of(step["op"])[1] not in _EMPTY:
-                self._spans.setdefault(given["of"], []).append(_span(given))
-        for tensor, given in zip(flat, [each for each in step["results"] if each], strict=False):
-            if given["of"] not in self._memory:
-                self._memory[given["of"]] = tensor
+                self._spans.setdefault(description["of"], []).append(_span(description))
+        for tensor, values in zip(flat, [item for item in step["results"] if item], strict=False):
+            if values["of"] not in self._memory:
+                self._memory[values["of"]] = tensor
                 if parts_of(step["op"])[1] in _EMPTY and self._launcher.run.has_data:
                     # Not by an operation: the memory stays one that nothing has written.
                     storage = tensor.untyped_storage()
@@ -200,17 +200,17 @@ class Executor:
         x, y, z = step["grid"]
         grid = check_grid(binary.name, (x, y, z), ("kernbench", (MAX_PROGRAMS,) * 3))
         binary.check_room(self._launcher)
-        args = tuple(restore(each, self._tensor) for each in step["args"])
+        args = tuple(restore(item, self._tensor) for item in step["args"])
         if len(args) != len(binary.signature):
             raise RecordError(f"kernel {binary.name} has {len(args)} arguments in the record")
         _, plan = self._launcher.planned(binary, grid, args)
         self.writes[self._index] = frozenset(at for at, _, _, writes in plan.pointers if writes)
         for at, low, high, writes in plan.pointers:
             if writes:
-                (given,) = descriptions(step["args"][at])
-                start, end = _span({**given, "size": [], "stride": []})[0], 1 << 62
+                (values,) = descriptions(step["args"][at])
+                start, end = _span({**values, "size": [], "stride": []})[0], 1 << 62
                 span = (0, end) if isinstance(plan, LivePlan) else (start + low, start + high)
-                self._spans.setdefault(given["of"], []).append(span)
+                self._spans.setdefault(values["of"], []).append(span)
         self._launcher.launch(binary, grid, args)
 
     def _collect(self, step: dict[str, Any]) -> None:
@@ -220,14 +220,14 @@ class Executor:
         if ranks not in self._groups:
             self._groups[ranks] = group_of(ranks)
 
-        def argument(given: Any) -> Any:
-            if isinstance(given, dict) and "options" in given:
-                return options_of(given["options"])
-            return list(map(argument, given)) if isinstance(given, list) else restore(given, tensor)
+        def argument(value: Any) -> Any:
+            if isinstance(value, dict) and "options" in value:
+                return options_of(value["options"])
+            return list(map(argument, value)) if isinstance(value, list) else restore(value, tensor)
 
-        def tensor(given: dict[str, Any]) -> Tensor:
-            self._spans.setdefault(given["of"], []).append(_span(given))
-            return self._tensor(given)
+        def tensor(passed: dict[str, Any]) -> Tensor:
+            self._spans.setdefault(passed["of"], []).append(_span(passed))
+            return self._tensor(passed)
 
         call = getattr(self._groups[ranks], step["method"])
         self._works[self._index] = call(*map(argument, step["args"]))
@@ -261,18 +261,18 @@ def turned(ttir: str) -> str:
             f"{own}.last = arith.subi {own}.count, {own}.one : i32",
             f"{name} = arith.subi {own}.last, {own}.at : i32",
         )
-        return "\n".join(indent + each for each in lines)
+        return "\n".join(indent + line for line in lines)
 
     return _PROGRAM_ID.sub(replaced, ttir)
 
 
-def _span(given: dict[str, Any]) -> tuple[int, int]:
+def _span(value: dict[str, Any]) -> tuple[int, int]:
     """Return from which byte of its memory to which a described tensor lies."""
-    steps = zip(given["size"], given["stride"], strict=True)
-    last = given["offset"] + sum((size - 1) * stride for size, stride in steps)
-    itemsize = named_dtype(given["dtype"]).itemsize
-    is_empty = 0 in given["size"]
-    return given["offset"] * itemsize, (last + (not is_empty)) * itemsize
+    steps = zip(value["size"], value["stride"], strict=True)
+    last = value["offset"] + sum((size - 1) * stride for size, stride in steps)
+    itemsize = named_dtype(value["dtype"]).itemsize
+    is_empty = 0 in value["size"]
+    return value["offset"] * itemsize, (last + (not is_empty)) * itemsize
 
 
 def parts_of(name: Any) -> list[str]:
@@ -287,10 +287,10 @@ def overload_of(name: str) -> OpOverload:
         RecordError: It is none that a record may name.
     """
     parts = parts_of(name)
-    found: Any = torch.ops
+    overload: Any = torch.ops
     if parts[0] in NAMESPACES and parts[1] not in _REFUSED:
-        for each in parts:
-            found = getattr(found, each, None)
-    if not isinstance(found, OpOverload):
+        for part in parts:
+            overload = getattr(overload, part, None)
+    if not isinstance(overload, OpOverload):
         raise RecordError(f"a step executes {name}, which a record may not name")
-    return found
+    return overload

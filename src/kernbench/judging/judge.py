@@ -49,9 +49,9 @@ class Judge:
         if process is not None:
             process.kill()
             process.wait()
-            for each in (process.stdin, process.stdout):
-                if each is not None:
-                    each.close()
+            for io in (process.stdin, process.stdout):
+                if io is not None:
+                    io.close()
         folder, self._folder = self._folder, None
         if folder is not None:
             folder.cleanup()
@@ -91,8 +91,8 @@ class Judge:
         """
         if not machines:
             raise UsageError("judge(machines=...) must name a machine, but got none")
-        for each in machines:
-            load_machine(each, None)
+        for machine in machines:
+            load_machine(machine, None)
         if not at_least > 0:
             raise UsageError(f"judge(at_least=...) must be above 0, but got {at_least}")
         request = {

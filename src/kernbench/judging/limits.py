@@ -61,7 +61,7 @@ def confine(limits: CandidateLimits, folder: Path, also: tuple[Path, ...] = ()) 
         (resource.RLIMIT_CPU, int(limits.seconds * 20) + 1),
     ):
         resource.setrlimit(what, (most, most))
-    roots = tuple(os.path.realpath(each) + os.sep for each in (folder, *also))
+    roots = tuple(os.path.realpath(path) + os.sep for path in (folder, *also))
 
     def watch(event: str, args: tuple[Any, ...]) -> None:
         if event in _REFUSED:

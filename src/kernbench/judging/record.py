@@ -47,12 +47,12 @@ class Record:
     @property
     def host_reads(self) -> int:
         """How often the host read a value of the device."""
-        return sum(each["kind"] == "read" for each in self.steps)
+        return sum(step["kind"] == "read" for step in self.steps)
 
     @property
     def host_bytes(self) -> int:
         """How many bytes of the device's the host read."""
-        return sum(int(each["bytes"]) for each in self.steps if each["kind"] == "read")
+        return sum(int(step["bytes"]) for step in self.steps if step["kind"] == "read")
 
     def write(self) -> bytes:
         """Return the record as bytes."""
@@ -90,14 +90,14 @@ class Record:
             end = 8 + int.from_bytes(data[:8], "big")
             if not 8 < end <= len(data):
                 raise ValueError("its head is cut off")
-            given = json.loads(data[8:end])
-            found = cls(**given, blobs=data[end:])
-            lists = (found.steps, found.kernels, found.storages, found.inputs, found.remarks)
-            if not all(isinstance(each, list) for each in lists):
+            value = json.loads(data[8:end])
+            record = cls(**value, blobs=data[end:])
+            lists = (record.steps, record.kernels, record.storages, record.inputs, record.remarks)
+            if not all(isinstance(values, list) for values in lists):
                 raise ValueError("its parts are no lists")
         except (ValueError, TypeError, RecursionError) as error:
             raise RecordError(f"the record cannot be read: {error}") from None
-        return found
+        return record
 
 
 def describe_tensor(tensor: Tensor, storage: int) -> dict[str, Any]:
@@ -118,20 +118,20 @@ def named_dtype(name: Any) -> torch.dtype:
     Raises:
         RecordError: There is none.
     """
-    found = getattr(torch, name, None) if isinstance(name, str) else None
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(dtype, torch.dtype):
         raise RecordError(f"there is no element type {name!r}")
-    return found
+    return dtype
 
 
-def view_of(owner: Tensor, given: dict[str, Any]) -> Tensor:
+def view_of(owner: Tensor, value: dict[str, Any]) -> Tensor:
     """Return the view of a tensor's storage that a description asks for.
 
     Raises:
         RecordError: It lies outside of the storage.
     """
-    dtype = named_dtype(given["dtype"])
-    size, stride, offset = given["size"], given["stride"], given["offset"]
+    dtype = named_dtype(value["dtype"])
+    size, stride, offset = value["size"], value["stride"], value["offset"]
     storage = owner.untyped_storage()
     if len(size) != len(stride) or min([offset, *size, *stride], default=0) < 0:
         raise RecordError("a view has negative sizes")
@@ -139,15 +139,15 @@ def view_of(owner: Tensor, given: dict[str, Any]) -> Tensor:
     if math.prod(size) and (last + 1) * dtype.itemsize > storage.nbytes():
         raise RecordError(f"a view of {size} ends behind its {storage.nbytes()} bytes")
     if owner.dtype == dtype:
-        found = owner.as_strided(size, stride, offset)
+        strided = owner.as_strided(size, stride, offset)
     else:
         whole = owner.as_strided((storage.nbytes() // owner.element_size(),), (1,), 0)
         flat = whole.view(torch.uint8)
         flat = flat[: storage.nbytes() // dtype.itemsize * dtype.itemsize]
-        found = flat.view(dtype).as_strided(size, stride, offset)
-    conj, neg = given["bits"]
-    found = torch.conj(found) if conj else found
-    return torch._neg_view(found) if neg else found
+        strided = flat.view(dtype).as_strided(size, stride, offset)
+    conj, neg = value["bits"]
+    strided = torch.conj(strided) if conj else strided
+    return torch._neg_view(strided) if neg else strided
 
 
 _PLAIN = (bool, int, str, type(None))
@@ -169,10 +169,10 @@ def describe(value: Any, tensor: Any) -> Any:
     if isinstance(value, (bool, int, str)):  # subclasses, as of enumerations
         return value.__class__.__mro__[-2](value)
     if isinstance(value, (list, tuple)):
-        made = [describe(each, tensor) for each in value]
-        return made if isinstance(value, list) else {"tuple": made}
+        describes = [describe(item, tensor) for item in value]
+        return describes if isinstance(value, list) else {"tuple": describes}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {"dict": {key: describe(each, tensor) for key, each in value.items()}}
+        return {"dict": {key: describe(item, tensor) for key, item in value.items()}}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
     if isinstance(value, torch.device):
@@ -194,24 +194,24 @@ def restore(value: Any, tensor: Any) -> Any:
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, list):
-        return [restore(each, tensor) for each in value]
+        return [restore(item, tensor) for item in value]
     if not isinstance(value, dict):
         raise RecordError(f"{value!r} describes no argument")
     if "of" in value:
         return tensor(value)
     if len(value) == 1:
-        ((kind, given),) = value.items()
+        ((kind, name),) = value.items()
         if kind == "float":
-            return float.fromhex(given) if "x" in given else float(given)
+            return float.fromhex(name) if "x" in name else float(name)
         if kind == "tuple":
-            return tuple(restore(each, tensor) for each in given)
+            return tuple(restore(item, tensor) for item in name)
         if kind == "dict":
-            return {key: restore(each, tensor) for key, each in given.items()}
+            return {key: restore(value, tensor) for key, value in name.items()}
         if kind == "complex":
-            return complex(*given)
+            return complex(*name)
         if kind == "device":
-            return torch.device(given)
-        found = getattr(torch, given, None) if kind in _NAMED and isinstance(given, str) else None
-        if found is not None and isinstance(found, _NAMED[kind]):
-            return found
+            return torch.device(name)
+        result = getattr(torch, name, None) if kind in _NAMED and isinstance(name, str) else None
+        if result is not None and isinstance(result, _NAMED[kind]):
+            return result
     raise RecordError(f"{value!r} describes no argument")

@@ -89,17 +89,17 @@ class CallRecorder(Mode):
             operation = self._operations[func] = describe_operation(func)
         if operation.is_view and not (kwargs.get("device") or operation.is_copy):
             return func(*args, **kwargs)
-        given = _tensors((args, kwargs))
-        on_device = any(each.is_cuda for each in given)
+        tensors = _tensors((args, kwargs))
+        on_device = any(item.is_cuda for item in tensors)
         step = None
         if on_device and not (operation.is_read or (operation.is_copy and _leaves(args, kwargs))):
             step = self._step(func, args, kwargs)
         result = func(*args, **kwargs)
-        made = [each for each in _tensors(result) if each.is_cuda]
+        built = [tensor for tensor in _tensors(result) if tensor.is_cuda]
         if on_device and step is None:
-            read = sum(each.nbytes for each in _tensors(result) if not each.is_cuda)
+            read = sum(tensor.nbytes for tensor in _tensors(result) if not tensor.is_cuda)
             self._append({"kind": "read", "op": str(func), "bytes": read or _SCALAR_BYTES})
-        elif step is None and made:
+        elif step is None and built:
             step = self._step(func, args, kwargs)
         if step is not None:
             if operation.is_random:
@@ -107,13 +107,13 @@ class CallRecorder(Mode):
             step["results"] = (
                 describe(
                     list(result) if isinstance(result, (list, tuple)) else [result],
-                    lambda each: (
-                        describe_tensor(each, self._number_of(each, {"origin": "made"}))
-                        if each.is_cuda
+                    lambda item: (
+                        describe_tensor(item, self._number_of(item, {"origin": "made"}))
+                        if item.is_cuda
                         else None
                     ),
                 )
-                if made
+                if built
                 else []
             )
             self._append(step)
@@ -132,7 +132,7 @@ class CallRecorder(Mode):
             with self:
                 return inside(*args, **kwargs)
         result = func(*args, **kwargs)
-        if any(each.is_cuda for each in _tensors((args, kwargs, result))):
+        if any(tensor.is_cuda for tensor in _tensors((args, kwargs, result))):
             raise RecordError(f"what {func} does cannot be seen")
         return result
 
@@ -159,7 +159,7 @@ class CallRecorder(Mode):
                     "ttir": binary.ttir,
                     "num_warps": binary.num_warps,
                     "num_stages": binary.num_stages,
-                    "constants": [list(each) for each in binary.constants],
+                    "constants": [list(constant) for constant in binary.constants],
                 }
             )
         self._append(
@@ -167,7 +167,7 @@ class CallRecorder(Mode):
                 "kind": "launch",
                 "kernel": kernel,
                 "grid": list(grid),
-                "args": [self._argument(each) for each in args],
+                "args": [self._argument(argument) for argument in args],
                 "stream": self._stream(torch.cuda.current_stream().cuda_stream),
             }
         )
@@ -180,7 +180,7 @@ class CallRecorder(Mode):
             if options is not None:
                 return {"options": options}
             if isinstance(value, (list, tuple)):
-                return [argument(each) for each in value]
+                return [argument(item) for item in value]
             return describe(value, self._tensor)
 
         number = len(self.record.steps)
@@ -188,7 +188,7 @@ class CallRecorder(Mode):
             "kind": "collective",
             "method": method,
             "group": ranks_of(group),
-            "args": [argument(each) for each in args],
+            "args": [argument(item) for item in args],
             "stream": self._stream(torch.cuda.current_stream().cuda_stream),
         }
         if kwargs:
@@ -238,11 +238,11 @@ class CallRecorder(Mode):
 
     def _number_of(self, tensor: Tensor, origin: dict[str, Any] | None) -> int:
         storage = tensor.untyped_storage()
-        found = self._numbers.get(storage._cdata) if tensor.is_cuda else None
-        if found is not None:
-            return found
+        result = self._numbers.get(storage._cdata) if tensor.is_cuda else None
+        if result is not None:
+            return result
         number = len(self.record.storages)
-        given = {"bytes": storage.nbytes(), "dtype": str(tensor.dtype).removeprefix("torch.")}
+        values = {"bytes": storage.nbytes(), "dtype": str(tensor.dtype).removeprefix("torch.")}
         if origin is None:
             origin = {"origin": "state" if tensor.is_cuda else "host"}
             if self._has_data or not tensor.is_cuda:
@@ -250,7 +250,7 @@ class CallRecorder(Mode):
                 origin |= {"at": self._blob_bytes}
                 self._blobs.append(data)
                 self._blob_bytes += len(data)
-        self.record.storages.append({**given, **origin, "step": len(self.record.steps)})
+        self.record.storages.append({**values, **origin, "step": len(self.record.steps)})
         if tensor.is_cuda:
             self._numbers[storage._cdata] = number
             self._kept.append(storage)
@@ -263,7 +263,7 @@ def _tensors(value: Any) -> list[Tensor]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        return [found for each in value for found in _tensors(each)]
+        return [tensor for item in value for tensor in _tensors(item)]
     return []
 
 

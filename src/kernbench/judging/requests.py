@@ -209,13 +209,13 @@ class _Judging:
         if self._failure is not None:
             why = self._failure.says.partition("\n")[0].rstrip(":")
             return self._verdict(form, Outcome.WRONG, why)
-        if request.values and not any(each.outcome == "right" for each in self._sizes):
+        if request.values and not any(size.outcome == "right" for size in self._sizes):
             return self._verdict(form, Outcome.UNKNOWN, "none of its sizes could be executed")
         is_fast = bool(self._times) and all(
-            each.speedup_low is not None and each.speedup_low >= request.at_least
-            for each in self._times
+            time.speedup_low is not None and time.speedup_low >= request.at_least
+            for time in self._times
         )
-        num = sum(each.outcome == "right" for each in self._sizes)
+        num = sum(size.outcome == "right" for size in self._sizes)
         said = f"it computes what the reference does at {num} sizes"
         if self._times:
             said += f"; {self._times[0].machine}: {self._times[0].speed}"
@@ -312,11 +312,11 @@ class _Judging:
             _Wrong: One of them comes out wrong.
         """
         record, evidence = records[rank], evidence_of(records[rank])
-        lazy = [each for each in record.remarks if each.startswith("it returns")]
+        lazy = [remark for remark in record.remarks if remark.startswith("it returns")]
         if lazy:
             raise _Wrong(lazy[0], DRAWN, trick=lazy[0])
         problem, fresh = (task.build(size, seed, rank) for seed in seeds)
-        count = sum(each.numel() for each in tensors_of(problem.inputs))
+        count = sum(tensor.numel() for tensor in tensors_of(problem.inputs))
         tried: list[str] = []
         values = [(ITS_OWN, problem.inputs)] if any(e.host_reads for e in records) else list(
             self._values_of(problem, fresh, is_small=count <= SMALL_ELEMENTS)
@@ -367,7 +367,7 @@ class _Judging:
                 return
             except (RecordError, UnsupportedOpError) as error:
                 raise _UnknownError(f"its record cannot be executed: {error}") from None
-        if any(each.outcome == "not executed" for each in self._sizes):
+        if any(size.outcome == "not executed" for size in self._sizes):
             self._lines = executed_lines(context.op_log)
         if self._tried is not None:
             self._look_besides(task, candidate, self._tried)
@@ -381,8 +381,8 @@ class _Judging:
             self._failure = Failure(size.label, wrong.values, wrong.says, wrong.line)
             return
         for name, change in BESIDES.items():
-            given = tensors_of(tried.inputs)
-            changed = [change(e) if e.is_floating_point() and e.numel() else e for e in given]
+            tensors = tensors_of(tried.inputs)
+            changed = [change(e) if e.is_floating_point() and e.numel() else e for e in tensors]
             inputs = with_tensors(tried.inputs, changed)
             record, evidence = tried.record, tried.evidence
             try:
@@ -414,19 +414,22 @@ class _Judging:
             _Wrong: In another order its results are wrong.
         """
         record = tried.record
-        atomics = any("tt.atomic" in each["ttir"] for each in record.kernels)
-        names = {parts_of(each.get("op", ""))[1] for each in record.steps}
+        atomics = any("tt.atomic" in kernel["ttir"] for kernel in record.kernels)
+        names = {parts_of(step.get("op", ""))[1] for step in record.steps}
         unordered = sorted(names & _UNORDERED)
         if unordered:
             self._remarks.append(
                 f"{', '.join(unordered)} adds in an order that a GPU does not fix: bits may differ"
             )
-        if not atomics and not any("draws random numbers" in each for each in record.remarks):
+        if not atomics and not any("draws random numbers" in remark for remark in record.remarks):
             return
-        given = tensors_of(tried.inputs)
+        tensors = tensors_of(tried.inputs)
         try:
             first, second = (
-                [e.cpu() for e in tensors_of(Executor(record, given, backwards=way).run().results)]
+                [
+                    e.cpu()
+                    for e in tensors_of(Executor(record, tensors, backwards=way).run().results)
+                ]
                 for way in (False, True)
             )
         except RecordError:
@@ -469,7 +472,7 @@ class _Judging:
             tried += not size.is_stated
             chosen.append((_MOST_ELEMENTS if count is None else count, size))
         # Of a few elements many kernels are right by chance, or wrong for another reason.
-        ordered = sorted(chosen, key=lambda each: (each[0] < _FEW_ELEMENTS, each[0]))
+        ordered = sorted(chosen, key=lambda pair: (pair[0] < _FEW_ELEMENTS, pair[0]))
         return [size for _, size in ordered]
 
     def _try_size(
@@ -489,12 +492,12 @@ class _Judging:
             return
         evidence = evidence_of(record)
         self._work_of[size.label] = work_of(record)
-        lazy = [each for each in record.remarks if each.startswith("it returns")]
+        lazy = [remark for remark in record.remarks if remark.startswith("it returns")]
         if lazy:
             raise _Wrong(lazy[0], "drawn", trick=lazy[0])
         self._note_replaced(record)
         tried: list[str] = []
-        count = sum(each.numel() for each in tensors_of(problem.inputs))
+        count = sum(tensor.numel() for tensor in tensors_of(problem.inputs))
         is_small = count <= SMALL_ELEMENTS
         for name, inputs in self._values_of(problem, fresh, is_small=is_small):
             expected = self._expect(problem, inputs)
@@ -515,11 +518,11 @@ class _Judging:
 
     def _note_replaced(self, record: Record) -> None:
         """Note a record's remarks; what the candidate replaces is a trick."""
-        for each in record.remarks:
-            if not each.startswith("it replaces"):
-                self._remarks.append(each)
-            elif not any(trick.startswith(each) for trick in self._tricks):
-                self._tricks.append(each)
+        for remark in record.remarks:
+            if not remark.startswith("it replaces"):
+                self._remarks.append(remark)
+            elif not any(trick.startswith(remark) for trick in self._tricks):
+                self._tricks.append(remark)
 
     def _expect(self, problem: TaskProblem, inputs: Any) -> Expected:
         """Return what the reference makes of inputs.
@@ -547,19 +550,19 @@ class _Judging:
         self, problem: TaskProblem, fresh: TaskProblem, *, is_small: bool
     ) -> Iterator[tuple[str, Any]]:
         """Yield what inputs are filled with, by name: what the task draws, and the extreme."""
-        given, drawn = tensors_of(problem.inputs), tensors_of(fresh.inputs)
-        same_form = len(given) == len(drawn) and all(
-            a.shape == b.shape and a.dtype == b.dtype for a, b in zip(given, drawn, strict=True)
+        value, drawn = tensors_of(problem.inputs), tensors_of(fresh.inputs)
+        same_form = len(value) == len(drawn) and all(
+            a.shape == b.shape and a.dtype == b.dtype for a, b in zip(value, drawn, strict=True)
         )
         if same_form:
             yield DRAWN, with_tensors(problem.inputs, drawn)
         else:
             self._remarks.append("its inputs differ in form by seed: numbers alone were drawn anew")
             drawn = [
-                each.flip(0) if each.is_floating_point() and each.dim() else each for each in given
+                item.flip(0) if item.is_floating_point() and item.dim() else item for item in value
             ]
             yield DRAWN, with_tensors(problem.inputs, drawn)
-        if is_small and any(each.is_floating_point() for each in drawn):
+        if is_small and any(item.is_floating_point() for item in drawn):
             for name, change in EXTREMES.items():
                 changed = [change(e) if e.is_floating_point() else e for e in drawn]
                 yield name, with_tensors(problem.inputs, changed)
@@ -572,13 +575,13 @@ class _Judging:
         Raises:
             _Wrong: It is wrong on those, too, or what the host computed reaches its results.
         """
-        given = tensors_of(problem.inputs)
+        value = tensors_of(problem.inputs)
         expected = self._expect(problem, problem.inputs)
-        num_bytes = sum(each.nbytes for each in expected.plain)
+        num_bytes = sum(item.nbytes for item in expected.plain)
         if evidence.from_before or not evidence.depends_on_inputs:
             raise wrong
         read = record.host_bytes
-        whole = min(num_bytes, sum(each.nbytes for each in given))
+        whole = min(num_bytes, sum(item.nbytes for item in value))
         if evidence.depends_on_host * 2 >= num_bytes or (
             read > _FEW_HOST_BYTES and read * 2 >= whole
         ):
@@ -588,8 +591,8 @@ class _Judging:
             )
             raise _Wrong(wrong.says, wrong.values, wrong.line, trick)
         # What decides are integers, often: then floats may be others.
-        half = [each * 0.5 if each.is_floating_point() else each for each in given]
-        for name, tensors in (("halved", half), (ITS_OWN, given)):
+        half = [item * 0.5 if item.is_floating_point() else item for item in value]
+        for name, tensors in (("halved", half), (ITS_OWN, value)):
             inputs = with_tensors(problem.inputs, tensors)
             try:
                 self._execute(record, evidence, name, inputs, self._expect(problem, inputs))
@@ -612,13 +615,13 @@ class _Judging:
         Raises:
             _Wrong: It is not that.
         """
-        given = tensors_of(inputs)
+        tensors = tensors_of(inputs)
         try:
-            executor = Executor(record, given)
+            executor = Executor(record, tensors)
             done = executor.run()
             self._writes = executor.writes
-            left = [each.cpu() for each in done.inputs]
-            results = [each.cpu() for each in tensors_of(done.results)]
+            left = [item.cpu() for item in done.inputs]
+            results = [tensor.cpu() for tensor in tensors_of(done.results)]
         except RecordError:
             raise
         except UnsupportedOpError:
@@ -638,7 +641,7 @@ class _Judging:
                 self._trick_of(evidence, expected), writer,
             )  # fmt: skip
         for index, (mine, theirs, before) in enumerate(
-            zip(left, expected.inputs, given, strict=True)
+            zip(left, expected.inputs, tensors, strict=True)
         ):
             if is_same(theirs, before.cpu()):
                 if not is_same(mine, theirs):
@@ -669,7 +672,7 @@ class _Judging:
             )
         if not evidence.depends_on_inputs and expected.plain:
             return "its result does not depend on its inputs"
-        if evidence.depends_on_host * 2 >= sum(each.nbytes for each in expected.plain) > 0:
+        if evidence.depends_on_host * 2 >= sum(item.nbytes for item in expected.plain) > 0:
             return (
                 f"its result is made of {evidence.depends_on_host:,} bytes of the host's, which no "
                 "recorded work computes"
@@ -686,13 +689,13 @@ class _Judging:
                 "its result comes from PyTorch's operations alone "
                 f"({', '.join(sorted(evidence.library)[:3])}), not from the kernels that it defines"
             )
-        self._tricks += [each for each in tricks if each not in self._tricks]
+        self._tricks += [trick for trick in tricks if trick not in self._tricks]
         if evidence.reduced:
             self._remarks.append("products of float32 are of TF32, as Triton's tl.dot has it")
 
     def _narrows(self, problem: TaskProblem) -> bool:
         """Return whether the reference itself computes in fewer bits."""
-        tensors = [each.clone() for each in tensors_of(problem.inputs)]
+        tensors = [tensor.clone() for tensor in tensors_of(problem.inputs)]
         return bool(evidence_of(_recorded(problem, tensors)).narrowed)
 
     # Time
@@ -710,8 +713,8 @@ class _Judging:
                 timed = on_ranks(work, machine, task.ranks, data=False)
                 # All wait for the slowest.
                 mine, eager, compiled = (
-                    max(each, key=lambda e: e.time_ns if e else 0.0)
-                    for each in zip(*timed, strict=True)
+                    max(pair, key=lambda e: e.time_ns if e else 0.0)
+                    for pair in zip(*timed, strict=True)
                 )
                 floor = in_simulation(partial(floor_ns, record=records[0]), machine, data=False)
                 self._times.append(
@@ -807,7 +810,7 @@ def _machine_time(
         low, high = speedup * math.exp(-down), speedup * math.exp(up)
         speed = "faster" if low > 1 else "slower" if high < 1 else speed
     remarks = []
-    own_share = sum(each.share for each in mine.kernels if each.is_own)
+    own_share = sum(kernel.share for kernel in mine.kernels if kernel.is_own)
     if mine.low_ns is None:
         remarks.append(f"nothing like it was measured on {machine}: its interval is not known")
     if mine.time_ns < floor:
@@ -851,15 +854,15 @@ def _built_message(
 
 def _message(problem: TaskProblem, *, has_data: bool = True) -> dict[str, Any]:
     """Return what a candidate's process is told of a problem: on the host, by value."""
-    given = tensors_of(problem.inputs)
+    value = tensors_of(problem.inputs)
     tensors: list[Any]
     if has_data:
-        tensors = [on_host(each) for each in given]
+        tensors = [on_host(item) for item in value]
         state = (
             {n: t.cpu() for n, t in problem.module.state_dict().items()} if problem.module else {}
         )
     else:
-        tensors, state = [Hollow(each) for each in given], {}
+        tensors, state = [Hollow(item) for item in value], {}
     # A first call has other numbers in the same memory; what integers mean, only the task knows.
     decoys = [e.flip(0) if e.is_floating_point() and e.dim() else e for e in tensors if has_data]
     return {

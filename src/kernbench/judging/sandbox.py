@@ -68,7 +68,7 @@ def _close_files(libc: ctypes.CDLL, folders: Iterable[Path]) -> bool:
     try:
         file_rights = _WRITE_FILE | (writes & _TRUNCATE)
         for path, rights in [
-            *((each, writes) for each in folders),
+            *((folder, writes) for folder in folders),
             (Path(os.devnull), file_rights),
         ]:
             place = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -113,9 +113,9 @@ def _refuse_calls(libc: ctypes.CDLL) -> bool:
             refuse,
         ]
     program.append((_RETURN, 0, 0, _ALLOW))
-    code = b"".join(struct.pack("HBBI", *each) for each in program)
+    code = b"".join(struct.pack("HBBI", *item) for item in program)
     text = ctypes.create_string_buffer(code, len(code))
-    given = ctypes.create_string_buffer(
+    string_buffer = ctypes.create_string_buffer(
         struct.pack("HxxxxxxP", len(program), ctypes.addressof(text)), 16
     )
-    return not libc.prctl(_SET_SECCOMP, _FILTER, given, 0, 0)
+    return not libc.prctl(_SET_SECCOMP, _FILTER, string_buffer, 0, 0)

@@ -47,12 +47,12 @@ class Scan:
 
 def scan(text: str) -> Scan:
     """Return what the text of a candidate says of it."""
-    found = Scan()
+    result = Scan()
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:
-        found.error = f"it is no Python: {error}"
-        return found
+        result.error = f"it is no Python: {error}"
+        return result
     modules: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -61,22 +61,22 @@ def scan(text: str) -> Scan:
                     alias.name if alias.asname else alias.name.split(".")[0]
                 )
         elif isinstance(node, ast.ImportFrom) and node.module:
-            for each in node.names:
-                modules[each.asname or each.name] = f"{node.module}.{each.name}"
+            for name in node.names:
+                modules[name.asname or name.name] = f"{node.module}.{name.name}"
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
-            marks = {_dotted(_called(each), modules) for each in node.decorator_list}
+            marks = {_dotted(_called(expr), modules) for expr in node.decorator_list}
             if any(mark.endswith((".jit", "gluon.jit")) for mark in marks):
-                found.kernels.add(node.name)
+                result.kernels.add(node.name)
         for line in _tricks_of(node, modules):
-            if line not in found.tricks:
-                found.tricks.append(line)
+            if line not in result.tricks:
+                result.tricks.append(line)
     names = {module.split(".")[-1] for module in modules.values()} | {
         node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
     }
     parts = {part for module in modules.values() for part in module.split(".")}
-    found.cuda = next((each for each in _CUDA if each in names | parts), "")
-    return found
+    result.cuda = next((item for item in _CUDA if item in names | parts), "")
+    return result
 
 
 def _called(node: ast.expr) -> ast.expr:
@@ -98,8 +98,8 @@ def _tricks_of(node: ast.AST, modules: dict[str, str]) -> Iterator[str]:
     if isinstance(node, ast.Call):
         yield from _called_for(node, modules)
     elif isinstance(node, (ast.Import, ast.ImportFrom)):
-        given = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
-        if any(each.split(".")[0] == "kernbench" for each in given):
+        names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+        if any(item.split(".")[0] == "kernbench" for item in names):
             yield f"it looks for kernbench (line {node.lineno})"
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         text = node.value

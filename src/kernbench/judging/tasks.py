@@ -55,7 +55,7 @@ class TaskSize:
 
 def tensors_of(tree: Any) -> list[Tensor]:
     """Return the tensors anywhere inside of a value, in order."""
-    return [each for each in tree_flatten(tree)[0] if isinstance(each, Tensor)]
+    return [item for item in tree_flatten(tree)[0] if isinstance(item, Tensor)]
 
 
 def with_tensors(tree: Any, tensors: Sequence[Tensor]) -> Any:
@@ -70,10 +70,10 @@ def load_module(path: Path, name: str) -> types.ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[name] = made
-    spec.loader.exec_module(made)
-    return made
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 class JudgedTask:
@@ -121,7 +121,7 @@ class JudgedTask:
         base = self.stated()[-1]
         names = [n for n, v in base.settings.items() if type(v) is int and v >= _LEAST_SCALED]
         while names and (self.num_elements(base) or 0) > SMALL_ELEMENTS:
-            name = max(names, key=lambda each: base.settings[each])
+            name = max(names, key=lambda item: base.settings[item])
             if base.settings[name] <= _LEAST_SCALED:
                 break
             base = _with(base, {name: base.settings[name] // 2})
@@ -141,12 +141,12 @@ class JudgedTask:
         Raises:
             UsageError: The candidate does not define it.
         """
-        found = getattr(module, self.candidate, None)
-        if not callable(found):
+        result = getattr(module, self.candidate, None)
+        if not callable(result):
             raise UsageError(
                 f"the candidate defines no {self.candidate}, which a task of {self.form} calls"
             )
-        return cast("Callable[..., Any]", found)
+        return cast("Callable[..., Any]", result)
 
 
 def _with(size: TaskSize, changed: Sizes) -> TaskSize:
@@ -187,16 +187,16 @@ class OwnTask(JudgedTask):
 
     def stated(self) -> list[TaskSize]:
         return [
-            TaskSize(_label(each), _settings(each), is_stated=True) for each in self.module.sizes
+            TaskSize(_label(size), _settings(size), is_stated=True) for size in self.module.sizes
         ]
 
     def build(self, size: TaskSize, seed: int, rank: int = 0) -> TaskProblem:
         return TaskProblem(self.module.reference, _on_device(self.inputs(size, seed, rank)))
 
     def inputs(self, size: TaskSize, seed: int, rank: int = 0) -> tuple[Any, ...]:
-        given = size.settings
-        names = sorted(each for each in given if each.startswith("#"))
-        asked: Any = tuple(given[each] for each in names) if names else given
+        settings = size.settings
+        names = sorted(name for name in settings if name.startswith("#"))
+        asked: Any = tuple(settings[name] for name in names) if names else settings
         asked = asked[0] if names == ["#"] else asked
         ranked = (rank,) if self.ranks > 1 else ()
         inputs = self.module.inputs(asked, seed, *ranked)
@@ -207,13 +207,13 @@ def _settings(size: Any) -> dict[str, Any]:
     if isinstance(size, dict):
         return dict(size)
     if isinstance(size, (list, tuple)):
-        return {f"#{index}": each for index, each in enumerate(size)}
+        return {f"#{index}": item for index, item in enumerate(size)}
     return {"#": size}
 
 
 def _label(size: Any) -> str:
     if isinstance(size, dict):
-        return ", ".join(f"{name}={each}" for name, each in size.items())
+        return ", ".join(f"{name}={value}" for name, value in size.items())
     return "x".join(map(str, size)) if isinstance(size, (list, tuple)) else str(size)
 
 
@@ -226,11 +226,11 @@ class KernelBenchTask(JudgedTask):
         super().__init__(path)
         names = {
             name
-            for each in ("get_inputs", "get_init_inputs")
-            for name in getattr(self.module, each).__code__.co_names
+            for item in ("get_inputs", "get_init_inputs")
+            for name in getattr(self.module, item).__code__.co_names
         }
-        found = vars(self.module)
-        self._sizes = {n: found[n] for n in sorted(names) if type(found.get(n)) is int}
+        values = vars(self.module)
+        self._sizes = {n: values[n] for n in sorted(names) if type(values.get(n)) is int}
 
     def stated(self) -> list[TaskSize]:
         return [TaskSize("as stated", dict(self._sizes), True)]
@@ -253,16 +253,16 @@ class KernelBenchTask(JudgedTask):
         return TaskProblem(model, _on_device(self.inputs(size, seed)), init, model)
 
     def bind(self, module: types.ModuleType, problem: Mapping[str, Any]) -> Callable[..., Any]:
-        made = super().bind(module, problem)(*problem["init"])
+        cuda = super().bind(module, problem)(*problem["init"])
         state = problem["state"]
-        if isinstance(made, torch.nn.Module):
-            own = made.state_dict()
+        if isinstance(cuda, torch.nn.Module):
+            own = cuda.state_dict()
             if state and {n: t.shape for n, t in own.items()} == {
                 n: t.shape for n, t in state.items()
             }:
-                made.load_state_dict(state)
-            made = made.cuda()
-        return made  # type: ignore[no-any-return]
+                cuda.load_state_dict(state)
+            cuda = cuda.cuda()
+        return cuda  # type: ignore[no-any-return]
 
 
 class GpuModeTask(JudgedTask):
@@ -275,24 +275,24 @@ class GpuModeTask(JudgedTask):
         self._described = parse_yaml(read_text(folder / "task.yml", _MOST_SOURCE_BYTES), "task.yml")
         if not isinstance(self._described, dict):
             raise UsageError("task.yml must have keys such as tests and files")
-        for each in self._described.get("files") or ():
-            source = folder / str(each.get("source", ""))
-            name = str(each.get("name", "")).removesuffix(".py")
+        for item in self._described.get("files") or ():
+            source = folder / str(item.get("source", ""))
+            name = str(item.get("name", "")).removesuffix(".py")
             if name in ("task", "utils"):
                 load_module(source, name)
         return load_module(folder / "reference.py", "reference")
 
     def stated(self) -> list[TaskSize]:
         """The tests, and of the benchmarks the first."""
-        given = [*(self._described.get("tests") or ())]
-        given += (self._described.get("benchmarks") or [])[:1]
-        found = [
+        described = [*(self._described.get("tests") or ())]
+        described += (self._described.get("benchmarks") or [])[:1]
+        task_sizes = [
             TaskSize(_label({k: v for k, v in e.items() if k != "seed"}), dict(e), True)
-            for e in given
+            for e in described
         ]
-        if not found:
+        if not task_sizes:
             raise UsageError("task.yml states no sizes: it needs tests, each with its settings")
-        return found
+        return task_sizes
 
     def inputs(self, size: TaskSize, seed: int) -> tuple[Any, ...]:
         return (self.module.generate_input(**{**size.settings, "seed": seed}),)
@@ -332,9 +332,9 @@ class TritonBenchTask(JudgedTask):
         self._op = self.path.stem.removesuffix("_perf")
         golden = next(
             (
-                found
-                for each in self.path.resolve().parents
-                if (found := each / "data" / "TritonBench_G_v1" / f"{self._op}.py").is_file()
+                text
+                for parent in self.path.resolve().parents
+                if (text := parent / "data" / "TritonBench_G_v1" / f"{self._op}.py").is_file()
             ),
             None,
         )
@@ -391,11 +391,11 @@ class TritonBenchTask(JudgedTask):
 
 
 def _count(tree: Any) -> int:
-    return sum(int(each.numel()) for each in tensors_of(tree))
+    return sum(int(tensor.numel()) for tensor in tensors_of(tree))
 
 
 def _on_device(tree: Any) -> Any:
-    return with_tensors(tree, [on_device(each) for each in tensors_of(tree)])
+    return with_tensors(tree, [on_device(tensor) for tensor in tensors_of(tree)])
 
 
 def load_task(path: Path) -> JudgedTask:

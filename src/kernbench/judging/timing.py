@@ -69,23 +69,23 @@ def time_record(context: RuntimeContext, record: Record, rank: int) -> TimedReco
     # The host takes time for operations and launches, none for Python: none is in a record.
     run()
     torch.cuda.synchronize()
-    flush, *ours = [each for each in log.instances[num_before:] if rank in each.ranks]
-    ours = [each for each in ours if _ends_ps(each, rank) > _ends_ps(flush, rank)]
+    flush, *ours = [instance for instance in log.instances[num_before:] if rank in instance.ranks]
+    ours = [instance for instance in ours if _ends_ps(instance, rank) > _ends_ps(flush, rank)]
     by_name: dict[str, list[Instance]] = defaultdict(list)
     kinds: dict[str, float] = defaultdict(float)
-    for each in ours:
-        by_name[each.template.name].append(each)
-        kinds[kind_of(each.template)] += _length_ps(each)
-    starts = np.array([each.starts_ps[each.ranks.index(rank)] for each in ours], np.int64)
-    ends = np.array([_ends_ps(each, rank) for each in ours], np.int64)
+    for instance in ours:
+        by_name[instance.template.name].append(instance)
+        kinds[kind_of(instance.template)] += _length_ps(instance)
+    starts = np.array([item.starts_ps[item.ranks.index(rank)] for item in ours], np.int64)
+    ends = np.array([_ends_ps(item, rank) for item in ours], np.int64)
     busy_ps = covered_ps(starts, ends)
     time_ps = int(ends.max()) - _ends_ps(flush, rank) if ours else 0
     total_ps = sum(kinds.values()) or 1
     kinds = {kind: ps * busy_ps / total_ps for kind, ps in kinds.items()}
     kinds[HOST] = max(time_ps - busy_ps, 0)
-    found = range_of(time_ps / 1000, kinds, context.machine.spec.name)
+    time_range = range_of(time_ps / 1000, kinds, context.machine.spec.name)
     own = {binary.name: binary for binary in executor.binaries}
-    lines = {each["kernel"]: each for each in lines_of_kernels(log, own)}
+    lines = {line["kernel"]: line for line in lines_of_kernels(log, own)}
     kernels = [
         TimedKernel(
             name=name,
@@ -94,21 +94,21 @@ def time_record(context: RuntimeContext, record: Record, rank: int) -> TimedReco
             share=round(sum(map(_length_ps, uses)) / total_ps, 4),
             bound_by=_bound_by(uses),
             is_own=name in own,
-            ceiling_ns=sum(each.template.bound_ps for each in uses) / 1000,
+            ceiling_ns=sum(use.template.bound_ps for use in uses) / 1000,
             resources=_resources(own[name], context) if name in own else None,
             lines=_costliest(lines[name]) if name in lines else [],
         )
         for name, uses in by_name.items()
     ]
-    kernels.sort(key=lambda each: -each.time_ns)
+    kernels.sort(key=lambda timed_kernel: -timed_kernel.time_ns)
     launch_ns = {
-        name: sum(each.template.limits_ps.get(Limit.LAUNCH, 0) for each in uses) / 1000
+        name: sum(use.template.limits_ps.get(Limit.LAUNCH, 0) for use in uses) / 1000
         for name, uses in by_name.items()
     }
     return TimedRecord(
         time_ps / 1000,
-        found["low_ns"] if found else None,
-        found["high_ns"] if found else None,
+        time_range["low_ns"] if time_range else None,
+        time_range["high_ns"] if time_range else None,
         kernels,
         sorted(_gains(kernels, launch_ns, (time_ps - busy_ps) / 1000), key=lambda e: -e.gain_ns),
         executor.unwritten(),
@@ -122,20 +122,24 @@ def executed_lines(log: OpLog) -> set[str]:
 
 
 def _places(kernels: Iterable[KernelLines]) -> set[str]:
-    lines = [line for each in kernels for line in each["lines"] if line["line"]]
-    return {f"{Path(each['file']).name}:{each['line']}" for each in lines}
+    lines = [line for kernel in kernels for line in kernel["lines"] if line["line"]]
+    return {f"{Path(line['file']).name}:{line['line']}" for line in lines}
 
 
 def _costliest(kernel: KernelLines) -> list[TimedLine]:
-    known = [each for each in kernel["lines"] if each["line"] and each["time_ns"]]
-    known.sort(key=lambda each: -each["time_ns"])
+    known = [
+        line_report
+        for line_report in kernel["lines"]
+        if line_report["line"] and line_report["time_ns"]
+    ]
+    known.sort(key=lambda line_report: -line_report["time_ns"])
     return [
         TimedLine(
-            f"{Path(each['file']).name}:{each['line']}",
-            round(each["time_ns"] / kernel["time_ns"], 4),
-            each["engine"],
+            f"{Path(report['file']).name}:{report['line']}",
+            round(report["time_ns"] / kernel["time_ns"], 4),
+            report["engine"],
         )
-        for each in known[:_MOST_LINES]
+        for report in known[:_MOST_LINES]
     ]
 
 
@@ -159,28 +163,28 @@ def _gains(
     kernels: list[TimedKernel], launch_ns: Mapping[str, float], gaps_ns: float
 ) -> Iterator[Gain]:
     """Yield what would be saved at most: kernels at their peaks, and nothing between launches."""
-    for each in kernels:
-        least_ns = each.ceiling_ns + launch_ns[each.name]
-        if each.ceiling_ns and each.time_ns > least_ns:
-            what = f"{each.name} at the peak of what it needs most, its launches as they are"
-            yield Gain(what, each.time_ns - least_ns)
-    launches = sum(each.launches for each in kernels)
+    for kernel in kernels:
+        least_ns = kernel.ceiling_ns + launch_ns[kernel.name]
+        if kernel.ceiling_ns and kernel.time_ns > least_ns:
+            what = f"{kernel.name} at the peak of what it needs most, its launches as they are"
+            yield Gain(what, kernel.time_ns - least_ns)
+    launches = sum(timed_kernel.launches for timed_kernel in kernels)
     if launches > 1 and gaps_ns > 0:
         yield Gain(f"no gaps around {launches} launches, as in one kernel or a graph", gaps_ns)
 
 
-def _ends_ps(each: Instance, rank: int) -> int:
-    return each.ends_ps[each.ranks.index(rank)]
+def _ends_ps(instance: Instance, rank: int) -> int:
+    return instance.ends_ps[instance.ranks.index(rank)]
 
 
-def _length_ps(each: Instance) -> int:
-    return each.ends_ps[0] - each.starts_ps[0]
+def _length_ps(instance: Instance) -> int:
+    return instance.ends_ps[0] - instance.starts_ps[0]
 
 
 def _bound_by(uses: list[Instance]) -> str:
     totals: dict[Limit, int] = defaultdict(int)
-    for each in uses:
-        for limit, time_ps in each.template.limits_ps.items():
+    for use in uses:
+        for limit, time_ps in use.template.limits_ps.items():
             totals[limit] += time_ps
     return str(max(totals, key=lambda limit: totals[limit])) if totals else ""
 
@@ -191,9 +195,9 @@ def floor_ns(context: RuntimeContext, record: Record) -> float:
     Results may stay in the cache, as far as they fit.
     """
     sip = context.machine.sip_at(0)
-    read, made = (
-        sum(record.storages[number]["bytes"] for number in {each["of"] for each in given})
-        for given in (record.inputs, list(descriptions(record.results)))
+    read, result = (
+        sum(record.storages[number]["bytes"] for number in {values["of"] for values in value})
+        for value in (record.inputs, list(descriptions(record.results)))
     )
     cache_bytes = sip.cache.capacity_mib * 2**20 if sip.cache is not None else 0
-    return float(read + max(made - cache_bytes, 0)) / float(sip.hbm_gbps)
+    return float(read + max(result - cache_bytes, 0)) / float(sip.hbm_gbps)

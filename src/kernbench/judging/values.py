@@ -10,8 +10,8 @@ from torch import Tensor
 
 DRAWN, ITS_OWN = "drawn", "its own"
 EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
-    "huge": lambda each: each * (64.0 if each.dtype is torch.float16 else 1e4),
-    "tiny": lambda each: each * (1 / 64 if each.dtype is torch.float16 else 1e-6),
+    "huge": lambda item: item * (64.0 if item.dtype is torch.float16 else 1e4),
+    "tiny": lambda item: item * (1 / 64 if item.dtype is torch.float16 else 1e-6),
     "constant": torch.ones_like,
 }
 """What numbers are replaced by besides. What a reference itself makes infinite is not asked for."""
@@ -36,8 +36,8 @@ def _strided(tensor: Tensor) -> Tensor:
 
 
 BESIDES: dict[str, Callable[[Tensor], Tensor]] = {
-    "infinite": lambda each: _sprinkled(each, math.inf, -math.inf),
-    "nan": lambda each: _sprinkled(each, math.nan),
+    "infinite": lambda item: _sprinkled(item, math.inf, -math.inf),
+    "nan": lambda item: _sprinkled(item, math.nan),
     "strided": _strided,
 }
 """What a candidate may get wrong unless the task asks for it; that it does is remarked."""

@@ -191,33 +191,35 @@ class Verdict:
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """Return the JSON Schema of :meth:`to_json`."""
-        found = _schema_of(cls)
-        found["properties"]["exit_code"] = {"enum": sorted(EXIT_CODES.values())}
-        return found
+        schema = _schema_of(cls)
+        schema["properties"]["exit_code"] = {"enum": sorted(EXIT_CODES.values())}
+        return schema
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> Verdict:
+    def of(cls, argument: dict[str, Any]) -> Verdict:
         """Return the verdict that :meth:`to_dict` gave.
 
         Raises:
             UsageError: It is of another version.
         """
-        if given.get("schema") != SCHEMA:
-            raise UsageError(f"a verdict of schema {given.get('schema')!r}, but this is {SCHEMA}")
-        plain = {key: value for key, value in given.items() if key != "exit_code"}
+        if argument.get("schema") != SCHEMA:
+            raise UsageError(
+                f"a verdict of schema {argument.get('schema')!r}, but this is {SCHEMA}"
+            )
+        plain = {key: value for key, value in argument.items() if key != "exit_code"}
         plain["outcome"] = Outcome(plain["outcome"])
         if plain["failure"] is not None:
             plain["failure"] = Failure(**plain["failure"])
-        plain["sizes"] = [SizeResult(**each) for each in plain["sizes"]]
+        plain["sizes"] = [SizeResult(**item) for item in plain["sizes"]]
         plain["times"] = [
             MachineTime(
                 **{
-                    **each,
-                    "kernels": [_kernel_of(k) for k in each["kernels"]],
-                    "gains": [Gain(**g) for g in each["gains"]],
+                    **item,
+                    "kernels": [_kernel_of(k) for k in item["kernels"]],
+                    "gains": [Gain(**g) for g in item["gains"]],
                 }
             )
-            for each in plain["times"]
+            for item in plain["times"]
         ]
         return cls(**plain)
 
@@ -225,40 +227,40 @@ class Verdict:
         """Return the verdict in at most 40 lines, for whoever writes the next candidate."""
         lines = [f"**{self.outcome}**: {self.why}"]
         lines += [""] if self.tricks or self.failure else []
-        lines += [f"- {each}" for each in self.tricks]
+        lines += [f"- {trick}" for trick in self.tricks]
         if self.failure is not None:
             failure = self.failure
             lines += [f"- smallest failing case: size {failure.size}, {failure.values} values"]
             lines += [f"- {failure.says}"]
             lines += [f"- written by {failure.line}"] if failure.line else []
-        for each in self.times:
-            lines += ["", f"{each.machine}, size {each.size}: {speed_line(each)}", ""]
+        for time in self.times:
+            lines += ["", f"{time.machine}, size {time.size}: {speed_line(time)}", ""]
             lines += ["| kernel | time | share | bound by | at its peak |", "|" + " --- |" * 5]
             lines += [
                 f"| {k.name}{'' if k.is_own else ' (library)'} | {format_ns(k.time_ns)} "
                 f"| {k.share:.0%} | {k.bound_by} "
                 f"| {format_ns(k.ceiling_ns) if k.ceiling_ns else ''} |"
-                for k in each.kernels[:_MOST_KERNELS]
+                for k in time.kernels[:_MOST_KERNELS]
             ]
             lines += [""]
-            lines += [line for k in each.kernels[:2] for line in _about(k)]
+            lines += [line for k in time.kernels[:2] for line in _about(k)]
             lines += [
-                f"- at most {format_ns(g.gain_ns)} less: {g.what}" for g in each.gains[:_MOST_GAINS]
+                f"- at most {format_ns(g.gain_ns)} less: {g.what}" for g in time.gains[:_MOST_GAINS]
             ]
-            lines += [f"- {remark}" for remark in each.remarks]
-        counts = {each.outcome for each in self.sizes}
+            lines += [f"- {remark}" for remark in time.remarks]
+        counts = {size.outcome for size in self.sizes}
         shown = [f"{sum(e.outcome == c for e in self.sizes)} {c}" for c in sorted(counts)]
         lines += ["", f"Sizes: {', '.join(shown) or 'none'}; seed {self.seed}."]
-        lines += [f"- {each}" for each in self.remarks]
+        lines += [f"- {remark}" for remark in self.remarks]
         if len(lines) > _MOST_LINES:
             lines = [*lines[: _MOST_LINES - 1], "- more in the JSON"]
         return "\n".join(lines) + "\n"
 
 
-def _kernel_of(given: dict[str, Any]) -> TimedKernel:
-    resources = given["resources"] and KernelResources(**given["resources"])
-    lines = [TimedLine(**each) for each in given["lines"]]
-    return TimedKernel(**{**given, "resources": resources, "lines": lines})
+def _kernel_of(value: dict[str, Any]) -> TimedKernel:
+    resources = value["resources"] and KernelResources(**value["resources"])
+    lines = [TimedLine(**item) for item in value["lines"]]
+    return TimedKernel(**{**value, "resources": resources, "lines": lines})
 
 
 def _about(kernel: TimedKernel) -> list[str]:
@@ -274,7 +276,7 @@ def _about(kernel: TimedKernel) -> list[str]:
             parts.append(f"occupancy {taken.occupancy:.0%}")
         lines.append(f"- {kernel.name}: {', '.join(parts)}")
     if kernel.lines:
-        costs = [f"{each.line} {each.share:.0%} ({each.engine})" for each in kernel.lines]
+        costs = [f"{line.line} {line.share:.0%} ({line.engine})" for line in kernel.lines]
         lines.append(f"- costliest lines of {kernel.name}: {', '.join(costs)}")
     return lines
 
@@ -286,11 +288,11 @@ def beside_markdown(verdicts: Sequence[Verdict]) -> str:
     """
     rows = ["| candidate | verdict | time | range | speed-up | bound by | costliest line |"]
     rows += ["|" + " --- |" * 7]
-    machines = dict.fromkeys(time.machine for each in verdicts for time in each.times)
+    machines = dict.fromkeys(time.machine for verdict in verdicts for time in verdict.times)
     for machine in machines or [""]:
         if len(machines) > 1:
             rows.append(f"| **{machine}** |" + " |" * 6)
-        timed = [(each, _time_on(each, machine)) for each in verdicts]
+        timed = [(verdict, _time_on(verdict, machine)) for verdict in verdicts]
         timed.sort(key=lambda pair: (not pair[0].is_right, pair[1].time_ns if pair[1] else 0.0))
         for verdict, time in timed:
             cells = [os.path.basename(verdict.candidate), str(verdict.outcome)]  # noqa: PTH119
@@ -300,7 +302,7 @@ def beside_markdown(verdicts: Sequence[Verdict]) -> str:
 
 
 def _time_on(verdict: Verdict, machine: str) -> MachineTime | None:
-    return next((each for each in verdict.times if each.machine == machine), None)
+    return next((time for time in verdict.times if time.machine == machine), None)
 
 
 def _cells(time: MachineTime) -> list[str]:
@@ -339,7 +341,7 @@ def _schema_of(kind: Any) -> dict[str, Any]:
         return {"enum": list(map(str, kind))}
     if is_dataclass(kind):
         hints = get_type_hints(kind)
-        properties = {each.name: _schema_of(hints[each.name]) for each in fields(kind)}
+        properties = {field.name: _schema_of(hints[field.name]) for field in fields(kind)}
         return {"type": "object", "properties": properties, "required": list(properties)}
-    parts = [_schema_of(each) for each in get_args(kind)]
+    parts = [_schema_of(arg) for arg in get_args(kind)]
     return {"type": "array", "items": parts[0]} if get_origin(kind) is list else {"anyOf": parts}

@@ -31,8 +31,8 @@ def main() -> None:
     _warm_up()
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
-        given = json.loads(line)
-        print(json.dumps(_judged(given)), file=answers, flush=True)
+        data = json.loads(line)
+        print(json.dumps(_judged(data)), file=answers, flush=True)
         _clear()
     # Whoever asked has gone, perhaps without a word.
     folder = Path(tempfile.gettempdir())
@@ -42,8 +42,8 @@ def main() -> None:
 
 def _clear() -> None:
     """Remove what a process left that was ended while it judged."""
-    for each in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        shutil.rmtree(each, ignore_errors=True)
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _warm_up() -> None:
@@ -53,8 +53,8 @@ def _warm_up() -> None:
     from kernbench.torch_bridge import import_programs
 
     import_programs()
-    for each in ("kernbench.judging.requests", "triton.language"):
-        importlib.import_module(each)
+    for name in ("kernbench.judging.requests", "triton.language"):
+        importlib.import_module(name)
     import torch
 
     from kernbench.judging.judge import DEFAULT_MACHINES
@@ -66,21 +66,21 @@ def _warm_up() -> None:
     gc.freeze()
 
 
-def _judged(given: dict[str, Any]) -> dict[str, Any]:
+def _judged(value: dict[str, Any]) -> dict[str, Any]:
     """Return the answer to a request: a verdict, or an error and its kind."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(read)
-        _judge_and_end(given, write)
+        _judge_and_end(value, write)
     os.close(write)
-    deadline = time.monotonic() + float(given["total_s"])
+    deadline = time.monotonic() + float(value["total_s"])
     parts: list[bytes] = []
     answer: dict[str, Any] | None = None
     while True:
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([read], [], [], left)[0]:
-            answer = {"unknown": f"it was not judged within {given['total_s']:g} s"}
+            answer = {"unknown": f"it was not judged within {value['total_s']:g} s"}
             break
         part = os.read(read, 1 << 20)
         if not part:
@@ -99,18 +99,18 @@ def _judged(given: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def _judge_and_end(given: dict[str, Any], write: int) -> None:
+def _judge_and_end(value: dict[str, Any], write: int) -> None:
     """Judge, write the answer and end; never returns."""
     answer: dict[str, Any]
     try:
         from kernbench.judging.requests import JudgeRequest, judge_request
 
         request = JudgeRequest(
-            candidate=Path(given["candidate"]),
-            task=Path(given["task"]),
-            machines=tuple(given["machines"]),
-            limits=CandidateLimits(**given["limits"]),
-            **given["options"],
+            candidate=Path(value["candidate"]),
+            task=Path(value["task"]),
+            machines=tuple(value["machines"]),
+            limits=CandidateLimits(**value["limits"]),
+            **value["options"],
         )
         answer = {"verdict": judge_request(request).to_dict()}
     except KernbenchError as error:

@@ -37,9 +37,9 @@ def fastest(
     """
     best: KernelChoice | None = None
     for kernels in candidates:
-        found = KernelChoice(kernels, times_of(kernels, sip, library))
-        if best is None or found.total_us < best.total_us:
-            best = found
+        kernel_choice = KernelChoice(kernels, times_of(kernels, sip, library))
+        if best is None or kernel_choice.total_us < best.total_us:
+            best = kernel_choice
     assert best is not None, "a library has at least one kernel"
     return best
 
@@ -58,12 +58,12 @@ def times_of(
     Launches of one kernel are timed once: of a loop over groups there are thousands.
     """
     known: dict[tuple[int, bool], KernelTime] = {}
-    found = []
-    for number, each in enumerate(kernels):
-        key = (id(each), queued or number > 0)
+    times = []
+    for number, kernel in enumerate(kernels):
+        key = (id(kernel), queued or number > 0)
         if key not in known:
             known[key] = time_kernel(
-                each, sip, library.constants(each.name), queued=key[1], reuse=reuse
+                kernel, sip, library.constants(kernel.name), queued=key[1], reuse=reuse
             )
-        found.append(known[key])
-    return tuple(found)
+        times.append(known[key])
+    return tuple(times)

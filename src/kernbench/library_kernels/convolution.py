@@ -165,39 +165,39 @@ def _candidates(
     if by_matrix and conv.groups > 1 and not _has_grouped_kernel(conv):
         slower = f"{kernels[0].name}_grouped_gradient"
         if conv.which is not ConvolutionPass.FORWARD and slower in library.names():
-            slow = tuple(_renamed(each, "_grouped_gradient", library) for each in kernels)
+            slow = tuple(_renamed(kernel, "_grouped_gradient", library) for kernel in kernels)
             yield slow * launches
             return
     if by_matrix and not conv.planar and not conv.by_graph:
         moves = _pads(conv)
     elif by_matrix and _has_odd_rows(conv):
-        kernels = tuple(_renamed(each, "_odd", library) for each in kernels)
+        kernels = tuple(_renamed(kernel, "_odd", library) for kernel in kernels)
     yield (*moves, *kernels * launches)
     has_planar = f"{kernels[0].name}_planar" in library.names() and not _is_moved(conv)
     if conv.planar and moves and has_planar:
         product = _product(conv, padded=False)
         kernels = product_kernels(product, sip, library, "conv").kernels
-        yield tuple(_renamed(each, "_planar", library) for each in kernels) * launches
+        yield tuple(_renamed(kernel, "_planar", library) for kernel in kernels) * launches
     if _is_for_winograd(conv):
         fewer = replace(product, k=math.ceil(product.k / _WINOGRAD))
         kernels = product_kernels(fewer, sip, library, "conv").kernels
-        yield (*moves, *(replace(each, name=_winograd_name(each)) for each in kernels))
+        yield (*moves, *(replace(kernel, name=_winograd_name(kernel)) for kernel in kernels))
 
 
 def _has_grouped_kernel(conv: Convolution) -> bool:
-    given, made = conv.given // conv.groups, conv.made // conv.groups
-    if given != made:
+    number, result = conv.given // conv.groups, conv.made // conv.groups
+    if number != result:
         return False
     if conv.which is ConvolutionPass.FORWARD:
-        if not conv.by_graph and given in _OF_MANY_GROUPS and conv.groups < _AT_A_TIME:
+        if not conv.by_graph and number in _OF_MANY_GROUPS and conv.groups < _AT_A_TIME:
             return False
-        return given in _GROUP_WIDTHS or not given % _WHOLE_TILE
+        return number in _GROUP_WIDTHS or not number % _WHOLE_TILE
     if conv.dilated and not conv.planar:
         # SKNet's train as slowly as groups without a kernel do, and only channels-last.
         return False
-    if given not in _GROUP_WIDTHS:
-        return given in _GRADIENT_WIDTHS
-    return not conv.given % _AT_A_TIME if given <= _NARROW else conv.groups >= _AT_A_TIME
+    if number not in _GROUP_WIDTHS:
+        return number in _GRADIENT_WIDTHS
+    return not conv.given % _AT_A_TIME if number <= _NARROW else conv.groups >= _AT_A_TIME
 
 
 def _is_moved(conv: Convolution) -> bool:
@@ -228,11 +228,11 @@ def _has_odd_rows(conv: Convolution) -> bool:
     times as long, and so do those of ECA-ResNet-101-D, pruned to odd numbers. Odd rows that are
     loaded are padded: RegNetY-2560's of 4103 channels that make as many are as fast as others.
     """
-    taken, made = conv.given, conv.made
+    taken, number = conv.given, conv.made
     if conv.which is not ConvolutionPass.FORWARD:
-        taken, made = made, taken
+        taken, number = number, taken
     is_plain = not conv.planar and conv.groups == conv.taps == 1
-    return is_plain and taken % 2 == 0 and made % 2 == 1 < made
+    return is_plain and taken % 2 == 0 and number % 2 == 1 < number
 
 
 def _renamed(kernel: LibraryKernel, ending: str, library: KernelLibrary) -> LibraryKernel:
@@ -251,21 +251,21 @@ def _widths(conv: Convolution) -> tuple[int, int]:
 
 
 def _product(conv: Convolution, padded: bool, multiple: int = _ALIGNED) -> Product:
-    given, made = _widths(conv)
+    number, result = _widths(conv)
     if padded:
-        given, made = (math.ceil(each / multiple) * multiple for each in (given, made))
+        number, result = (math.ceil(item / multiple) * multiple for item in (number, result))
         if conv.dims == _VOLUME and conv.itemsize == _WIDE:
             # Their kernels go along K tap by tap.
-            given, made = _whole_trips(conv.which, given, made)
+            number, result = _whole_trips(conv.which, number, result)
     if conv.which is ConvolutionPass.FORWARD:
-        m, n, k, of_a = conv.made_positions, made, given * conv.taps, conv.given_bytes
+        m, n, k, of_a = conv.made_positions, result, number * conv.taps, conv.given_bytes
     elif conv.which is ConvolutionPass.TO_INPUT:
         # Of a strided convolution's windows, each element of the input is in a few only.
         share = conv.made_positions / max(conv.given_positions, 1)
-        k = max(math.ceil(made * conv.taps * min(share, 1.0)), 1)
-        m, n, of_a = conv.given_positions, given, conv.made_bytes
+        k = max(math.ceil(result * conv.taps * min(share, 1.0)), 1)
+        m, n, of_a = conv.given_positions, number, conv.made_bytes
     else:
-        m, n, k, of_a = given * conv.taps, made, conv.made_positions, conv.given_bytes
+        m, n, k, of_a = number * conv.taps, result, conv.made_positions, conv.given_bytes
     launches = _launches(conv)
     return Product(
         m=m,
@@ -279,13 +279,13 @@ def _product(conv: Convolution, padded: bool, multiple: int = _ALIGNED) -> Produ
     )
 
 
-def _whole_trips(which: ConvolutionPass, given: int, made: int) -> tuple[int, int]:
+def _whole_trips(which: ConvolutionPass, number: int, result: int) -> tuple[int, int]:
     """Return channels of which those that are summed up fill trips along K."""
     if which is ConvolutionPass.FORWARD:
-        return math.ceil(given / _TRIP) * _TRIP, made
+        return math.ceil(number / _TRIP) * _TRIP, result
     if which is ConvolutionPass.TO_INPUT:
-        return given, math.ceil(made / _TRIP) * _TRIP
-    return given, made
+        return number, math.ceil(result / _TRIP) * _TRIP
+    return number, result
 
 
 def _launches(conv: Convolution) -> int:
@@ -332,8 +332,8 @@ def _pads(conv: Convolution) -> tuple[LibraryKernel, ...]:
     """
     sizes = ((conv.given, conv.given_bytes), (conv.made, conv.made_bytes))
     return tuple(
-        streamed("conv_rearrange", each, each)
-        for channels, each in sizes
+        streamed("conv_rearrange", number, number)
+        for channels, number in sizes
         if channels > _ALIGNED and channels % _ALIGNED and conv.groups == 1
     )
 
@@ -371,10 +371,10 @@ def by_channel(name: str, channels: int, read_bytes: float, written_bytes: float
 
 def _gradient_width(conv: Convolution) -> int:
     """Return how many channels' worth of work a gradient takes for each that it makes."""
-    given, made = conv.given // conv.groups, conv.made // conv.groups
-    if given == made and given > _GROUP_WIDTHS[-1] and conv.groups % _AT_A_TIME:
-        given = math.ceil(given / _WIDE_TILE) * _WIDE_TILE
-    return given + _LOADED_WIDTH
+    number, result = conv.given // conv.groups, conv.made // conv.groups
+    if number == result and number > _GROUP_WIDTHS[-1] and conv.groups % _AT_A_TIME:
+        number = math.ceil(number / _WIDE_TILE) * _WIDE_TILE
+    return number + _LOADED_WIDTH
 
 
 def _grouped(conv: Convolution) -> LibraryKernel:

@@ -113,7 +113,7 @@ def time_kernel(
     if sip.power is not None:
         work = _work(kernel, sum(moved))
         core_us = min(max(tiles_us, cache_us) + busy_us - max(tiles_us, cache_us, hbm_us), busy_us)
-        taken_ps, core_ps = (round(each * hot * 1e6) for each in (busy_us, core_us))
+        taken_ps, core_ps = (round(number * hot * 1e6) for number in (busy_us, core_us))
         pace = pace_of(sip.power, work, taken_ps, core_ps, round(start_us * 1e6))
         energy_pj = pace.energy_pj
         power_us = busy_us * hot * (float(pace.stretch) - 1)
@@ -162,7 +162,7 @@ def _work(kernel: LibraryKernel, hbm_bytes: float) -> WorkCounts:
 
 def makespan(lengths: Sequence[tuple[int, float]], slots: int) -> float:
     """Return when the last of (count, length) jobs ends on so many slots, the longest first."""
-    count = sum(each for each, _ in lengths)
+    count = sum(number for number, _ in lengths)
     if not count:
         return 0.0
     longest = max(length for _, length in lengths)
@@ -171,12 +171,12 @@ def makespan(lengths: Sequence[tuple[int, float]], slots: int) -> float:
     if len(lengths) == 1:
         return -(-count // slots) * longest
     if count > _COUNTED * slots:
-        total = sum(each * length for each, length in lengths)
+        total = sum(number * length for number, length in lengths)
         # The last jobs are the shortest: half of one is what slots wait for each other.
         return max(total / slots + min(length for _, length in lengths) / 2, longest)
     ends = [0.0] * slots
-    for each, length in sorted(lengths, key=lambda job: -job[1]):
-        for _ in range(each):
+    for number, length in sorted(lengths, key=lambda job: -job[1]):
+        for _ in range(number):
             heapq.heapreplace(ends, ends[0] + length)
     return max(ends)
 
@@ -191,7 +191,7 @@ def norm_of(times_us: tuple[float, ...], overlap: float) -> float:
     longest = max(times_us)
     if math.isinf(overlap) or not longest:
         return longest
-    shares: float = sum((each / longest) ** overlap for each in times_us)
+    shares: float = sum((number / longest) ** overlap for number in times_us)
     return float(longest * shares ** (1 / overlap))
 
 

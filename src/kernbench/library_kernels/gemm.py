@@ -93,12 +93,12 @@ def product_choices(
     A tile that cuts K into more parts than it has trips is none of them.
     """
     wider = max(problem.input_bytes, problem.weight_bytes)
-    found = []
+    choices = []
     for tile in kernel.tiles:
         step = _k_of(tile, wider)
         if tile.splits == 1 or tile.splits <= math.ceil(problem.k / step):
-            found.append(_launches(problem, kernel, tile, step))
-    return tuple(found)
+            choices.append(_launches(problem, kernel, tile, step))
+    return tuple(choices)
 
 
 def _k_of(tile: LibraryTile, wider: float) -> int:

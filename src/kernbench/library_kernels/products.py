@@ -186,7 +186,7 @@ def _one_launch(kernels: Sequence[LibraryKernel]) -> LibraryKernel:
     counts = Counter[Tiles]()
     for tile in launch.tiles:
         counts[replace(tile, count=1)] += tile.count
-    alike = (replace(each, count=count) for each, count in counts.items())
+    alike = (replace(name, count=count) for name, count in counts.items())
     return replace(launch, tiles=tuple(alike))
 
 
@@ -265,7 +265,7 @@ def _reads(
     product: Product, tile: ProductTile, rows: int, columns: int, split: int, sip: SipSpec
 ) -> tuple[float, float]:
     """Return how often A and B are read from HBM, with programs in groups as square as can be."""
-    a, b = (each / product.batch for each in product.distinct[:2])
+    a, b = (number / product.batch for number in product.distinct[:2])
     held = 0.0 if sip.cache is None else float(sip.cache.capacity_mib) * 2**20 * _HELD
     at_once = max(min(rows * columns, sip.num_pes // split), 1)
     high = min(max(round(math.sqrt(at_once * tile.block_n / tile.block_m)), 1), rows)

@@ -62,8 +62,8 @@ def _gradient(name: str, conv: Convolution) -> BlockLaunch:
 def _gathered(name: str, conv: Convolution, has_few: bool) -> BlockLaunch:
     """Return a launch whose threads gather a patch each, an element in a clock of the PE."""
     blocks = math.ceil(conv.made_positions / _THREADS)
-    each = 1.0 if has_few else 1 + conv.made / _COLUMNS
-    cycles = conv.given * conv.taps * each * _THREADS
+    columns = 1.0 if has_few else 1 + conv.made / _COLUMNS
+    cycles = conv.given * conv.taps * columns * _THREADS
     return _launch(name, blocks, cycles, conv.given_bytes, conv.made_bytes)
 
 

@@ -101,7 +101,7 @@ def merged(kernels: Sequence[LibraryKernel]) -> LibraryKernel:
     tiles = [tiles for kernel in kernels for tiles in kernel.tiles]
     return replace(
         kernels[0],
-        tiles=tuple(sorted(tiles, key=lambda each: each.trips, reverse=True)),
+        tiles=tuple(sorted(tiles, key=lambda item: item.trips, reverse=True)),
         hbm_read_bytes=sum(kernel.hbm_read_bytes for kernel in kernels),
         hbm_written_bytes=sum(kernel.hbm_written_bytes for kernel in kernels),
     )

@@ -171,8 +171,8 @@ def _build_schedule(
     to_node = math.ceil(exchange.met(nodes) / nodes * row)
     places = [(node, place) for node in range(nodes) for place in range(per_node)][1:]
     if by_rails:
-        inside = _in_one_round(ranks, per_node, [each for each in places if not each[0]], 0)
-        between = _in_one_round(ranks, per_node, [each for each in places if not each[1]], 1)
+        inside = _in_one_round(ranks, per_node, [place for place in places if not place[0]], 0)
+        between = _in_one_round(ranks, per_node, [place for place in places if not place[1]], 1)
         steps = (*inside, *between) if exchange.gathers else (*between, *inside)
     else:
         steps = _in_one_round(ranks, per_node, places, 0)

@@ -44,16 +44,16 @@ class IdleTimes:
         With a limit, None if it takes longer than that.
         """
         key = (plan.schedule.key, name, tuple(plan.sips.tolist()))
-        found = self._timings.find(key)
-        if found is None:
+        position = self._timings.find(key)
+        if position is None:
             zeros = np.zeros(plan.schedule.num_ranks, dtype=np.int64)
             idle = np.zeros(plan.num_links, dtype=np.int64)
-            found = run_on_links(plan, zeros, idle, limit_ps=limit_ps)
-            if found is not None:
-                self._timings.put(key, found)
-        elif limit_ps is not None and found.ends_ps.max(initial=0) > limit_ps:
+            position = run_on_links(plan, zeros, idle, limit_ps=limit_ps)
+            if position is not None:
+                self._timings.put(key, position)
+        elif limit_ps is not None and position.ends_ps.max(initial=0) > limit_ps:
             return None
-        return found
+        return position
 
 
 def least_ps(plan: LinkPlan) -> int:
@@ -70,13 +70,13 @@ def least_ps(plan: LinkPlan) -> int:
     entered = np.full(plan.schedule.num_ranks, plan.entry_ps, dtype=np.int64)
     taken, left, begins = entered, entered, entered
     taken, left = taken.copy(), left.copy()
-    for each in plan.rounds():
-        src, dst = each.wires.src, each.wires.dst
-        if each.waits:
-            begins = np.maximum(taken, left) + (plan.round_ps if each.first else 0)
-        leaves = begins[src] + wire[each.sizes]
-        np.maximum.at(left, src, np.where(plan.sizes[each.sizes] > 0, leaves, begins[src]))
-        if each.wires.ahead_ps is None and each.wires.not_taken_in is None:
+    for item in plan.rounds():
+        src, dst = item.wires.src, item.wires.dst
+        if item.waits:
+            begins = np.maximum(taken, left) + (plan.round_ps if item.first else 0)
+        leaves = begins[src] + wire[item.sizes]
+        np.maximum.at(left, src, np.where(plan.sizes[item.sizes] > 0, leaves, begins[src]))
+        if item.wires.ahead_ps is None and item.wires.not_taken_in is None:
             np.maximum.at(taken, dst, leaves + latency + plan.step_ps)
     return max(int((np.maximum(taken, left) + plan.exit_ps).max(initial=0)), _leaving_ps(plan))
 

@@ -52,11 +52,11 @@ class PortLanes:
 
     def together(self, times: Times) -> Times:
         """Return times by link where each link of a bundle has the latest of all."""
-        found = times.copy()
+        array = times.copy()
         if len(self.links):
             bundles = self.links.reshape(-1, self.between)
-            found[bundles] = times[bundles].max(axis=1)[:, None]
-        return found
+            array[bundles] = times[bundles].max(axis=1)[:, None]
+        return array
 
 
 def lanes_of(schedule: Schedule, machine: Machine, sips: Positions) -> PortLanes:
@@ -72,8 +72,8 @@ def lanes_of(schedule: Schedule, machine: Machine, sips: Positions) -> PortLanes
     if not schedule.striped or machine.spec.collectives is None or nodes[0] == nodes[-1]:
         return PortLanes(are_shared=not own)
     bundles = [[np.unique(port[nodes == node]) for node in np.unique(nodes)] for port in ports]
-    between = min(len(each) for bundle in bundles for each in bundle)
-    links = np.concatenate([each[:between] for bundle in bundles for each in bundle])
+    between = min(len(array) for bundle in bundles for array in bundle)
+    links = np.concatenate([array[:between] for bundle in bundles for array in bundle])
     inside = 1
     if machine.topology == "fully_connected":
         inside = max(min(int(np.bincount(nodes)[np.unique(nodes)].min()) - 1, 7), 1)

@@ -117,8 +117,8 @@ class Network:
         most = span_gbps(self.machine, (src_sip, dst_sip))
         library = self.machine.spec.collectives
         peer = None if library is None else library.peer
-        found = link.bandwidth_gbps if most is None else min(link.bandwidth_gbps, most)
-        return found * (Fraction(1) if peer is None else peer.bandwidth_share)
+        bandwidth_gbps = link.bandwidth_gbps if most is None else min(link.bandwidth_gbps, most)
+        return bandwidth_gbps * (Fraction(1) if peer is None else peer.bandwidth_share)
 
     def _free(self, links: Times) -> Times:
         """Return when links are free of collectives and transfers."""

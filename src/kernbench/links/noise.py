@@ -36,7 +36,7 @@ class _Stretch:
 
     def of_all(self, times_ps: Column) -> Column:
         since_ps = (times_ps - self.begun_ps).astype(object)
-        moved = np.array([self._moved(each) for each in since_ps.tolist()], dtype=np.int64)
+        moved = np.array([self._moved(item) for item in since_ps.tolist()], dtype=np.int64)
         return np.where(since_ps <= 0, times_ps, self.begun_ps + moved).astype(np.int64)
 
     def _moved(self, since_ps: int) -> int:
@@ -86,10 +86,10 @@ class NetworkNoise:
     def _factor(self, sips: tuple[int, ...]) -> float:
         if not self._sigma:
             return 1.0
-        found = self._factors.get(sips)
-        if found is None:
-            found = self._factors[sips] = drawing(self._scenario, "collectives", sips)
-        return exp(self._sigma * found.gauss())
+        factor = self._factors.get(sips)
+        if factor is None:
+            factor = self._factors[sips] = drawing(self._scenario, "collectives", sips)
+        return exp(self._sigma * factor.gauss())
 
     def _out_ps(self, placed: Transferred, start_ps: int, end_ps: int) -> int:
         """Return for how long links of a collective are down while it runs."""
@@ -97,19 +97,19 @@ class NetworkNoise:
         if not machine.flapping_wires:
             return 0
         taken = {machine.flapping_links.get(link) for link in placed.links.tolist()}
-        outages = [self._outages_of(wire) for wire in sorted(each for each in taken if each)]
+        outages = [self._outages_of(wire) for wire in sorted(pair for pair in taken if pair)]
         return max((outage.delay_ps(start_ps, end_ps) for outage in outages), default=0)
 
     def _outages_of(self, wire: tuple[int, int]) -> Interruptions:
-        found = self._outages.get(wire)
-        if found is None:
+        outages = self._outages.get(wire)
+        if outages is None:
             flapping = self._scenario.flapping
-            found = self._outages[wire] = Interruptions(
+            outages = self._outages[wire] = Interruptions(
                 drawing(self._scenario, "flapping", wire),
                 float(flapping.up_s * _PS_PER_S),
                 round(flapping.down_s * _PS_PER_S),
             )
-        return found
+        return outages
 
 
 def disturb(network: Network) -> Network:

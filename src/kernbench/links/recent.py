@@ -19,11 +19,11 @@ class Recent(Generic[K, V]):
 
     def get(self, key: K, make: Callable[[], V]) -> V:
         """Return the value of a key; ``make`` is called if it is not known."""
-        found = self._known.get(key)
-        if found is None:
+        result = self._known.get(key)
+        if result is None:
             return self.put(key, make())
         self._known.move_to_end(key)
-        return found
+        return result
 
     def find(self, key: K) -> V | None:
         """Return the value of a key, None if it is not known."""

@@ -181,7 +181,7 @@ def build_link_plan(
     wire = {key: [transfer_ps(size, rate) for size in pieces] for key, rate in rates.items()}
     hbm_bytes, reduced_bytes = _hbm_traffic(schedule)
     specs = [machine.sip_at(sip) for sip in sips]
-    size_of_span = {span: np.searchsorted(sizes, each) for span, each in by_span.items()}
+    size_of_span = {span: np.searchsorted(sizes, value) for span, value in by_span.items()}
     largest = size_list[0] if len(size_list) == 1 else _largest_sent(schedule)
     library = machine.spec.collectives
     fill_bytes = 0 if library is None else library.fill_bytes
@@ -200,7 +200,7 @@ def build_link_plan(
         links=used,
         local=local,
         sizes=sizes,
-        size_of_span={span: each.astype(np.intp) for span, each in size_of_span.items()},
+        size_of_span={span: value.astype(np.intp) for span, value in size_of_span.items()},
         link_latency_ps=np.array([link.latency_ps for link in links], dtype=np.int64)
         + np.array(network_ps, dtype=np.int64),
         wire_ps=np.array([wire[kind] for kind in kinds], dtype=np.int64).ravel(),
@@ -249,13 +249,13 @@ def rest_of(plan: LinkPlan, wire_ps: Times, memory_ps: Times) -> Rest:
     busy = np.zeros(plan.num_links, dtype=np.int64)
     taken = np.zeros(plan.schedule.num_ranks, dtype=np.int64)
     by_rank = memory_ps.reshape(2, -1, len(plan.sizes))
-    for each in plan.rounds():
-        for hop in each.hops:
-            sizes = each.sizes if hop.who is None else each.sizes[hop.who]
+    for item in plan.rounds():
+        for hop in item.hops:
+            sizes = item.sizes if hop.who is None else item.sizes[hop.who]
             np.add.at(busy, hop.links, wire_ps[hop.links * len(plan.sizes) + sizes])
-        reduce = np.repeat([it.reduce for it in each.steps], [len(it) for it in each.steps])
-        dst = each.wires.dst
-        np.add.at(taken, dst, by_rank[reduce.astype(np.intp), dst, each.sizes])
+        reduce = np.repeat([it.reduce for it in item.steps], [len(it) for it in item.steps])
+        dst = item.wires.dst
+        np.add.at(taken, dst, by_rank[reduce.astype(np.intp), dst, item.sizes])
     return Rest(busy, int(max(busy.max(initial=0), taken.max(initial=0))))
 
 

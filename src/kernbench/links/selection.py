@@ -130,8 +130,9 @@ class Selector:
         fitting = [candidate for candidate in candidates if not candidate.why_not]
         if not fitting:
             reasons = dict.fromkeys(
-                f"{each.algorithm}{'/' * bool(each.protocol)}{each.protocol} {each.why_not}"
-                for each in candidates
+                f"{candidate.algorithm}{'/' * bool(candidate.protocol)}{candidate.protocol} "
+                f"{candidate.why_not}"
+                for candidate in candidates
             )
             raise UsageError(
                 f"{asked.op} of {asked.num_elements * asked.itemsize} bytes on {asked.num_ranks} "
@@ -152,32 +153,32 @@ class Selector:
     ) -> list[Choice]:
         """Return those that may be chosen: what a vendor's library has, and what scales."""
         if self._library is not None and len(_by_node(self.machine, sips)) > 1:
-            known = [each for each in fitting if each.algorithm in ACROSS_NODES]
+            known = [choice for choice in fitting if choice.algorithm in ACROSS_NODES]
             fitting = known or fitting
         n = asked.num_ranks
-        scale = [each for each in fitting if serves_groups_of(asked.op, each.algorithm, n)]
+        scale = [choice for choice in fitting if serves_groups_of(asked.op, choice.algorithm, n)]
         if n > _LARGE_GROUP:
-            scale = [each for each in scale if not for_small_groups(asked.op, each.algorithm)]
+            scale = [choice for choice in scale if not for_small_groups(asked.op, choice.algorithm)]
         return scale or fitting[:1]
 
     def _fastest(self, asked: Asked, sips: tuple[int, ...], fitting: list[Choice]) -> Choice:
         """Return the choice with the least modeled time, the first of equal ones."""
         by_bound = sorted(
             (
-                (least_ps(self._plan(asked, sips, each)), place, each)
-                for place, each in enumerate(fitting)
+                (least_ps(self._plan(asked, sips, choice)), place, choice)
+                for place, choice in enumerate(fitting)
             ),
             key=lambda it: it[:2],
         )
         best: tuple[int, int, Choice] | None = None
-        for bound_ps, place, each in by_bound:
+        for bound_ps, place, choice in by_bound:
             # What cannot be faster is not timed, and what turns out slower not to its end.
             if best is not None and bound_ps > best[0]:
                 break
-            timed = self._timed(asked, sips, each, None if best is None else best[0])
+            timed = self._timed(asked, sips, choice, None if best is None else best[0])
             if timed.time_ps is not None:
-                found = (timed.time_ps, place, timed)
-                best = found if best is None else min(best, found, key=lambda it: it[:2])
+                triple = (timed.time_ps, place, timed)
+                best = triple if best is None else min(best, triple, key=lambda it: it[:2])
         assert best is not None
         return best[2]
 
@@ -192,9 +193,9 @@ class Selector:
             return _chosen(fitting[0], "nccl")
         size_bytes = asked.num_elements * asked.itemsize
         for line in nccl_estimates(asked.op, asked.num_ranks, size_bytes, self._library):
-            for each in fitting:
-                if (each.algorithm, each.protocol) == (line.algorithm, line.protocol):
-                    return _chosen(each, "nccl")
+            for choice in fitting:
+                if (choice.algorithm, choice.protocol) == (line.algorithm, line.protocol):
+                    return _chosen(choice, "nccl")
         return None
 
     def _candidates(
@@ -206,7 +207,7 @@ class Selector:
                 f"unknown algorithm {algorithm!r} of {asked.op}: {nearest(algorithm, known)}"
             )
         ranks_per_node = self._ranks_per_node(sips)
-        found = []
+        candidates = []
         for name in known if algorithm == AUTO else (algorithm,):
             protocols = self._protocols(asked.op, name)
             if protocol != AUTO and protocol not in protocols and self._library is not None:
@@ -216,20 +217,22 @@ class Selector:
                         f"unknown protocol {protocol!r} of {self.machine.name}: "
                         f"{nearest(protocol, every)}"
                     )
-                found.append(Choice(name, protocol, ranks_per_node, None, "has no such protocol"))
+                candidates.append(
+                    Choice(name, protocol, ranks_per_node, None, "has no such protocol")
+                )
                 continue
             if protocol != AUTO and self._library is None:
                 raise UsageError(
                     f"machine {self.machine.name} has no protocols (its file has no collectives), "
                     f"but protocol {protocol!r} was asked"
                 )
-            for each in protocols if protocol == AUTO else (protocol,):
-                why_not = self._why_not(asked, sips, name, each, ranks_per_node)
-                found.append(Choice(name, each, ranks_per_node, None, why_not))
+            for item in protocols if protocol == AUTO else (protocol,):
+                why_not = self._why_not(asked, sips, name, item, ranks_per_node)
+                candidates.append(Choice(name, item, ranks_per_node, None, why_not))
             if not protocols:
                 why_not = f"needs a switch that reduces; {self.machine.name} has none"
-                found.append(Choice(name, PLAIN, ranks_per_node, None, why_not))
-        return found
+                candidates.append(Choice(name, PLAIN, ranks_per_node, None, why_not))
+        return candidates
 
     def _protocols(self, op: str, algorithm: str) -> Mapping[str, ProtocolSpec]:
         moves = algorithm_class(op, algorithm)

@@ -60,10 +60,10 @@ def _running_maxima(values: Times, firsts: Positions, lengths: Positions) -> Tim
     if span * len(firsts) < _MOST:
         # Every piece lies above all pieces before it.
         lift = np.repeat(np.arange(len(firsts)) * span, lengths) - least
-        found: Times = np.maximum.accumulate(values + lift) - lift
-        return found
-    found = values.copy()
+        running_maxima: Times = np.maximum.accumulate(values + lift) - lift
+        return running_maxima
+    running_maxima = values.copy()
     for first, length in zip(firsts.tolist(), lengths.tolist(), strict=True):
-        piece = found[first : first + length]
+        piece = running_maxima[first : first + length]
         np.maximum.accumulate(piece, out=piece)
-    return found
+    return running_maxima

@@ -31,7 +31,7 @@ class Trail:
 
     def hop(
         self,
-        each: Round,
+        item: Round,
         who: Positions | slice,
         links: Positions,
         start_ps: Times,
@@ -39,15 +39,15 @@ class Trail:
         busy_ps: Times | int,
     ) -> None:
         """Record that transfers of a round took a link each."""
-        wires = each.wires
-        step, chunk = _places(each)
+        wires = item.wires
+        step, chunk = _places(item)
         self._hops.append(
             {
                 "step": step[who],
                 "chunk": chunk[who],
                 "rank": wires.src[who],
                 "peer": wires.dst[who],
-                "size": each.sizes[who],
+                "size": item.sizes[who],
                 "link": links,
                 "start_ps": start_ps,
                 "end_ps": end_ps,
@@ -55,19 +55,19 @@ class Trail:
             }
         )
 
-    def intake(self, each: Round, start_ps: Times, end_ps: Times) -> None:
+    def intake(self, item: Round, start_ps: Times, end_ps: Times) -> None:
         """Record that the transfers of a round were received."""
-        step, chunk = _places(each)
+        step, chunk = _places(item)
         self._intakes.append(
             {
                 "step": step,
                 "chunk": chunk,
-                "rank": each.wires.dst,
-                "peer": each.wires.src,
-                "size": each.sizes,
+                "rank": item.wires.dst,
+                "peer": item.wires.src,
+                "size": item.sizes,
                 "start_ps": start_ps,
                 "end_ps": end_ps,
-                "reduce": np.repeat([it.reduce for it in each.steps], list(map(len, each.steps))),
+                "reduce": np.repeat([it.reduce for it in item.steps], list(map(len, item.steps))),
             }
         )
 
@@ -78,18 +78,18 @@ class Trail:
         """
         both = {name: [*self._hops, *self._intakes] for name in self.HOP if name in self.INTAKE}
         own = {"link": self._hops, "busy_ps": self._hops, "reduce": self._intakes}
-        found = {
+        arrays = {
             name: np.concatenate([_NONE, *(piece[name] for piece in pieces)], dtype=_dtype(name))
             for name, pieces in {**both, **own}.items()
         }
-        return len(found["link"]), found
+        return len(arrays["link"]), arrays
 
 
-def _places(each: Round) -> tuple[Column, Column]:
+def _places(item: Round) -> tuple[Column, Column]:
     """Return the step and the chunk of every transfer."""
-    numbers = np.arange(each.first, each.first + len(each.steps))
-    step = np.repeat(numbers, [len(it) for it in each.steps])
-    return step, np.concatenate([it.chunk for it in each.steps]).astype(np.int64)
+    numbers = np.arange(item.first, item.first + len(item.steps))
+    step = np.repeat(numbers, [len(it) for it in item.steps])
+    return step, np.concatenate([it.chunk for it in item.steps]).astype(np.int64)
 
 
 def _dtype(name: str) -> type[np.signedinteger[Any]]:
@@ -118,10 +118,10 @@ def build_rows(plan: LinkPlan, trail: Trail) -> dict[str, Column]:
     sort = np.zeros(len(rows["step"]), dtype=np.int8)
     sort[num_hops:] = 1 + reduce
     order = _order_by(*(rows[name] for name in ("step", "start_ps", "rank", "link")))
-    found = {name: column[order] for name, column in rows.items()}
+    arrays = {name: column[order] for name, column in rows.items()}
     for name, texts in _TEXTS.items():
-        found[name] = TextColumn.of(texts, sort[order])
-    return found
+        arrays[name] = TextColumn.of(texts, sort[order])
+    return arrays
 
 
 def _order_by(*columns: Column) -> Column:

@@ -77,8 +77,8 @@ def run_on_links(
     No time may be negative. With a limit, None as soon as some rank is known to end later.
     """
     run = _Run(plan, starts_ps, free_ps, trail)
-    for each in plan.rounds():
-        run.carry_out(each)
+    for item in plan.rounds():
+        run.carry_out(item)
         if limit_ps is not None and run.so_far_ps() > limit_ps:
             return None
     timing = run.timing()
@@ -144,31 +144,31 @@ class _Run:
         """Return a time before which the last rank does not end."""
         return int(max(self._taken.max(initial=0), self._left.max(initial=0)))
 
-    def carry_out(self, each: Round) -> None:
+    def carry_out(self, item: Round) -> None:
         """Time all transfers of a round."""
-        wires, plan = each.wires, self._plan
-        if each.waits:
+        wires, plan = item.wires, self._plan
+        if item.waits:
             self._begins = np.maximum(self._taken, self._left)
-            if each.first:
+            if item.first:
                 self._begins += plan.round_ps
         issued = np.maximum(self._begins[wires.src], self._entered[wires.dst])
         leaves = issued.copy()
         if wires.ahead_ps is not None:
             issued += wires.ahead_ps
         head, tail = issued, issued.copy()
-        self._travel(each, head, tail, leaves)
+        self._travel(item, head, tail, leaves)
         if wires.by_receiver is None:
             self._left[wires.src] = np.maximum(self._left[wires.src], leaves)
         else:
             np.maximum.at(self._left, wires.src, leaves)
-        self._take_in(each, head + plan.step_ps, tail + plan.step_ps)
+        self._take_in(item, head + plan.step_ps, tail + plan.step_ps)
 
-    def _travel(self, each: Round, head: Times, tail: Times, leaves: Times) -> None:
+    def _travel(self, item: Round, head: Times, tail: Times, leaves: Times) -> None:
         """Move the transfers of a round over all their links; the times change in place."""
-        signals = self._plan.sizes[each.sizes] == 0 if self._some_empty else None
-        at_second = each.wires.at_second
+        signals = self._plan.sizes[item.sizes] == 0 if self._some_empty else None
+        at_second = item.wires.at_second
         alike = self._all_alike(head, tail)
-        for number, hop in enumerate(each.hops):
+        for number, hop in enumerate(item.hops):
             if alike is not None:
                 if hop.takes_all:
                     alike = self._pass_alike(alike)
@@ -178,9 +178,9 @@ class _Run:
                 head[:], tail[:], self._free[:] = alike
                 alike = None
             if signals is not None and signals.any():
-                hop = self._let_signals_pass(each, hop, signals, head, tail)
+                hop = self._let_signals_pass(item, hop, signals, head, tail)
             who: Positions | slice = slice(None) if hop.who is None else hop.who
-            end = self._pass(each, hop, who, head, tail)
+            end = self._pass(item, hop, who, head, tail)
             if number == 0:
                 leaves[who] = end
             elif number == 1 and at_second is not None:
@@ -209,14 +209,14 @@ class _Run:
         return _Alike(begin + self._latency_ps, end + self._latency_ps, end)
 
     def _let_signals_pass(
-        self, each: Round, hop: RouteHop, signals: Flags, head: Times, tail: Times
+        self, item: Round, hop: RouteHop, signals: Flags, head: Times, tail: Times
     ) -> RouteHop:
         """Move empty chunks over a hop, and return the hop of the others."""
         who = np.arange(len(signals)) if hop.who is None else hop.who
         empty = signals[who]
         silent, links = who[empty], hop.links[empty]
         if self._trail is not None:
-            self._trail.hop(each, silent, links, head[silent], tail[silent], 0)
+            self._trail.hop(item, silent, links, head[silent], tail[silent], 0)
         head[silent] += self._plan.link_latency_ps[links]
         tail[silent] += self._plan.link_latency_ps[links]
         links = hop.links[~empty]
@@ -224,7 +224,7 @@ class _Run:
         return RouteHop(who[~empty], links, counts, hop.crowded, takes_all=False)
 
     def _pass(
-        self, each: Round, hop: RouteHop, who: Positions | slice, head: Times, tail: Times
+        self, item: Round, hop: RouteHop, who: Positions | slice, head: Times, tail: Times
     ) -> Times:
         """Move transfers over a link each, and return when each has left for it."""
         links, plan = hop.links, self._plan
@@ -234,7 +234,7 @@ class _Run:
             wire = plan.wire_ps[links]
             self._busy += hop.counts * plan.wire_ps
         else:
-            wire = plan.wire_ps[links * len(plan.sizes) + each.sizes[who]]
+            wire = plan.wire_ps[links * len(plan.sizes) + item.sizes[who]]
             np.add.at(self._busy, links, wire)
         # Work on a shared link is done at its rate, without waiting for the tail.
         shared = None if self._leaf is None else self._leaf[links]
@@ -249,20 +249,20 @@ class _Run:
         if shared is not None:
             begin, end = np.where(shared, first, begin), np.maximum(end, last)
         if self._trail is not None:
-            self._trail.hop(each, who, links, begin, end, wire)
+            self._trail.hop(item, who, links, begin, end, wire)
         latency = plan.link_latency_ps[links] if self._latency_ps is None else self._latency_ps
         head[who] = begin + latency
         tail[who] = end + latency
         return end
 
-    def _take_in(self, each: Round, head: Times, tail: Times) -> None:
+    def _take_in(self, item: Round, head: Times, tail: Times) -> None:
         """Time the receivers' intake of what has arrived."""
-        dst, taken = each.wires.dst, self._taken
-        if each.wires.by_receiver is None:
+        dst, taken = item.wires.dst, self._taken
+        if item.wires.by_receiver is None:
             begin = np.maximum(head, taken[dst])
-            end = np.maximum(begin + each.memory_ps, tail)
+            end = np.maximum(begin + item.memory_ps, tail)
             taken[dst] = end
         elif len(dst):
-            begin, end = serve(dst, each.wires.by_receiver, each.memory_ps, head, tail, taken)
+            begin, end = serve(dst, item.wires.by_receiver, item.memory_ps, head, tail, taken)
         if self._trail is not None:
-            self._trail.intake(each, begin, end)
+            self._trail.intake(item, begin, end)

@@ -56,7 +56,7 @@ def build_wires(steps: Sequence[Step], machine: Machine, sips: Positions) -> Wir
     """Return the wires of concurrent steps."""
     legs = [
         (part, *(_joined([getattr(step, end) for step in run]) for end in ("src", "dst")))
-        for part, run in ((part, list(run)) for part, run in groupby(steps, lambda each: each.part))
+        for part, run in ((part, list(run)) for part, run in groupby(steps, lambda item: item.part))
     ]
     src, dst = (_joined([leg[end] for leg in legs]) for end in (1, 2))
     parts = np.repeat([leg[0] for leg in legs], [len(leg[1]) for leg in legs])
@@ -94,7 +94,7 @@ def hops_of(wires: Wires, machine: Machine, sips: Positions) -> Iterator[Positio
     ended = [np.full(len(src), NO_LINK) for _, src, _ in wires.legs]
     for links in zip_longest(*pieces):
         yield np.concatenate(
-            [none if each is None else each for each, none in zip(links, ended, strict=True)]
+            [none if link is None else link for link, none in zip(links, ended, strict=True)]
         )
 
 

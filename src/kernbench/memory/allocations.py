@@ -175,11 +175,11 @@ class AllocationLog:
         self.plain_begins.extend(
             (rank, sip_id, size_bytes, asked_bytes, begin, begin_ps, name, layout, place)
         )
-        made = self.live[begin] = LiveAllocation()
-        made.begin = begin
+        live_allocation = self.live[begin] = LiveAllocation()
+        live_allocation.begin = begin
         if self.on_event is not None:
             self.on_event(begin)
-        return made
+        return live_allocation
 
     def ended(self, allocation: LiveAllocation, end_ps: int) -> None:
         """Note that memory is freed."""
@@ -214,7 +214,7 @@ class AllocationLog:
         """Return the fields of all allocations, in the order of :data:`FIELDS`."""
         if self._read is not None:
             self._columns, self._read, self._entries = self._read(), None, None
-        live = [(each.begin, each.phase, each.name, each.module) for each in self.live.values()]
+        live = [(live.begin, live.phase, live.name, live.module) for live in self.live.values()]
         state = (len(self.plain_begins), len(self.plain_ends), live)
         if self.plain_begins and state != self._state:
             self._state, self._entries = state, None
@@ -224,15 +224,17 @@ class AllocationLog:
     def _columns_now(self, live: Sequence[tuple[int, Phase, str, Any]]) -> list[Sequence[Any]]:
         width = len(_AT_BEGIN)
         ends = list(self.plain_ends)  # Python may free something meanwhile
-        found: dict[str, Any] = {
+        plain_begins: dict[str, Any] = {
             name: self.plain_begins[place::width] for place, name in enumerate(_AT_BEGIN)
         }
         for name in _NUMBERS:
-            found[name] = np.array(found[name], np.int64)
-        found["shape"], found["dtype"] = _unzipped(found.pop("layout"), 2)
-        found["module"], found["file"], lines = _unzipped(found.pop("place"), 3)
-        found["line"] = np.array(lines, np.int64)
-        begins = found["begin"]
+            plain_begins[name] = np.array(plain_begins[name], np.int64)
+        plain_begins["shape"], plain_begins["dtype"] = _unzipped(plain_begins.pop("layout"), 2)
+        plain_begins["module"], plain_begins["file"], lines = _unzipped(
+            plain_begins.pop("place"), 3
+        )
+        plain_begins["line"] = np.array(lines, np.int64)
+        begins = plain_begins["begin"]
         size = len(begins)
         ended, end, end_ps, phases, names, modules = (
             ends[place :: len(_AT_END)] for place in range(len(_AT_END))
@@ -241,22 +243,22 @@ class AllocationLog:
         for name, values in (("end", end), ("end_ps", end_ps)):
             column = np.full(size, NEVER, np.int64)
             column[places] = values
-            found[name] = column
-        found["phase"] = phase = [Phase.OTHER] * size
+            plain_begins[name] = column
+        plain_begins["phase"] = phase = [Phase.OTHER] * size
         for place, known in zip(places.tolist(), phases, strict=True):
             phase[place] = known
         renamed = [
-            each
-            for each in zip(ended, phases, names, modules, strict=True)
-            if each[2] or each[3] is not None
+            pair
+            for pair in zip(ended, phases, names, modules, strict=True)
+            if pair[2] or pair[3] is not None
         ]
         for begin, known, name, module in [*live, *renamed]:
             place = int(np.searchsorted(begins, begin))
             phase[place] = known
-            found["name"][place] = name or found["name"][place]
+            plain_begins["name"][place] = name or plain_begins["name"][place]
             if module is not None:
-                found["module"][place] = module
-        return [found[name] for name in FIELDS]
+                plain_begins["module"][place] = module
+        return [plain_begins[name] for name in FIELDS]
 
 
 def _unzipped(rows: Iterable[tuple[Any, ...]], width: int) -> list[list[Any]]:

@@ -141,8 +141,8 @@ def _addresses(instances: Sequence[Instance], param: Column) -> Column:
     )
     # One column more, of zeros, is what index -1 (no parameter) reads.
     table = np.zeros((len(instances), width + 1), dtype=np.int64)
-    for index, each in enumerate(instances):
-        table[index, : len(each.addresses)] = each.addresses
+    for index, item in enumerate(instances):
+        table[index, : len(item.addresses)] = item.addresses
     return table[:, param].ravel()
 
 

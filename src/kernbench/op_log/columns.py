@@ -74,7 +74,7 @@ def host_columns(log: OpLog) -> HostColumns:
     else:
         fields = [list(map(attrgetter(name), log.host_spans)) for name in _HOST_FIELDS]
     ranks, kinds, labels, starts_ps, ends_ps = fields
-    times_ps = (np.array(each, np.int64) for each in (starts_ps, ends_ps))
+    times_ps = (np.array(item, np.int64) for item in (starts_ps, ends_ps))
     return HostColumns(np.array(ranks, np.int64), kinds, labels, *times_ps)
 
 
@@ -82,7 +82,7 @@ def _plain_fields(log: OpLog) -> list[list[Any]]:
     fields = [log.plain_commands[place::WIDTH] for place in range(WIDTH)]
     if log.plain_instances:
         launched = zip(*[iter(log.plain_instances)] * WIDTH, strict=True)
-        rows = chain.from_iterable(values_in_a_row(*each) for each in launched)
+        rows = chain.from_iterable(values_in_a_row(*item) for item in launched)
         fields = [old + list(new) for old, new in zip(fields, zip(*rows, strict=True), strict=True)]
         numbers = fields[0]
         order = sorted(range(len(numbers)), key=numbers.__getitem__)
@@ -93,17 +93,17 @@ def _plain_fields(log: OpLog) -> list[list[Any]]:
 def _fields_of_objects(log: OpLog) -> list[list[Any]]:
     fields = [list(map(attrgetter(name), log.instances)) for name in _FIELDS]
     ranks, after = fields[_FIELDS.index("ranks")], fields[_FIELDS.index("after")]
-    after[:] = [each or (0,) * len(of) for each, of in zip(after, ranks, strict=True)]
+    after[:] = [item or (0,) * len(of) for item, of in zip(after, ranks, strict=True)]
     return fields
 
 
 def _flat(values: Sequence[int | tuple[int, ...]]) -> Column:
     # Of all commands few have several ranks: what lies between them is taken as it is.
-    found: list[int] = []
+    flat: list[int] = []
     first = 0
-    for place in [place for place, each in enumerate(values) if type(each) is tuple]:
-        found += values[first:place]  # type: ignore[arg-type]
-        found += values[place]  # type: ignore[arg-type]
+    for place in [place for place, number in enumerate(values) if type(number) is tuple]:
+        flat += values[first:place]  # type: ignore[arg-type]
+        flat += values[place]  # type: ignore[arg-type]
         first = place + 1
-    found += values[first:]  # type: ignore[arg-type]
-    return np.array(found, np.int64)
+    flat += values[first:]  # type: ignore[arg-type]
+    return np.array(flat, np.int64)

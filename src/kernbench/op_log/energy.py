@@ -99,14 +99,14 @@ def pace_of(
     if power is None:
         return PowerPace()
     energies = work.energies_pj(power)
-    on_clock = sum(energies[each] for each in ON_CLOCK)
+    on_clock = sum(energies[energy] for energy in ON_CLOCK)
     fixed = sum(energies.values()) - on_clock
     still_w, active_w = float(power.idle_w + power.standby_w), float(power.active_w)
     core_ps = min(core_ps, taken_ps)
     room = max((float(power.board_w) - still_w - active_w) * taken_ps - fixed, 0.0)
     if taken_ps and on_clock > room:
         share = room / on_clock
-        energies |= {each: energies[each] * share for each in ON_CLOCK}
+        energies |= {energy: energies[energy] * share for energy in ON_CLOCK}
         on_clock *= share
 
     def watts(step: int) -> float:
@@ -122,7 +122,7 @@ def pace_of(
     stretch = max(Fraction(core_ps, taken_ps) / clock, Fraction(1)) if taken_ps else Fraction(1)
     less = power.voltage_at(float(clock)) ** 2
     energy_pj = {
-        each: round(pj * less if each in ON_CLOCK else pj) for each, pj in energies.items()
+        name: round(pj * less if name in ON_CLOCK else pj) for name, pj in energies.items()
     }
     lasts_ps = front_end_ps + taken_ps * stretch
     standing_w = float(power.standby_w) + active_w * float(clock) * less
@@ -160,8 +160,8 @@ def core_ps(cool_ps: int, hbm_ps: int, others_ps: Iterable[int]) -> int:
 
 def added(*parts: Mapping[Energy, int]) -> dict[Energy, int]:
     """Return the sums of energies, part by part."""
-    found: dict[Energy, int] = {}
+    numbers: dict[Energy, int] = {}
     for part in parts:
         for name, pj in part.items():
-            found[name] = found.get(name, 0) + pj
-    return found
+            numbers[name] = numbers.get(name, 0) + pj
+    return numbers

@@ -178,12 +178,17 @@ def absolute_ps(instances: Sequence[Instance], times_ps: Column) -> Column:
     An instance that others slowed down took longer than its template: what comes after its last
     start is stretched evenly.
     """
-    bases = np.array([min(each.starts_ps) for each in instances], dtype=np.int64)[:, None]
+    bases = np.array([min(instance.starts_ps) for instance in instances], dtype=np.int64)[:, None]
     duration_ps = instances[0].template.duration_ps
-    spans = np.array([max(each.ends_ps) for each in instances], dtype=np.int64)[:, None] - bases
+    spans = (
+        np.array([max(instance.ends_ps) for instance in instances], dtype=np.int64)[:, None] - bases
+    )
     if (spans <= duration_ps).all():
         return bases + times_ps
-    leads = np.array([max(each.starts_ps) for each in instances], dtype=np.int64)[:, None] - bases
+    leads = (
+        np.array([max(instance.starts_ps) for instance in instances], dtype=np.int64)[:, None]
+        - bases
+    )
     stretch = (spans - leads) / np.maximum(duration_ps - leads, 1)
     late = np.rint(np.maximum(times_ps - leads, 0) * np.maximum(stretch, 1)).astype(np.int64)
     return bases + np.minimum(np.minimum(times_ps, leads) + late, spans)  # type: ignore[no-any-return]
@@ -263,15 +268,15 @@ class OpLog:
         in_rows, commands = self.plain_instances, self.plain_commands
         if in_rows or commands:
             with uncollected():
-                found = [
-                    _placed(*each)
+                result = [
+                    _placed(*item)
                     for values in zip(*[iter(in_rows)] * WIDTH, strict=True)
-                    for each in values_in_a_row(*values)
+                    for item in values_in_a_row(*values)
                 ]
-                found += [
+                result += [
                     _placed(*values) for values in zip(*[iter(commands)] * WIDTH, strict=True)
                 ]
-                self._instances += sorted(found, key=_number)
+                self._instances += sorted(result, key=_number)
             in_rows.clear()
             commands.clear()
         return self._instances
@@ -350,10 +355,13 @@ class OpLog:
     @property
     def end_ps(self) -> int:
         """When the last work on a device or a host ended."""
-        ends_ps = [max(each.ends_ps) for each in self._instances]
-        ends_ps += [max(each, default=0) for each in self.plain_instances[WIDTH - 1 :: WIDTH]]
+        ends_ps = [max(instance.ends_ps) for instance in self._instances]
+        ends_ps += [
+            max(plain_instance, default=0)
+            for plain_instance in self.plain_instances[WIDTH - 1 :: WIDTH]
+        ]
         of_commands = self.plain_commands[_ENDS::WIDTH]
-        ends_ps += [max(each) if type(each) is tuple else each for each in of_commands]
+        ends_ps += [max(command) if type(command) is tuple else command for command in of_commands]
         ends_ps += [span.end_ps for span in self._host_spans]
         ends_ps += self.plain_spans[HOST_WIDTH - 1 :: HOST_WIDTH]
         return max(ends_ps, default=0)
@@ -394,12 +402,12 @@ def _placed(
     after: Each,
     addresses: tuple[int, ...],
 ) -> Instance:
-    each = [
+    item = [
         values if type(values) is tuple else (values,)
         for values in (ranks, sips, starts_ps, ends_ps)
     ]
     afters = after if type(after) is tuple else (after,)
-    return Instance(template, number, *each, stream, addresses, afters)  # type: ignore[call-arg, arg-type]
+    return Instance(template, number, *item, stream, addresses, afters)  # type: ignore[call-arg, arg-type]
 
 
 def values_in_a_row(

@@ -55,9 +55,9 @@ class TextColumn(np.ndarray[Any, Any]):
     @classmethod
     def of(cls, texts: Sequence[str], numbers: Column) -> TextColumn:
         """Return a column that has these of some texts."""
-        found = np.array(texts, dtype=object)[numbers].view(cls)
-        found.texts, found.numbers = texts, numbers
-        return found
+        view = np.array(texts, dtype=object)[numbers].view(cls)
+        view.texts, view.numbers = texts, numbers
+        return view
 
 
 class Vocabulary:
@@ -105,23 +105,23 @@ def read_rows(template: Template, num_ranks: int, vocabulary: Vocabulary) -> Row
     Raises:
         InternalError: The template's columns differ in length or lack a required one.
     """
-    given = {name: np.asanyarray(column) for name, column in template.make_rows().items()}
-    lengths = {len(column) for column in given.values() if column.ndim}
+    arrays = {name: np.asanyarray(column) for name, column in template.make_rows().items()}
+    lengths = {len(column) for column in arrays.values() if column.ndim}
     if not lengths or lengths == {0}:
-        given = _whole_template(template, num_ranks)
+        arrays = _whole_template(template, num_ranks)
         lengths = {num_ranks}
-    missing = [name for name in _REQUIRED if name not in given]
-    unknown = given.keys() - set(ROW_COLUMNS)
+    missing = [name for name in _REQUIRED if name not in arrays]
+    unknown = arrays.keys() - set(ROW_COLUMNS)
     if len(lengths) != 1 or missing or unknown:
         raise InternalError(
             f"rows of {template.name}: lengths {sorted(lengths)}, missing {missing}, "
             f"unknown {sorted(unknown)}"
         )
     (num_rows,) = lengths
-    given.setdefault("busy_ps", given["end_ps"] - given["start_ps"])
+    arrays.setdefault("busy_ps", arrays["end_ps"] - arrays["start_ps"])
     columns = {}
     for name in ROW_COLUMNS:
-        column = given[name] if name in given else np.array(_DEFAULTS[name])
+        column = arrays[name] if name in arrays else np.array(_DEFAULTS[name])
         if name in TEXT_COLUMNS:
             column = vocabulary.codes(column)
         else:
@@ -150,8 +150,8 @@ def rank_shares(total: int, by_rank: tuple[int, ...], num_ranks: int) -> Column:
     """Return each rank's part of ``total``: ``by_rank``, or else equal parts that sum to it."""
     if by_rank:
         return np.array(by_rank, dtype=np.int64)
-    each, rest = divmod(total, num_ranks)
-    return each + (np.arange(num_ranks) < rest).astype(np.int64)
+    number, rest = divmod(total, num_ranks)
+    return number + (np.arange(num_ranks) < rest).astype(np.int64)
 
 
 class RowReader:

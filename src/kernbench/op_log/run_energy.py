@@ -103,7 +103,7 @@ def energy_of(
     window = Window({rank: [(0, end_ps)] for rank in range(ranks)}) if within is None else within
     # Of a folded run, those that did not run take as long as the first one that did.
     lengths_ps = [
-        window.length_ps(each if each in window else window.ranks[0]) for each in range(ranks)
+        window.length_ps(index if index in window else window.ranks[0]) for index in range(ranks)
     ]
     idle_pj = [round(power.idle_w * ps) for power, ps in zip(powers, lengths_ps, strict=True)]
     entries = _by_rank(spans, ranks)
@@ -114,8 +114,8 @@ def energy_of(
     taken = asked
     if within is not None:
         energies, taken = (
-            {part: _inside(pj, spans, within) for part, pj in each.items()}
-            for each in (energies, asked)
+            {part: _inside(pj, spans, within) for part, pj in energy.items()}
+            for energy in (energies, asked)
         )
     held = sum(int((taken[part] - energies[part]).sum()) for part in asked)
     uses = [*_uses(spans, energies, entries, within), *_waiting(waits, powers, window)]
@@ -127,8 +127,8 @@ def energy_of(
             parts[part] += pj
     total = sum(by_rank)
     peaks = [
-        float(each.watts[:-1][np.diff(window.until(rank, each.times_ps)) > 0].max(initial=0))
-        for rank, each in enumerate(drawn)
+        float(item.watts[:-1][np.diff(window.until(rank, item.times_ps)) > 0].max(initial=0))
+        for rank, item in enumerate(drawn)
     ]
     return {
         "devices": ranks,
@@ -186,7 +186,7 @@ def power_over_time(log: OpLog, machine: Machine, ranks: int) -> list[tuple[Colu
     entries = _by_rank(spans, ranks)
     waits = _exposed_of(spans, entries)
     drawn = _drawn(spans, _energies(spans), entries, waits, powers, log.end_ps)
-    return [(each.times_ps, each.watts) for each in drawn]
+    return [(item.times_ps, item.watts) for item in drawn]
 
 
 def average_watts(
@@ -196,14 +196,14 @@ def average_watts(
 
     None for a machine that says nothing of energy.
     """
-    found = []
+    result = []
     for times, watts in power_over_time(log, machine, ranks):
         if not len(times):
             return None
         drawn = np.concatenate([[0.0], np.cumsum(np.diff(times) * (watts[:-1] - watts[-1]))])
         before, after = np.interp([start_ps, end_ps], times, drawn)
-        found.append((after - before) / max(end_ps - start_ps, 1))
-    return float(np.mean(found))
+        result.append((after - before) / max(end_ps - start_ps, 1))
+    return float(np.mean(result))
 
 
 def _by_rank(spans: Spans, ranks: int) -> list[Column]:
@@ -261,12 +261,12 @@ def _drawn(
 
 def _sums(spans: Spans, parts: Mapping[Energy, Column]) -> tuple[Column, Column]:
     """Return what each entry takes in all, and on the clock that a limit lowers."""
-    found = np.zeros((2, len(spans)), dtype=np.int64)
+    result = np.zeros((2, len(spans)), dtype=np.int64)
     for part, column in parts.items():
-        found[0] += column
+        result[0] += column
         if part in ON_CLOCK:
-            found[1] += column
-    return found[0], found[1]
+            result[1] += column
+    return result[0], result[1]
 
 
 def _held(
@@ -287,7 +287,8 @@ def _held(
         mine = mine[spans.end_ps[mine] > spans.start_ps[mine]]
         lost_ps = np.concatenate([[0.0], np.cumsum(np.diff(device.times_ps) * device.less[:-1])])
         first, last = (
-            np.searchsorted(device.times_ps, each[mine]) for each in (spans.start_ps, spans.end_ps)
+            np.searchsorted(device.times_ps, array[mine])
+            for array in (spans.start_ps, spans.end_ps)
         )
         held[mine] = (lost_ps[last] - lost_ps[first]) / (spans.end_ps[mine] - spans.start_ps[mine])
     if not held.any():
@@ -305,8 +306,8 @@ def _powers(spans: Spans, machine: Machine, ranks: int) -> list[PowerSpec] | Non
     """
     sips = {rank: rank % machine.num_sips for rank in range(ranks)}
     sips |= dict(zip(spans.rank.tolist(), spans.sip.tolist(), strict=True))
-    found = [machine.sip_at(sips[rank] % machine.num_sips).power for rank in range(ranks)]
-    known = [power for power in found if power is not None]
+    powers = [machine.sip_at(sips[rank] % machine.num_sips).power for rank in range(ranks)]
+    known = [power for power in powers if power is not None]
     return known if len(known) == ranks else None
 
 
@@ -337,17 +338,17 @@ def _in_proportion(total: int, weights: tuple[int, ...]) -> tuple[int, ...]:
 
 def _inside(energy_pj: Column, spans: Spans, within: Window) -> Column:
     """Return the part of each entry's energy that it takes in a window."""
-    found = np.zeros_like(energy_pj)
+    inside = np.zeros_like(energy_pj)
     times = (spans.rank.tolist(), spans.start_ps.tolist(), spans.end_ps.tolist())
     for entry, (rank, start_ps, end_ps) in enumerate(zip(*times, strict=True)):
         pj, time_ps = int(energy_pj[entry]), end_ps - start_ps
         if within.overlap_ps(rank, start_ps, end_ps) == time_ps:
-            found[entry] = pj if time_ps or within.holds(rank, start_ps) else 0
+            inside[entry] = pj if time_ps or within.holds(rank, start_ps) else 0
             continue
         for part in within.clipped(rank, start_ps, end_ps):
             before, after = (pj * (edge - start_ps) // time_ps for edge in part)
-            found[entry] += after - before
-    return found
+            inside[entry] += after - before
+    return inside
 
 
 def _uses(
@@ -361,9 +362,9 @@ def _uses(
     cells, cell = np.unique(spans.rank * num + spans.template, return_inverse=True)
 
     def summed(values: Column) -> Column:
-        found = np.zeros(len(cells), dtype=np.int64)
-        np.add.at(found, cell, values)
-        return found
+        result = np.zeros(len(cells), dtype=np.int64)
+        np.add.at(result, cell, values)
+        return result
 
     counts = np.bincount(cell, minlength=len(cells))
     times = summed(spans.end_ps - spans.start_ps)
@@ -371,21 +372,21 @@ def _uses(
         edges = (spans.start_ps, spans.start_ps + 1, spans.end_ps)
         starts, begun, ends = (np.zeros(len(spans), dtype=np.int64) for _ in edges)
         for rank, mine in enumerate(entries):
-            for found, times_ps in zip((starts, begun, ends), edges, strict=True):
-                found[mine] = within.until(rank, times_ps[mine])
+            for array, times_ps in zip((starts, begun, ends), edges, strict=True):
+                array[mine] = within.until(rank, times_ps[mine])
         counts, times = summed(begun - starts), summed(ends - starts)
     parts = {part: summed(column) for part, column in energies.items()}
-    for each, pair in enumerate(cells.tolist()):
+    for index, pair in enumerate(cells.tolist()):
         rank, number = divmod(pair, num)
-        if not (counts[each] or times[each]):
+        if not (counts[index] or times[index]):
             continue
         yield _EnergyUse(
             rank,
             spans.templates[number].kind,
             spans.templates[number].name,
-            int(counts[each]),
-            int(times[each]),
-            {part.value: int(column[each]) for part, column in parts.items() if column[each]},
+            int(counts[index]),
+            int(times[index]),
+            {part.value: int(column[index]) for part, column in parts.items() if column[index]},
         )
 
 
@@ -431,7 +432,7 @@ def _by_name(uses: list[_EnergyUse], powers: Sequence[PowerSpec]) -> list[UseEne
     groups: dict[tuple[str, str], list[_EnergyUse]] = {}
     for use in uses:
         groups.setdefault((use.kind, use.name), []).append(use)
-    found: list[UseEnergy] = []
+    use_energies: list[UseEnergy] = []
     for (kind, name), mine in groups.items():
         parts: defaultdict[str, int] = defaultdict(int)
         idle_pj = time_ps = 0.0
@@ -441,7 +442,7 @@ def _by_name(uses: list[_EnergyUse], powers: Sequence[PowerSpec]) -> list[UseEne
             for part, pj in use.parts_pj.items():
                 parts[part] += pj
         total = sum(parts.values())
-        found.append(
+        use_energies.append(
             {
                 "name": name,
                 "kind": kind,
@@ -451,4 +452,6 @@ def _by_name(uses: list[_EnergyUse], powers: Sequence[PowerSpec]) -> list[UseEne
                 "average_w": (total + idle_pj) / time_ps if time_ps else 0.0,
             }
         )
-    return sorted(found, key=lambda each: (-each["energy_j"], each["name"]))
+    return sorted(
+        use_energies, key=lambda use_energy: (-use_energy["energy_j"], use_energy["name"])
+    )

@@ -74,12 +74,18 @@ def named_windows(log: OpLog, name: str, like: OpLog | None = None) -> list[Wind
 
     ``like`` is another log of the program: ranges hold the commands that they hold there.
     """
-    return [Window(each) for each in _windows(log, partial(_called, name=name), like)]
+    return [Window(window) for window in _windows(log, partial(_called, name=name), like)]
 
 
 def range_names(log: OpLog) -> list[str]:
     """Return the names of the ranges of a run, in order."""
-    return list(dict.fromkeys(each.name for each in log.host_ranges if each.end_ps > each.start_ps))
+    return list(
+        dict.fromkeys(
+            host_range.name
+            for host_range in log.host_ranges
+            if host_range.end_ps > host_range.start_ps
+        )
+    )
 
 
 def find_steps(log: OpLog, site: Site | None = None) -> RunSteps | None:
@@ -111,12 +117,12 @@ def _steps_of(
         return None
     by_rank = how(log)
     first = by_rank[min(by_rank)]
-    names = [each.name for each in first[: len(windows)]]
+    names = [item.name for item in first[: len(windows)]]
     if len({*names}) < len(names):
         names = [f"step {number}" for number in range(len(names))]
-    before = {rank: [(0, each[0][0])] for rank, each in windows[0].items()}
-    steps = [RunStep(name, Window(each)) for name, each in zip(names, windows, strict=True)]
-    edges = frozenset(each.edge for each in first) - {""}
+    before = {rank: [(0, value[0][0])] for rank, value in windows[0].items()}
+    steps = [RunStep(name, Window(window)) for name, window in zip(names, windows, strict=True)]
+    edges = frozenset(item.edge for item in first) - {""}
     return RunSteps(found_by, steps, Window(before), log, how, edges)
 
 
@@ -130,17 +136,17 @@ def _key(name: str) -> str:
 
 
 def _by_rank(log: OpLog, is_wanted: Callable[[str], bool]) -> dict[int, list[_Named]]:
-    found: dict[int, list[_Named]] = {}
+    rank: dict[int, list[_Named]] = {}
     # In the order in which they ended, as is told of runs in which hosts take no time, too.
-    for each in sorted(log.host_ranges, key=lambda each: each.rank):
-        if is_wanted(each.name):
-            named = _Named(each.name, each.start_ps, each.end_ps, each.name)
-            found.setdefault(each.rank, []).append(named)
-    return found
+    for host_range in sorted(log.host_ranges, key=lambda item: item.rank):
+        if is_wanted(host_range.name):
+            named = _Named(host_range.name, host_range.start_ps, host_range.end_ps, host_range.name)
+            rank.setdefault(host_range.rank, []).append(named)
+    return rank
 
 
 def _called(log: OpLog, name: str) -> dict[int, list[_Named]]:
-    return _by_rank(log, lambda each: each == name)
+    return _by_rank(log, lambda item: item == name)
 
 
 def _of_family(log: OpLog, family: str) -> dict[int, list[_Named]]:
@@ -161,13 +167,13 @@ def _windows(log: OpLog, how: _How, like: OpLog | None = None) -> list[dict[int,
     theirs, known = (by_rank, times) if like is None else (how(like), DeviceTimes(like))
     intervals: dict[int, list[Interval]] = {}
     for rank, named in by_rank.items():
-        found = intervals[rank] = []
-        for each, other in zip(named, theirs.get(rank, ()), strict=False):
-            edges = zip(each[1:3], other[1:3], strict=True)
+        pairs = intervals[rank] = []
+        for item, other in zip(named, theirs.get(rank, ()), strict=False):
+            edges = zip(item[1:3], other[1:3], strict=True)
             start_ps, end_ps = (
                 times.done_ps(rank, mine, known.counts(rank, its)) for mine, its in edges
             )
-            found.append((start_ps, end_ps))
+            pairs.append((start_ps, end_ps))
     running = log.running or sorted(
         {*by_rank, *(rank for instance in log.instances for rank in instance.ranks)}
     )
@@ -180,41 +186,45 @@ def _windows(log: OpLog, how: _How, like: OpLog | None = None) -> list[dict[int,
 
 def _family(log: OpLog) -> str | None:
     """Return how ranges are called that follow each other as steps do, without their numbers."""
-    ranks = {each.rank for each in log.host_ranges}
+    ranks = {host_range.rank for host_range in log.host_ranges}
     if not ranks:
         return None
     first = min(ranks)
     families: dict[str, list[tuple[int, int]]] = {}
-    for each in log.host_ranges:
-        if each.rank == first and each.end_ps > each.start_ps:
-            families.setdefault(_key(each.name), []).append((each.start_ps, each.end_ps))
-    found = []
+    for host_range in log.host_ranges:
+        if host_range.rank == first and host_range.end_ps > host_range.start_ps:
+            families.setdefault(_key(host_range.name), []).append(
+                (host_range.start_ps, host_range.end_ps)
+            )
+    triples = []
     for key, spans in families.items():
         spans.sort()
         word = next((place for place, word in enumerate(_WORDS) if word in key.lower()), None)
         is_disjoint = all(a[1] <= b[0] for a, b in pairwise(spans))
         if word is not None and is_disjoint and len(spans) > 1 and "Optimizer." not in key:
-            found.append((word, -sum(end - start for start, end in spans), key))
-    return min(found)[-1] if found else None
+            triples.append((word, -sum(end - start for start, end in spans), key))
+    return min(triples)[-1] if triples else None
 
 
 def _optimizer_steps(log: OpLog) -> dict[int, list[_Named]]:
     """Return the steps between ends of calls of ``optimizer.step``, of the one that ends last."""
-    calls = [each for each in log.host_ranges if each.name.startswith(_OF_OPTIMIZERS)]
+    calls = [
+        host_range for host_range in log.host_ranges if host_range.name.startswith(_OF_OPTIMIZERS)
+    ]
     if not calls:
         return {}
-    name = max(calls, key=lambda each: each.end_ps).name
+    name = max(calls, key=lambda host_range: host_range.end_ps).name
     ends: dict[int, list[int]] = {}
     for call in calls:
         if call.name == name:
             ends.setdefault(call.rank, []).append(call.end_ps)
-    found = {}
+    optimizer_steps = {}
     for rank, times in ends.items():
         edges = [_loop_begin(log, rank, min(times)), *sorted(times)]
-        found[rank] = [
-            _Named(f"step {k}", *each, edge=name) for k, each in enumerate(pairwise(edges))
+        optimizer_steps[rank] = [
+            _Named(f"step {k}", *edge, edge=name) for k, edge in enumerate(pairwise(edges))
         ]
-    return found
+    return optimizer_steps
 
 
 def _loop_begin(log: OpLog, rank: int, first_end_ps: int) -> int:
@@ -242,20 +252,20 @@ def _lines_of_host(log: OpLog, rank: int) -> list[tuple[Site, int]]:
 
 
 def _visits(log: OpLog, site: Site) -> dict[int, list[_Named]]:
-    found: dict[int, list[_Named]] = {}
+    values: dict[int, list[_Named]] = {}
     for rank in sorted({span.rank for span in log.host_spans}):
         came = [
             next(visits)[1]
             for is_there, visits in groupby(
-                _lines_of_host(log, rank), lambda each: _is_at(each[0], site)
+                _lines_of_host(log, rank), lambda pair: _is_at(pair[0], site)
             )
             if is_there
         ]
         last = max((span.end_ps for span in log.host_spans if span.rank == rank), default=0)
         if came:
             edges = pairwise([*came, last])
-            found[rank] = [_Named(f"step {k}", *each) for k, each in enumerate(edges)]
-    return found
+            values[rank] = [_Named(f"step {k}", *edge) for k, edge in enumerate(edges)]
+    return values
 
 
 def _is_at(site: Site, wanted: Site) -> bool:

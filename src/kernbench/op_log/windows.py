@@ -42,7 +42,7 @@ class Window:
     """
 
     def __init__(self, intervals: Mapping[int, Iterable[Interval]]) -> None:
-        self._by_rank = {rank: _disjoint(each) for rank, each in intervals.items()}
+        self._by_rank = {rank: _disjoint(interval) for rank, interval in intervals.items()}
 
     def __contains__(self, rank: int) -> bool:
         return rank in self._by_rank
@@ -62,13 +62,13 @@ class Window:
     def until(self, rank: int, times_ps: Column) -> Column:
         """Return how much of a rank's intervals lies before each of some times."""
         mine = self._of(rank)
-        starts, ends, before = (np.array(each, dtype=np.int64) for each in mine)
+        starts, ends, before = (np.array(numbers, dtype=np.int64) for numbers in mine)
         if not len(starts):
             return np.zeros_like(times_ps)
         place = np.searchsorted(starts, times_ps, side="right") - 1
         inside = np.minimum(times_ps, ends[place]) - starts[place]
-        found: Column = np.where(place < 0, 0, before[place] + inside)
-        return found
+        column: Column = np.where(place < 0, 0, before[place] + inside)
+        return column
 
     def overlap_ps(self, rank: int, start_ps: int, end_ps: int) -> int:
         """Return how much of a rank's interval lies in the window."""
@@ -90,11 +90,11 @@ class Window:
 
     def outside(self, end_ps: int) -> Window:
         """Return what of a run is not in the window; the run ends at ``end_ps``."""
-        found: dict[int, list[Interval]] = {}
+        intervals: dict[int, list[Interval]] = {}
         for rank in self._by_rank:
-            edges = [0, *(edge for each in self.intervals(rank) for edge in each), end_ps]
-            found[rank] = list(zip(edges[::2], edges[1::2], strict=True))
-        return Window(found)
+            edges = [0, *(edge for interval in self.intervals(rank) for edge in interval), end_ps]
+            intervals[rank] = list(zip(edges[::2], edges[1::2], strict=True))
+        return Window(intervals)
 
     def _of(self, rank: int) -> _Intervals:
         return self._by_rank.get(rank, _NEVER)
@@ -112,14 +112,14 @@ def joined(windows: Sequence[Window]) -> Window:
 
 
 def _disjoint(intervals: Iterable[Interval]) -> _Intervals:
-    found: list[list[int]] = []
+    numbers: list[list[int]] = []
     for start, end in sorted(interval for interval in intervals if interval[0] < interval[1]):
-        if found and start <= found[-1][1]:
-            found[-1][1] = max(found[-1][1], end)
+        if numbers and start <= numbers[-1][1]:
+            numbers[-1][1] = max(numbers[-1][1], end)
         else:
-            found.append([start, end])
-    starts, ends = ([each[place] for each in found] for place in range(2))
-    return _Intervals(starts, ends, [0, *accumulate(b - a for a, b in found)])
+            numbers.append([start, end])
+    starts, ends = ([item[place] for item in numbers] for place in range(2))
+    return _Intervals(starts, ends, [0, *accumulate(b - a for a, b in numbers)])
 
 
 _NEVER = _disjoint(())

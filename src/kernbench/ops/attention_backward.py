@@ -208,7 +208,7 @@ def attention_backward(
             f"{tuple(lse_BHQ.shape)} of {lse_BHQ.dtype}"
         )
     q, k, v = q_BHQD, k_BGKD, v_BGKD
-    grads = [new_result(tuple(each.shape), each.dtype, each) for each in (q, k, v)]
+    grads = [new_result(tuple(tensor.shape), tensor.dtype, tensor) for tensor in (q, k, v)]
     if math.prod(q.shape) == 0:
         for grad in grads:
             grad.zero_()

@@ -163,7 +163,7 @@ def _move(
         tokens = fused.shape[0]
         columns = width // 2 if rotary else width
         blocks = {"BLOCK_T": block(tokens, 1, 32), "BLOCK_D": block(columns, 16, 1024)}
-        strides: list[Any] = [step for each in heads for step in each.stride()[:3]]
+        strides: list[Any] = [step for head in heads for step in head.stride()[:3]]
         numbers = (
             tokens, seq, num_heads, k.shape[1], width, position, fused.stride()[0], *strides,
         )  # fmt: skip
@@ -184,7 +184,7 @@ def _check(
 ) -> None:
     q = heads[0]
     require_float(name, fused)
-    shapes = [tuple(each.shape) for each in heads]
+    shapes = [tuple(head.shape) for head in heads]
     if any(len(shape) != 4 for shape in shapes) or shapes[1] != shapes[2] or (
         shapes[0][0], *shapes[0][2:]
     ) != (shapes[1][0], *shapes[1][2:]):  # fmt: skip
@@ -200,11 +200,11 @@ def _check(
             f"{name}: heads {shapes[0]} and {shapes[1]} make {expected} of (tokens, features), "
             f"but the fused tensor is {tuple(fused.shape)}"
         )
-    for each in (fused, *heads):
-        if each.dtype != q.dtype or (each.shape[-1] > 1 and each.stride()[-1] != 1):
+    for tensor in (fused, *heads):
+        if tensor.dtype != q.dtype or (tensor.shape[-1] > 1 and tensor.stride()[-1] != 1):
             raise UsageError(
                 f"{name}: tensors must have one dtype and consecutive elements along their last "
-                f"dim, but {each.label} has {each.dtype} and strides {each.stride()}"
+                f"dim, but {tensor.label} has {tensor.dtype} and strides {tensor.stride()}"
             )
     if bias is not None and (tuple(bias.shape) != expected[1:] or not bias.is_contiguous()):
         raise UsageError(

@@ -54,7 +54,7 @@ def mean(x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = Non
     if dtype is not None:
         x = x.to(dtype)
     require_float("mean", x)
-    count = math.prod(x.shape[each] for each in as_dims("mean", x, dim))
+    count = math.prod(x.shape[number] for number in as_dims("mean", x, dim))
     return reduce_dims("mean", x, dim, keepdim, x.dtype, finish=fn.share_of, number=count)
 
 
@@ -76,10 +76,10 @@ def reduce_dims(
     if not dims:
         result, dims = x[None], (0,)
     wide = float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
-    for each in reversed(dims):
-        is_last = each == dims[0]
+    for item in reversed(dims):
+        is_last = item == dims[0]
         result = _reduce_dim(
-            name, result, each, dtype if is_last else wide,
+            name, result, item, dtype if is_last else wide,
             map, finish if is_last else fn.first_of, number,
         )  # fmt: skip
         map = fn.first_of

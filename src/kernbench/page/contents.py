@@ -51,7 +51,7 @@ def contents(
     log = run.log
     path = critical_path(log)
     spent = attribution(log, run.machine, run.ranks)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "about": _about(run),
         "findings": findings,
         "times": times(spent, log.ranks_of(run.ranks), path),
@@ -67,8 +67,8 @@ def contents(
         "changes": None,
     }
     if before is not None:
-        found["changes"] = {**difference(before, run), "before_about": _about(before)}
-    return found
+        result["changes"] = {**difference(before, run), "before_about": _about(before)}
+    return result
 
 
 def _parts(run: SavedRun, path: Sequence[Segment], part: RunPart | None) -> dict[str, Any]:
@@ -79,14 +79,14 @@ def _parts(run: SavedRun, path: Sequence[Segment], part: RunPart | None) -> dict
     log = run.log
     first = part_of(log) if part is None else part
     steps = find_steps(log) if log.host_ranges else None
-    names = [] if steps is None else [STARTUP, *(each.name for each in steps.steps)]
-    names += [each for each in range_names(log) if each not in names]
-    known = {each: part_of(log, each) for each in names[: _most_parts(run)]}
+    names = [] if steps is None else [STARTUP, *(step.name for step in steps.steps)]
+    names += [range_name for range_name in range_names(log) if range_name not in names]
+    known = {name: part_of(log, name) for name in names[: _most_parts(run)]}
     chosen = {ALL: part_of(log, ALL), **known, first.name: first}
-    found = []
-    for each in chosen.values():
-        window = each.window
-        shown: dict[str, Any] = {"name": each.name, "time_ps": log.end_ps, "from_ps": 0}
+    values = []
+    for item in chosen.values():
+        window = item.window
+        shown: dict[str, Any] = {"name": item.name, "time_ps": log.end_ps, "from_ps": 0}
         if window is not None:
             edges = [edge for rank in window.ranks for i in window.intervals(rank) for edge in i]
             if not edges:
@@ -96,12 +96,12 @@ def _parts(run: SavedRun, path: Sequence[Segment], part: RunPart | None) -> dict
                 "time_ps": window.mean_ps,
                 "from_ps": min(edges),
                 "to_ps": max(edges),
-                "said": each.said,
+                "said": item.said,
                 "times": times(spent, log.ranks_of(run.ranks), clipped(path, window)),
             }
-        found.append(shown)
-    at = next((n for n, each in enumerate(found) if each["name"] == first.name), 0)
-    return {"parts": found, "part": at}
+        values.append(shown)
+    at = next((n for n, entry in enumerate(values) if entry["name"] == first.name), 0)
+    return {"parts": values, "part": at}
 
 
 def _most_parts(run: SavedRun) -> int:

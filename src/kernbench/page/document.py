@@ -46,8 +46,8 @@ def dump_page(
     out.write(_document(contents(run, before, findings, part)).encode())
 
 
-def _document(found: dict[str, Any]) -> str:
-    about = found["about"]
+def _document(result: dict[str, Any]) -> str:
+    about = result["about"]
     libraries = [_asset(f"vendor/{name}.min.js") for name in _LIBRARIES]
     own = "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
     scripts = [*libraries, f'"use strict";\n(() => {{\n{own}\n}})();\n']
@@ -65,7 +65,7 @@ def _document(found: dict[str, Any]) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
             f"<title>{escape(title)}</title>\n<style>\n{_asset('page.css')}</style>\n</head>\n",
             f"<body>\n{_asset('page.html')}",
-            f'<script type="application/json" id="data">{_json(found)}</script>\n',
+            f'<script type="application/json" id="data">{_json(result)}</script>\n',
             f"<!-- The libraries d3 and Observable Plot:\n{licenses}-->\n",
             *(f"<script>{script}</script>\n" for script in scripts),
             "</body>\n</html>\n",
@@ -73,9 +73,9 @@ def _document(found: dict[str, Any]) -> str:
     )
 
 
-def _json(found: dict[str, Any]) -> str:
+def _json(result: dict[str, Any]) -> str:
     """Return JSON that ends no element of HTML, whatever texts are in it."""
-    text = json.dumps(found, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(result, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

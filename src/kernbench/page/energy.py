@@ -22,12 +22,12 @@ def energy(run: SavedRun) -> dict[str, Any] | None:
 
     None: the run's machine says nothing of energy, or the run was saved without.
     """
-    found = energy_of(run.log, run.machine, run.ranks)
+    energy_report = energy_of(run.log, run.machine, run.ranks)
     is_counted = any(instance.template.energy_pj for instance in run.log.instances)
-    if found is None or not is_counted:
+    if energy_report is None or not is_counted:
         return None
     if run.log.running is not None:
-        found = of_all(found, run.log.running)
+        energy_report = of_all(energy_report, run.log.running)
     edges = np.linspace(0, run.log.end_ps, BINS + 1)
     rows = []
     curves = power_over_time(run.log, run.machine, run.ranks)
@@ -45,10 +45,10 @@ def energy(run: SavedRun) -> dict[str, Any] | None:
     }
     power = run.machine.sip.power
     return {
-        **{name: found[name] for name in ("energy_j", "average_w", "parts_j")},
-        "uses": found["uses"][:MOST_USES],
-        "num_uses": len(found["uses"]),
-        "peak_w": max(each["peak_w"] for each in found["per_rank"]),
+        **{name: energy_report[name] for name in ("energy_j", "average_w", "parts_j")},
+        "uses": energy_report["uses"][:MOST_USES],
+        "num_uses": len(energy_report["uses"]),
+        "peak_w": max(rank_energy["peak_w"] for rank_energy in energy_report["per_rank"]),
         "board_w": None if power is None else float(power.board_w),
         "bins": BINS,
         "milliwatts": packed(milliwatts),

@@ -21,18 +21,18 @@ _MATRIX_PEAKS = ("float8_e4m3fn", "float16", "tf32", "float32")
 def kernels(run: SavedRun) -> dict[str, Any]:
     """Return the kernels by time, and the lines of those that take the most."""
     listed = run.report["kernels"]
-    found = lines_of_kernels(run.log, [each["name"] for each in listed[:MOST_WITH_LINES]])
-    by_name = {each["kernel"]: each for each in found}
+    lines = lines_of_kernels(run.log, [item["name"] for item in listed[:MOST_WITH_LINES]])
+    by_name = {kernel_lines["kernel"]: kernel_lines for kernel_lines in lines}
     launched = _launched_with(run)
     return {
         "num_kernels": len(listed),
         "kernels": [
             {
-                **each,
-                "files": _files(by_name.get(each["name"]), run.sources),
-                "with": launched.get(each["name"], {}),
+                **item,
+                "files": _files(by_name.get(item["name"]), run.sources),
+                "with": launched.get(item["name"], {}),
             }
-            for each in listed[:MOST_KERNELS]
+            for item in listed[:MOST_KERNELS]
         ],
         "roofs": _roofs(run),
     }
@@ -50,22 +50,22 @@ _ABOUT = {
 def _launched_with(run: SavedRun) -> dict[str, dict[str, str]]:
     """Return what the longest launch of each kernel was launched with, in words."""
     longest: dict[str, Template] = {}
-    for each in run.log.instances:
-        template = each.template
+    for instance in run.log.instances:
+        template = instance.template
         before = longest.get(template.name)
         if before is None or before.duration_ps < template.duration_ps:
             longest[template.name] = template
     return {
-        name: {said: str(each.given[key]) for key, said in _ABOUT.items() if key in each.given}
-        for name, each in longest.items()
+        name: {said: str(value.given[key]) for key, said in _ABOUT.items() if key in value.given}
+        for name, value in longest.items()
     }
 
 
-def _files(found: KernelLines | None, sources: Mapping[str, str]) -> list[dict[str, Any]]:
+def _files(kernel_lines: KernelLines | None, sources: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the files of a kernel, the one with the most time first, with the lines to show."""
     by_file: dict[str, dict[int, Any]] = {}
-    for each in found["lines"] if found else ():
-        by_file.setdefault(each["file"], {})[each["line"]] = each
+    for line_report in kernel_lines["lines"] if kernel_lines else ():
+        by_file.setdefault(line_report["file"], {})[line_report["line"]] = line_report
     ordered = sorted(by_file, key=lambda file: -sum(x["time_ns"] for x in by_file[file].values()))
     return [_file(file, by_file[file], sources.get(file, "")) for file in ordered]
 

@@ -131,11 +131,11 @@ def timeline(
 
 def _lanes(log: OpLog, things: _Things) -> list[_Lane]:
     """Return the lanes by rank, its host first."""
-    found: dict[tuple[int, int, str], _Lane] = {}
+    lanes: dict[tuple[int, int, str], _Lane] = {}
     launched = _launched(log)
     for number, span in enumerate(log.host_spans):
         if span.end_ps > span.start_ps:
-            host = found.setdefault((span.rank, 0, ""), _Lane(span.rank, "host", "host"))
+            host = lanes.setdefault((span.rank, 0, ""), _Lane(span.rank, "host", "host"))
             thing = things.of_host(span.kind, span.label)
             host.add(span.start_ps, span.end_ps, thing, launched.get(number, 0))
     for instance in log.instances:
@@ -145,12 +145,12 @@ def _lanes(log: OpLog, things: _Things) -> list[_Lane]:
         for rank, start_ps, end_ps, before in zip(
             instance.ranks, instance.starts_ps, instance.ends_ps, befores, strict=True
         ):
-            lane = found.get((rank, 1, instance.stream))
+            lane = lanes.get((rank, 1, instance.stream))
             if lane is None:
-                lane = found[rank, 1, instance.stream] = _Lane(rank, "stream", instance.stream)
+                lane = lanes[rank, 1, instance.stream] = _Lane(rank, "stream", instance.stream)
             late = min(last_ps, end_ps) - start_ps
             lane.add(start_ps, end_ps, thing, instance.launch_id, late, log.number_of(before))
-    return [found[key] for key in sorted(found)]
+    return [lanes[key] for key in sorted(lanes)]
 
 
 def _launched(log: OpLog) -> dict[int, int]:
@@ -165,10 +165,12 @@ def _launched(log: OpLog) -> dict[int, int]:
         if span.kind == "launch":
             spans.setdefault((span.rank, span.label), []).append(number)
     ran: dict[tuple[int, str], list[tuple[int, int]]] = {}
-    for each in log.instances:
-        for rank, start_ps in zip(each.ranks, each.starts_ps, strict=True):
-            if (rank, each.template.name) in spans:
-                ran.setdefault((rank, each.template.name), []).append((start_ps, each.launch_id))
+    for instance in log.instances:
+        for rank, start_ps in zip(instance.ranks, instance.starts_ps, strict=True):
+            if (rank, instance.template.name) in spans:
+                ran.setdefault((rank, instance.template.name), []).append(
+                    (start_ps, instance.launch_id)
+                )
     return {
         number: launch
         for key, launches in ran.items()
@@ -235,19 +237,21 @@ def _joined(columns: Mapping[str, Column], most: int) -> dict[str, Column]:
 
 
 def _path(path: Sequence[Segment], things: _Things) -> dict[str, list[int]]:
-    known = {(each["kind"], each["name"]): number for number, each in enumerate(things.listed)}
+    known = {
+        (values["kind"], values["name"]): number for number, values in enumerate(things.listed)
+    }
 
     def thing(segment: Segment) -> int:
         # Templates of one name are one here: the path says what, not which shape.
-        found = known.get((segment.kind, segment.name))
-        return things.of_host(segment.kind, segment.name) if found is None else found
+        result = known.get((segment.kind, segment.name))
+        return things.of_host(segment.kind, segment.name) if result is None else result
 
     return {
-        "rank": [each.rank for each in path],
-        "start": [each.start_ps for each in path],
-        "duration": [each.duration_ps for each in path],
-        "thing": [thing(each) for each in path],
-        "launch": [each.launch for each in path],
+        "rank": [segment.rank for segment in path],
+        "start": [segment.start_ps for segment in path],
+        "duration": [segment.duration_ps for segment in path],
+        "thing": [thing(segment) for segment in path],
+        "launch": [segment.launch for segment in path],
     }
 
 
@@ -279,18 +283,21 @@ def _engine_slices(things: _Things) -> dict[str, Any]:
             columns["count"] += slices.sums(np.ones(len(mine), dtype=np.int64)).tolist()
             columns["bytes"] += slices.sums(rows["bytes"][mine]).tolist()
             columns["line"] += rows["line"][first].tolist()
-    return {"names": [Engine(each).value for each in PE_ENGINES], "slices": packed(columns)}
+    return {
+        "names": [Engine(pe_engine).value for pe_engine in PE_ENGINES],
+        "slices": packed(columns),
+    }
 
 
 def _links(log: OpLog, machine: Machine) -> dict[str, Any]:
     """Return the share of time in which each link that was used is busy, in equal parts."""
     from kernbench.report import Timeline
 
-    found = Timeline(log, MOST_OF_LINK)
+    timeline = Timeline(log, MOST_OF_LINK)
     edges = np.linspace(0, log.end_ps, LINK_BINS + 1)
     names, shares = [], []
-    for key in found.links():
-        slices = found.track(key).slices
+    for key in timeline.links():
+        slices = timeline.track(key).slices
         busy = np.cumsum(slices.end_ps - slices.start_ps)
         times = np.stack([slices.start_ps, slices.end_ps], axis=1).ravel()
         until = np.stack([busy - (slices.end_ps - slices.start_ps), busy], axis=1).ravel()

@@ -36,20 +36,20 @@ def memory(log: OpLog) -> dict[str, Any] | None:
         by_owner.setdefault((entry.rank, entry.sip_id), []).append(entry)
     if not by_owner:
         return None
-    found = memory_use(log)
-    highest = sorted(found["ranks"], key=lambda each: -each["peak_bytes"])[:MOST_CURVES]
+    use = memory_use(log)
+    highest = sorted(use["ranks"], key=lambda rank_memory: -rank_memory["peak_bytes"])[:MOST_CURVES]
     end_ps = max(log.end_ps, 1)
-    curves = [_curve(by_owner[each["rank"], each["device"]], end_ps) for each in highest]
-    peak = found["peak"]
+    curves = [_curve(by_owner[memory["rank"], memory["device"]], end_ps) for memory in highest]
+    peak = use["peak"]
     return {
         "is_recorded": True,
         "phases": [phase.value for phase in _PHASES],
         "bins": BINS,
         "owners": [
-            {name: each[name] for name in ("rank", "device", "peak_bytes", "peak_ns")}
-            for each in highest
+            {name: memory[name] for name in ("rank", "device", "peak_bytes", "peak_ns")}
+            for memory in highest
         ],
-        "num_owners": len(found["ranks"]),
+        "num_owners": len(use["ranks"]),
         "in_use": packed({"bytes": np.concatenate(curves).ravel()}),
         "peak": {
             **{name: peak[name] for name in ("rank", "device", "bytes", "time_ns")},

@@ -55,5 +55,5 @@ def _varints(values: Column) -> bytes:
     last[~table.any(axis=1)] = 0
     place = np.arange(width)
     table[place < last[:, None]] |= _MORE
-    found: Column = table[place <= last[:, None]]
-    return found.tobytes()
+    column: Column = table[place <= last[:, None]]
+    return column.tobytes()

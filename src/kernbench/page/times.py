@@ -31,8 +31,8 @@ def times(spent: Sequence[Spent], ranks: Sequence[int], path: Sequence[Segment])
 def _by_rank(spent: Sequence[Spent], ranks: Sequence[int]) -> dict[str, Any]:
     sums: dict[str, list[int]] = {}
     places = {rank: place for place, rank in enumerate(ranks)}
-    for each in spent:
-        sums.setdefault(each.resource, [0] * len(ranks))[places[each.rank]] += each.time_ps
+    for item in spent:
+        sums.setdefault(item.resource, [0] * len(ranks))[places[item.rank]] += item.time_ps
     resources = sorted(sums, key=lambda name: (-sum(sums[name]), name))
     return {"resources": resources, "by_rank": [sums[name] for name in resources]}
 
@@ -40,9 +40,9 @@ def _by_rank(spent: Sequence[Spent], ranks: Sequence[int]) -> dict[str, Any]:
 def _uses(spent: Sequence[Spent]) -> dict[str, Any]:
     """Return what is behind the resources, the longest first: it adds up to the time of all."""
     sums: dict[tuple[str, str, str, str, int], int] = {}
-    for each in spent:
-        key = (each.name or each.resource, each.resource, each.detail, *each.site)
-        sums[key] = sums.get(key, 0) + each.time_ps
+    for entry in spent:
+        key = (entry.name or entry.resource, entry.resource, entry.detail, *entry.site)
+        sums[key] = sums.get(key, 0) + entry.time_ps
     ordered = sorted(sums.items(), key=lambda item: (-item[1], item[0]))
     names = ("name", "resource", "detail", "file", "line")
     return {
@@ -57,10 +57,10 @@ def _uses(spent: Sequence[Spent]) -> dict[str, Any]:
 
 def _path_sums(path: Sequence[Segment]) -> list[dict[str, Any]]:
     sums: dict[tuple[str, str], list[int]] = {}
-    for each in path:
-        own = sums.setdefault((each.name, each.kind), [0, 0])
+    for segment in path:
+        own = sums.setdefault((segment.name, segment.kind), [0, 0])
         own[0] += 1
-        own[1] += each.duration_ps
+        own[1] += segment.duration_ps
     ordered = sorted(sums.items(), key=lambda item: (-item[1][1], item[0]))
     return [
         {"name": name, "kind": kind, "count": count, "time_ps": time_ps}

@@ -97,11 +97,11 @@ class GemmBounds:
             max(0, problem.k - (tile.split_k - 1) * tile.steps(problem.k) * tile.block_k),
         )
         missed = self._missed(tile)
-        each = self._program(tile, least, num_pes, missed)
+        program = self._program(tile, least, num_pes, missed)
         ending = self._program(tile, least, active + 1, missed)
         together = min(self._resident(tile), before + 1)
-        interval_ps = each.left_ps if together == 1 else each.loop_ps / together
-        return before * max(interval_ps, each.busy_ps) + ending.end_ps
+        interval_ps = program.left_ps if together == 1 else program.loop_ps / together
+        return before * max(interval_ps, program.busy_ps) + ending.end_ps
 
     def _missed(self, tile: GemmTile) -> tuple[float, float]:
         """Return the least shares of A and B that HBM moves in each of many waves.
@@ -272,10 +272,10 @@ class GemmBounds:
         cold = self._cold_parts(split_k)
         before, active = divmod(programs - 1, sip.num_pes)
         last = block if active else size - (programs - 1) * block
-        each = self._sum_program(split_k, block, sip.num_pes, cold)
+        sum_program = self._sum_program(split_k, block, sip.num_pes, cold)
         ending = self._sum_program(split_k, last, active + 1, cold)
         streamed = size * (_PART_BYTES * split_k * cold + self.problem.out.itemsize)
-        return max(before * each.busy_ps + ending.end_ps, streamed * self._hbm)
+        return max(before * sum_program.busy_ps + ending.end_ps, streamed * self._hbm)
 
     def _sum_program(self, split_k: int, elements: int, active: int, cold: float) -> _LeastProgram:
         """Return the least times of a program that sums parts of this many elements."""

@@ -132,7 +132,7 @@ def layouts(
     ``node`` devices share a switch: TP stays inside. What does not divide is said in ``refused``.
     """
     refused += _asked_in_vain(model, job, node, limits)
-    sizes = [each for each in range(1, job.devices + 1) if job.devices % each == 0]
+    sizes = [index for index in range(1, job.devices + 1) if job.devices % index == 0]
     for tp in (size for size in sizes if size <= node and limits.allow("tp", size)):
         try:
             config_of(model, tp, False)
@@ -236,7 +236,7 @@ def _shards(sizes: Mapping[str, int], node: int, limits: AllowedSizes) -> Iterat
 
 
 def _divisors(of: int, also: int) -> list[int]:
-    return [each for each in range(1, of + 1) if of % each == 0 and also % each == 0]
+    return [index for index in range(1, of + 1) if of % index == 0 and also % index == 0]
 
 
 def weights_per_rank(model: ModelShape, layout: Layout) -> tuple[float, float]:
@@ -258,29 +258,29 @@ def memory(model: ModelShape, job: Job, layout: Layout) -> dict[str, float]:
     """
     dense, experts = weights_per_rank(model, layout)
     whole = dense + experts
-    found = {"weights": 2 * whole}
+    values = {"weights": 2 * whole}
     if job.trains:
         part = dense / (layout.shards or layout.copies) + experts * layout.ep / layout.copies
         gathered = min(2 / model.layers, 1.0) if layout.gathers_again else 1.0
         keeps_all, adds_up = layout.shard in ("ddp", "zero1"), layout.microbatches > 1
-        found["weights"] = 4 * (whole if keeps_all else part) + 2 * whole * gathered
+        values["weights"] = 4 * (whole if keeps_all else part) + 2 * whole * gathered
         is_whole = keeps_all or (layout.shard == "zero2" and adds_up)
-        found["gradients"] = 4 * (whole if is_whole else part)
-        found["optimizer"] = 8 * (whole if layout.shard == "ddp" else part)
-        found["activations"] = _activations(model, job, layout)
+        values["gradients"] = 4 * (whole if is_whole else part)
+        values["optimizer"] = 8 * (whole if layout.shard == "ddp" else part)
+        values["activations"] = _activations(model, job, layout)
         tokens = layout.microbatch * job.seq / layout.cp
         # Logits in bfloat16, and in float32 for the loss.
-        found["logits"] = 6 * tokens * model.vocabulary / layout.tp
+        values["logits"] = 6 * tokens * model.vocabulary / layout.tp
     else:
         own, length = job.batch / layout.dp, job.seq + job.new_tokens
         heads = max(layout.tp, 1) if model.latent_kv == 0 else 1
         shared = min(heads, model.kv_heads)
-        found["KV cache"] = 2 * own * length * model.kv_numbers * model.layers / layout.pp / shared
+        values["KV cache"] = 2 * own * length * model.kv_numbers * model.layers / layout.pp / shared
         widest = max(3 * model.intermediate, 3 * model.expert_intermediate * max(model.top_k, 1))
         tokens = layout.microbatch * job.seq
-        found["activations"] = 2 * tokens * (4 * model.hidden + widest / layout.tp)
-    found["reserved"] = _RESERVED
-    return found
+        values["activations"] = 2 * tokens * (4 * model.hidden + widest / layout.tp)
+    values["reserved"] = _RESERVED
+    return values
 
 
 def _activations(model: ModelShape, job: Job, layout: Layout) -> float:

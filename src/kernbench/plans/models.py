@@ -108,8 +108,8 @@ def _llama(
 # Sources: Radford et al. 2019 and Brown et al. 2020, table 2.1; config.json of the releases of
 # meta-llama, mistralai, deepseek-ai and Qwen.
 KNOWN = {
-    each.name: each
-    for each in (
+    model_shape.name: model_shape
+    for model_shape in (
         _gpt("gpt2", 768, 12, 12),
         _gpt("gpt2-xl", 1600, 48, 25),
         _gpt("gpt3-6.7b", 4096, 32, 32),
@@ -148,14 +148,14 @@ _MOST = 10**9
 """The most that any size may be."""
 
 
-def model_of(given: str) -> ModelShape:
+def model_of(name: str) -> ModelShape:
     """Return the model of a name, or of a Hugging Face ``config.json``.
 
     Raises:
         UnknownNameError: There is no such name or file.
         UsageError: The file does not describe such a model; names the key.
     """
-    path = Path(given)
+    path = Path(name)
     if path.is_dir():
         path /= "config.json"
     if path.suffix == ".json":
@@ -165,23 +165,23 @@ def model_of(given: str) -> ModelShape:
             why = error.strerror if isinstance(error, OSError) else error
             raise UsageError(f"{path}: no config.json that can be read: {why}") from None
         return _of_config(parse_json(text, str(path)), path)
-    if given not in KNOWN:
+    if name not in KNOWN:
         raise UnknownNameError(
-            f"unknown model {given!r} (or name a config.json): {nearest(given, KNOWN)}"
+            f"unknown model {name!r} (or name a config.json): {nearest(name, KNOWN)}"
         )
-    return KNOWN[given]
+    return KNOWN[name]
 
 
-def _of_config(found: Any, path: Path) -> ModelShape:
+def _of_config(values: Any, path: Path) -> ModelShape:
     """Return the sizes that a configuration says, under the names that families use."""
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise UsageError(f"{path}: must be an object, as Hugging Face's config.json")
 
     def size(*names: str, otherwise: int | None = None, least: int = 1) -> int:
         if otherwise == 0:
             least = 0
         for name in names:
-            value = found.get(name)
+            value = values.get(name)
             if value is not None:
                 if type(value) is not int or not least <= value <= _MOST:
                     raise UsageError(
@@ -194,14 +194,14 @@ def _of_config(found: Any, path: Path) -> ModelShape:
         return otherwise
 
     hidden, heads = size("hidden_size", "n_embd"), size("num_attention_heads", "n_head")
-    is_gpt2 = "n_embd" in found
+    is_gpt2 = "n_embd" in values
     experts = size("num_local_experts", "num_experts", "n_routed_experts", otherwise=0)
     inner = size("intermediate_size", "n_inner", otherwise=4 * hidden, least=0)
     expert_inner = size("moe_intermediate_size", otherwise=inner) if experts else 0
     rank = size("kv_lora_rank", otherwise=0)
     latent = rank + size("qk_rope_head_dim", otherwise=0) if rank else 0
     return ModelShape(
-        name=str(found.get("_name_or_path") or _name_of(path)),
+        name=str(values.get("_name_or_path") or _name_of(path)),
         hidden=hidden,
         layers=size("num_hidden_layers", "n_layer"),
         heads=heads,
@@ -212,7 +212,7 @@ def _of_config(found: Any, path: Path) -> ModelShape:
         gated=not is_gpt2,
         bias=is_gpt2,
         rms_norm=not is_gpt2,
-        tied=bool(found.get("tie_word_embeddings", is_gpt2)),
+        tied=bool(values.get("tie_word_embeddings", is_gpt2)),
         experts=experts,
         top_k=size("num_experts_per_tok", otherwise=2) if experts else 0,
         expert_intermediate=expert_inner,

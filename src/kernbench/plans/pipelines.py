@@ -110,7 +110,7 @@ def _order(stages: int, microbatches: int, stage: int, chunks: int) -> list[tupl
 def _through(stages: int, microbatches: int, chunks: int, order: range) -> list[tuple[int, int]]:
     """Return (piece, microbatch) in the order in which a stage runs them in one direction."""
     if chunks == 1:
-        return [(0, each) for each in range(microbatches)]
+        return [(0, index) for index in range(microbatches)]
     bounds = [*range(0, microbatches, stages), microbatches]
     return [
         (chunk, microbatch)

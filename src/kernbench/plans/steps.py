@@ -63,19 +63,19 @@ class Steps(ModelRuns):
 
     def _time(self, model: Model, asked: Microbatch) -> StepTime:
         """Return the times of a step's parts, on the slowest path over all ranks."""
-        found: list[StepTime] = []
+        step_times: list[StepTime] = []
         marks: list[int] = []
 
         def program(rank: int, torch: RuntimeContext) -> None:
             run = _RankLayers(torch, model, asked, self.stack)
             run.step()
             if rank == 0:
-                found.append(run.measured())
+                step_times.append(run.measured())
                 marks.extend(run.marks_ps)
 
         ranks = model.config.tp_size
         log = self.run(ranks, program).op_log
-        (step,) = found
+        (step,) = step_times
         return replace(
             step,
             watts=average_watts(log, self.machine, ranks, marks[0], marks[-2]),
@@ -116,7 +116,9 @@ class _RankLayers:
         self._norm = torch.empty((config.hidden_size,), dtype=config.dtype)
         self._ids = torch.empty((asked.sequences * asked.tokens,), dtype="int32")
         self._config = config
-        self._elements = sum(math.prod(each.shape) for each in self._layers[0].parameters())
+        self._elements = sum(
+            math.prod(parameter.shape) for parameter in self._layers[0].parameters()
+        )
         self._marks: list[Any] = []
 
     def step(self) -> None:

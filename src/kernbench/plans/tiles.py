@@ -80,19 +80,19 @@ class GemmTuner:
         least = GemmBounds(problem, sip, cached)
         known = tiles(problem, sip, only_powers_of_two) if among is None else among
         bounds = sorted((least.least_ps(tile), index, tile) for index, tile in enumerate(known))
-        found: list[tuple[int, int, GemmTile]] = []
+        numbers: list[tuple[int, int, GemmTile]] = []
         # Entered once here, not for every trace.
         with activate(self._probe):
             for bound, index, tile in bounds:
-                if len(found) == most and bound >= found[-1][0]:
+                if len(numbers) == most and bound >= numbers[-1][0]:
                     break
-                found.append((self.time_ps(problem, tile, machine, cached), index, tile))
-                found = sorted(found, key=lambda each: each[:2])[:most]
-        if not found:
+                numbers.append((self.time_ps(problem, tile, machine, cached), index, tile))
+                numbers = sorted(numbers, key=lambda triple: triple[:2])[:most]
+        if not numbers:
             raise MachineError(
                 f"no tile of a GEMM of {problem.dtype} fits in {sip.pe.tcm_kib} KiB of TCM"
             )
-        return [Timed(time_ps / 1e6, tile) for time_ps, _, tile in found]
+        return [Timed(time_ps / 1e6, tile) for time_ps, _, tile in numbers]
 
     def time_ps(
         self, problem: Problem, tile: GemmTile, machine: Machine, cached: Cached = ()

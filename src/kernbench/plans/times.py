@@ -181,7 +181,7 @@ class PlanTimes:
         return TimedLayout(
             layout=layout,
             memory=memory,
-            parts={name: each * _S for name, each in parts.items() if abs(each) > 1e-9},
+            parts={name: part * _S for name, part in parts.items() if abs(part) > 1e-9},
             seconds=seconds,
             tokens=job.batch * job.seq,
             flops=3 * self._forward_flops(job.batch * job.seq, job.seq / 2),
@@ -202,8 +202,13 @@ class PlanTimes:
         further = max(job.new_tokens - 1, 0)
         joules = None if prefill_j is None or decode_j is None else prefill_j + further * decode_j
         seconds = (prefill + further * decode) * _S
-        parts = {f"prefill: {name}": each * _S for name, each in prefill_parts.items()}
-        parts |= {f"decode: {name}": further * each * _S for name, each in decode_parts.items()}
+        parts = {
+            f"prefill: {name}": prefill_part * _S for name, prefill_part in prefill_parts.items()
+        }
+        parts |= {
+            f"decode: {name}": further * decode_part * _S
+            for name, decode_part in decode_parts.items()
+        }
         uses = self._shares(layout.tp, False, layout.microbatch, training=False)
         layers = model.layers / layout.pp
         passes = layout.microbatches * layers
@@ -212,7 +217,7 @@ class PlanTimes:
         return TimedLayout(
             layout=layout,
             memory=memory,
-            parts={name: each for name, each in parts.items() if abs(each) > 1e-12},
+            parts={name: part for name, part in parts.items() if abs(part) > 1e-12},
             seconds=seconds,
             tokens=job.batch * job.new_tokens,
             flops=self._forward_flops(tokens, length),
@@ -416,7 +421,7 @@ class PlanTimes:
 
     def _alone(self, program: Callable[[RuntimeContext], Any]) -> _Alone:
         """Return the times of a program's two parts on one device, and what it draws."""
-        found: list[tuple[float, float]] = []
+        numbers: list[tuple[float, float]] = []
 
         def rank(_: int, torch: RuntimeContext) -> None:
             torch.ahbm.synchronize()
@@ -424,10 +429,10 @@ class PlanTimes:
             middle = program(torch)
             end = torch.ahbm.current_stream().record_event()
             torch.ahbm.synchronize()
-            found.append((begin.elapsed_time(middle) * 1e3, middle.elapsed_time(end) * 1e3))
+            numbers.append((begin.elapsed_time(middle) * 1e3, middle.elapsed_time(end) * 1e3))
 
         log = ModelRuns(self._of(1), Stack()).run(1, rank).op_log
-        forward, backward = found[0]
+        forward, backward = numbers[0]
         begin_ps = log.end_ps - round((forward + backward) * 1e6)
         watts = average_watts(log, self._of(1), 1, begin_ps, log.end_ps)
         return forward, backward, watts
@@ -459,7 +464,7 @@ class PlanTimes:
         timed = sharding.time_collectives(inside, self._of(size))
         layers = config.num_layers
         return (
-            sum(each.step_ns for each in timed) / 1e3 / layers,
-            sum(each.count for each in inside) / layers,
-            sum(each.step_bytes for each in inside) / layers,
+            sum(timed_collective.step_ns for timed_collective in timed) / 1e3 / layers,
+            sum(collective_use.count for collective_use in inside) / layers,
+            sum(collective_use.step_bytes for collective_use in inside) / layers,
         )

@@ -55,7 +55,7 @@ def assert_time_within(request: pytest.FixtureRequest) -> Callable[..., None]:
                     f"{most_us!r}"
                 )
             if run.time_us > most_us:
-                longest = max(run.kernels_us.items(), key=lambda each: each[1], default=None)
+                longest = max(run.kernels_us.items(), key=lambda pair: pair[1], default=None)
                 of = "" if longest is None else f"; {longest[0]} alone takes {longest[1]:.2f} us"
                 pytest.fail(f"took {run.time_us:.2f} us, and at most {most_us} us are allowed{of}")
             return

@@ -32,7 +32,7 @@ class TimedRun:
     @property
     def kernels_us(self) -> dict[str, float]:
         """The modeled time of each kernel, in microseconds, all launches together."""
-        return {each["name"]: each["time_ns"] / 1000 for each in self.report["kernels"]}
+        return {item["name"]: item["time_ns"] / 1000 for item in self.report["kernels"]}
 
     def _repr_html_(self) -> str:
         from html import escape
@@ -65,25 +65,25 @@ class KeptTimes:
             UsageError: The file is none that was written here.
         """
         try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
+            data = json.loads(self.path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
             raise UsageError(f"{self.path}: cannot be read: {error}") from None
-        if not isinstance(found, dict) or not all(isinstance(v, dict) for v in found.values()):
+        if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
             raise UsageError(f"{self.path}: holds no kept times; remove it and keep them again")
-        return found
+        return data
 
     def keep(self, name: str, run: TimedRun) -> None:
         """Keep the times of a test. Other processes may do so for other tests of the module."""
         with self._alone():
-            found = self.read()
-            found[name] = {
+            values = self.read()
+            values[name] = {
                 "machine": run.report["machine"],
                 "time_us": run.time_us,
                 "kernels_us": run.kernels_us,
             }
-            write_text(self.path, json.dumps(found, indent=1, sort_keys=True) + "\n")
+            write_text(self.path, json.dumps(values, indent=1, sort_keys=True) + "\n")
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -46,13 +46,13 @@ def reduce_in_order(
                 high = end
             if low >= high:
                 continue
-            part, given = result[low - start : high - start], works[rank][low:high]
+            part, array = result[low - start : high - start], works[rank][low:high]
             if how == RESULT_FIRST:
-                combine(part, given, out=part)
+                combine(part, array, out=part)
             elif how == BEGIN:
-                part[:] = given
+                part[:] = array
             else:
-                combine(given, part, out=part)
+                combine(array, part, out=part)
         yield start, result
 
 
@@ -153,15 +153,15 @@ def _joined(
     hows[:, 0] = BEGIN
     chunk = np.broadcast_to(chunks[:, None], turns.shape).ravel()
     by_turn = np.lexsort((chunk, turns.ravel()))
-    chunk, rank, how, turn = (each.ravel()[by_turn] for each in (chunk, orders, hows, turns))
+    chunk, rank, how, turn = (array.ravel()[by_turn] for array in (chunk, orders, hows, turns))
     breaks = (np.diff(turn) != 0) | (np.diff(how) != 0) | (np.diff(chunk) != 1)
     starts = np.concatenate([[0], np.flatnonzero(breaks) + 1])
     last = np.concatenate([starts[1:], [len(chunk)]]) - 1
-    found = zip(
+    result = zip(
         rank[starts].tolist(),
         bounds[chunk[starts]].tolist(),
         bounds[chunk[last] + 1].tolist(),
         how[starts].tolist(),
         strict=True,
     )
-    return [sweep for sweep in found if sweep[1] < sweep[2]]
+    return [sweep for sweep in result if sweep[1] < sweep[2]]

@@ -78,8 +78,8 @@ class TimeRange(TypedDict):
 def _published() -> Mapping[str, Any]:
     """Return what ``validate --publish`` wrote."""
     path = resources.files("kernbench.report") / "published_errors.json"
-    found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    data: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return data
 
 
 @cache
@@ -121,12 +121,12 @@ def range_of(
     if not (total and ELSEWHERE in known):
         return None
     kinds: list[KindRange] = []
-    for kind, share in sorted(shares.items(), key=lambda each: (-each[1], each[0])):
-        of_kind = (known[each][kind] for each in like if kind in known.get(each, {}))
+    for kind, share in sorted(shares.items(), key=lambda pair: (-pair[1], pair[0])):
+        of_kind = (known[name][kind] for name in like if kind in known.get(name, {}))
         rows, low, high = next(of_kind, known[ELSEWHERE][ELSEWHERE])
         share = round(share / total, 6)
         kinds.append({"kind": kind, "share": share, "low": low, "high": high, "rows": rows})
-    low, high = (sum(each["share"] * each[end] for each in kinds) for end in ("low", "high"))
+    low, high = (sum(kind["share"] * kind[end] for kind in kinds) for end in ("low", "high"))
     return {"low_ns": time_ns * low, "high_ns": time_ns * high, "kinds": kinds}
 
 
@@ -162,8 +162,8 @@ def kind_of(template: Template) -> str:
         return "transposed convolutions" if "transpose" in name else "convolutions"
     if template.family not in ("membound", "convolution") and "rnn" not in name:
         return template.family
-    found = (kind for kind, words in _KINDS if any(each in name for each in words))
-    return next(found, "elementwise")
+    kinds = (kind for kind, words in _KINDS if any(word in name for word in words))
+    return next(kinds, "elementwise")
 
 
 def published_error(machine: str, family: str) -> FamilyAccuracy:
@@ -177,17 +177,21 @@ def published_error(machine: str, family: str) -> FamilyAccuracy:
     if of_machine is None:
         return {"family": family, "error_percent": None, "rows": 0}
     rows, error = of_machine.get(family, (0, None))
-    found: FamilyAccuracy = {"family": family, "error_percent": error, "rows": rows}
+    family_accuracy: FamilyAccuracy = {"family": family, "error_percent": error, "rows": rows}
     if error is None:
-        others = [each[family] for each in published_errors().values() if family in each]
+        others = [
+            published_error[family]
+            for published_error in published_errors().values()
+            if family in published_error
+        ]
         num_rows = sum(rows for rows, _ in others)
         if num_rows:
             mean = sum(rows * percent for rows, percent in others) / num_rows
-            found |= {"elsewhere_percent": round(mean, 1), "elsewhere_rows": num_rows}
+            family_accuracy |= {"elsewhere_percent": round(mean, 1), "elsewhere_rows": num_rows}
         elif _PROGRAMS in of_machine:
             rows, percent = of_machine[_PROGRAMS]
-            found |= {"programs_percent": percent, "programs_rows": rows}
-    return found
+            family_accuracy |= {"programs_percent": percent, "programs_rows": rows}
+    return family_accuracy
 
 
 def accuracy_of(
@@ -202,31 +206,31 @@ def accuracy_of(
     Empty for a machine that models no device. Kernels share the time in which one runs by
     their own times; exposed communication is the collectives'; idle time of launches is the host's.
     """
-    total_ns = sum(each["time_ns"] for each in per_rank)
+    total_ns = sum(rank_report["time_ns"] for rank_report in per_rank)
     if not (machine.spec.devices or machine.spec.name in published_errors()) or not total_ns:
         return [], {}
     kernels: Counter[tuple[str, str]] = Counter()
     for template, time_ps in times_ps:
         if template.kind == "kernel":
             kernels[template.family, kind_of(template)] += time_ps
-    scale = sum(each["compute_ns"] for each in per_rank) / (kernels.total() or 1)
+    scale = sum(rank_report["compute_ns"] for rank_report in per_rank) / (kernels.total() or 1)
     shares: defaultdict[str, float] = defaultdict(float)
     kinds: defaultdict[str, float] = defaultdict(float)
     for (family, kind), time_ps in kernels.items():
         shares[family] += time_ps * scale
         kinds[kind] += time_ps * scale
-    exposed_ns = sum(each["comm_exposed_ns"] for each in per_rank)
+    exposed_ns = sum(rank_report["comm_exposed_ns"] for rank_report in per_rank)
     host_ns = idle_parts(log).of_host_ps / 1000
-    for each in (shares, kinds):
-        each[_COLLECTIVES] += exposed_ns
-        each[HOST] += host_ns
-    found: list[FamilyReport] = []
-    for family, time_ns in sorted(shares.items(), key=lambda each: (-each[1], each[0])):
+    for values in (shares, kinds):
+        values[_COLLECTIVES] += exposed_ns
+        values[HOST] += host_ns
+    family_reports: list[FamilyReport] = []
+    for family, time_ns in sorted(shares.items(), key=lambda pair: (-pair[1], pair[0])):
         if time_ns < _LEAST_SHARE * total_ns or not family:
             continue
         share = round(time_ns / total_ns, 6)
-        found.append({**published_error(machine.spec.name, family), "share": share})
-    return found, {kind: ns for kind, ns in kinds.items() if ns >= _LEAST_SHARE * total_ns}
+        family_reports.append({**published_error(machine.spec.name, family), "share": share})
+    return family_reports, {kind: ns for kind, ns in kinds.items() if ns >= _LEAST_SHARE * total_ns}
 
 
 def accuracy_line(families: list[FamilyReport]) -> str:
@@ -238,25 +242,25 @@ def accuracy_line(families: list[FamilyReport]) -> str:
     if not families:
         return ""
     known = [
-        f"{each['family']} {each['error_percent']:.1f} % ({_share(each)} of the time)"
-        for each in families
-        if each["error_percent"] is not None
+        f"{family['family']} {family['error_percent']:.1f} % ({_share(family)} of the time)"
+        for family in families
+        if family["error_percent"] is not None
     ]
-    unknown = [each for each in families if each["error_percent"] is None]
+    unknown = [family for family in families if family["error_percent"] is None]
     elsewhere = [
-        f"{each['family']} {each['elsewhere_percent']:.1f} % ({_share(each)})"
-        for each in unknown
-        if "elsewhere_percent" in each
+        f"{family['family']} {family['elsewhere_percent']:.1f} % ({_share(family)})"
+        for family in unknown
+        if "elsewhere_percent" in family
     ]
     in_programs = [
-        f"{each['family']} {each['programs_percent']:.1f} % ({_share(each)})"
-        for each in unknown
-        if "programs_percent" in each
+        f"{family['family']} {family['programs_percent']:.1f} % ({_share(family)})"
+        for family in unknown
+        if "programs_percent" in family
     ]
     nowhere = [
-        f"{each['family']} ({_share(each)})"
-        for each in unknown
-        if "elsewhere_percent" not in each and "programs_percent" not in each
+        f"{family_report['family']} ({_share(family_report)})"
+        for family_report in unknown
+        if "elsewhere_percent" not in family_report and "programs_percent" not in family_report
     ]
     parts = [
         ", ".join(known),
@@ -267,7 +271,7 @@ def accuracy_line(families: list[FamilyReport]) -> str:
     return f"published errors of what the time is of: {'; '.join(filter(None, parts))}"
 
 
-def range_line(found: TimeRange) -> str:
+def range_line(time_range: TimeRange) -> str:
     """Return the range in one line, with what it is of.
 
     >>> range_line({"low_ns": 900.0, "high_ns": 1400.0, "kinds": [
@@ -275,11 +279,11 @@ def range_line(found: TimeRange) -> str:
     'between 900 ns and 1.40 us with 80 % confidence: norms -10 to +40 % (100 % of the time)'
     """
     kinds = ", ".join(
-        f"{each['kind']} {each['low'] * 100 - 100:+.0f} to {each['high'] * 100 - 100:+.0f} % "
-        f"({each['share'] * 100:.0f} %{' of the time' if not index else ''})"
-        for index, each in enumerate(found["kinds"])
+        f"{kind['kind']} {kind['low'] * 100 - 100:+.0f} to {kind['high'] * 100 - 100:+.0f} % "
+        f"({kind['share'] * 100:.0f} %{' of the time' if not index else ''})"
+        for index, kind in enumerate(time_range["kinds"])
     )
-    low, high = format_ns(found["low_ns"]), format_ns(found["high_ns"])
+    low, high = format_ns(time_range["low_ns"]), format_ns(time_range["high_ns"])
     return f"between {low} and {high} with 80 % confidence: {kinds}"
 
 
@@ -313,7 +317,7 @@ def pair_line(
     apart = max(first, second) / min(first, second)
     if apart >= pairs["within"]:
         return ""
-    fitting = (each for each in pairs["right"] if each[0] is None or apart < each[0])
+    fitting = (triple for triple in pairs["right"] if triple[0] is None or apart < triple[0])
     _, count, right = next(fitting, pairs["right"][-1])
     return (
         f"closer than errors of {variants} differ ({pairs['within'] * 100 - 100:.0f} %): of "

@@ -50,10 +50,10 @@ def columns_of(kind: type) -> tuple[Column, ...]:
     """Return the columns that the fields of a part of the report define, in their order."""
     hints = get_type_hints(kind, include_extras=True).values()
     return tuple(
-        each
+        column
         for hint in hints
-        for each in getattr(hint, "__metadata__", ())
-        if isinstance(each, Column)
+        for column in getattr(hint, "__metadata__", ())
+        if isinstance(column, Column)
     )
 
 
@@ -105,7 +105,7 @@ def of_peak(title: str, **how: Any) -> Column:
         achieved = max(row["flops"] / peaks.flops_per_ns, row["hbm_bytes"] / peaks.hbm_bytes_per_ns)
         return (achieved / (row["time_ns"] or 1),)
 
-    return Column(title=title, numbers=numbers, text=lambda found, wide: percent(found[0]), **how)
+    return Column(title=title, numbers=numbers, text=lambda result, wide: percent(result[0]), **how)
 
 
 def percent(share: float) -> str:

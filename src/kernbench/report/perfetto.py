@@ -141,8 +141,8 @@ class _TraceWriter:
                 for launched in names:
                     launches[span.rank, launched] += 1
         ranges: dict[int, list[HostRange]] = {}
-        for each in log.host_ranges:
-            ranges.setdefault(each.rank, []).append(each)
+        for host_range in log.host_ranges:
+            ranges.setdefault(host_range.rank, []).append(host_range)
         completions: Counter[tuple[int, str]] = Counter()
         streams: dict[tuple[int, str], list[tuple[int, int, int]]] = {}
         for index, instance in enumerate(log.instances):
@@ -200,7 +200,7 @@ class _TraceWriter:
 
     def _write_path(self, events: Events, path: Sequence[PathSegment]) -> None:
         track = events.track(events.process("critical path", -1), "critical path", 0)
-        times = [np.array(each, dtype=np.int64) for each in zip(
+        times = [np.array(pair, dtype=np.int64) for pair in zip(
             *[(segment.start_ps, segment.end_ps) for segment in path], strict=True
         )]  # fmt: skip
         slices = merged_slices(times[0], times[1], self.most)
@@ -224,10 +224,12 @@ class _TraceWriter:
         ]
         for number, ranges in enumerate(nested_tracks(kept)):
             track = events.track(pid, f"ranges {number}" if number else "ranges", number)
-            for each in ranges:
-                duration_ps = each.end_ps - each.start_ps
+            for host_range in ranges:
+                duration_ps = host_range.end_ps - host_range.start_ps
                 args = {"duration_ps": duration_ps}
-                events.slice(track, each.name, "range", each.start_ps, each.end_ps, args)
+                events.slice(
+                    track, host_range.name, "range", host_range.start_ps, host_range.end_ps, args
+                )
 
     def _write_host(self, events: Events, pid: int, rank: int) -> None:
         track = events.track(pid, "host", 100)
@@ -253,7 +255,7 @@ class _TraceWriter:
             events.slice(track, name, span.kind, start_ps, end_ps, args)
 
     def _write_streams(self, events: Events, pid: int, sip: int) -> None:
-        names = sorted(stream for each, stream in self.streams if each == sip)
+        names = sorted(stream for number, stream in self.streams if number == sip)
         for order, stream in enumerate(names):
             track = events.track(pid, f"stream {stream}", order)
             uses = self.streams[sip, stream]
@@ -292,10 +294,14 @@ class _TraceWriter:
         pid = events.process("links", sort_index)
         for key in keys:
             track = events.track(pid, f"link {self.machine.links[key.link].name}", key.link)
-            found = self._write_busy(events, track, key, self._link_slice)
+            track_slices = self._write_busy(events, track, key, self._link_slice)
             name = f"{self.machine.links[key.link].name} bandwidth"
             for time_ps, rate in _columns(
-                *rate_steps(found.slices.start_ps, found.slices.end_ps, found.size_bytes)
+                *rate_steps(
+                    track_slices.slices.start_ps,
+                    track_slices.slices.end_ps,
+                    track_slices.size_bytes,
+                )
             ):
                 events.counter(pid, name, "GB/s", time_ps, rate)
 
@@ -306,14 +312,14 @@ class _TraceWriter:
         key: TrackKey,
         describe: Callable[[Instance, int, int], tuple[str, dict[str, Any]]],
     ) -> TrackSlices:
-        found = self.timeline.track(key)
+        track_slices = self.timeline.track(key)
         for start_ps, end_ps, index, row, merged, size in _columns(
-            found.slices.start_ps,
-            found.slices.end_ps,
-            found.instance,
-            found.row,
-            found.merged,
-            found.size_bytes,
+            track_slices.slices.start_ps,
+            track_slices.slices.end_ps,
+            track_slices.instance,
+            track_slices.row,
+            track_slices.merged,
+            track_slices.size_bytes,
         ):
             instance = self.log.instances[index]
             name, args = describe(instance, row, merged)
@@ -321,7 +327,7 @@ class _TraceWriter:
             if merged > 1:
                 args["merged"] = merged
             events.slice(track, name, instance.template.kind, start_ps, end_ps, args)
-        return found
+        return track_slices
 
     def _engine_slice(
         self, instance: Instance, row: int, merged: int
@@ -408,13 +414,13 @@ class _TraceWriter:
         Of a collective with very many, none: so many arrows show nothing.
         """
         template = instance.template
-        found = self.transfers_of.get(template)
-        if found is None:
+        transfers = self.transfers_of.get(template)
+        if transfers is None:
             rows = self.timeline.rows(template)
             sent = np.flatnonzero((rows["link"] >= 0) & (rows["peer"] >= 0))
             if len(sent) > MOST_ROWS_WITH_FLOWS:
                 sent = sent[:0]
-            names = np.stack([rows[each][sent] for each in ("step", "rank", "peer", "chunk")])
+            names = np.stack([rows[name][sent] for name in ("step", "rank", "peer", "chunk")])
             _, which = np.unique(names, axis=1, return_inverse=True)
             num = int(which.max(initial=-1)) + 1
             start_ps = np.full(num, np.iinfo(np.int64).max)
@@ -424,8 +430,8 @@ class _TraceWriter:
             first = np.zeros(num, dtype=np.int64)
             first[which[::-1]] = sent[::-1]
             ends = (rows["rank"][first], rows["peer"][first], start_ps, end_ps)
-            found = self.transfers_of[template] = list(_columns(*ends))
-        return found
+            transfers = self.transfers_of[template] = list(_columns(*ends))
+        return transfers
 
 
 def _columns(*columns: Any) -> Iterator[tuple[Any, ...]]:

@@ -57,16 +57,16 @@ class StepsReport(TypedDict):
 
 def steps_of(log: OpLog, machine: Machine, ranks: int, peaks: Peaks) -> StepsReport | None:
     """Return the steps of a run that has some; see ``kernbench.op_log.find_steps``."""
-    found = find_steps(log) if log.host_ranges else None
-    if found is None:
+    steps = find_steps(log) if log.host_ranges else None
+    if steps is None:
         return None
     report: StepsReport = {
-        "found_by": found.found_by,
-        "startup_ns": found.startup.mean_ps / 1000,
-        "steps": list(_steps(log, found, peaks)),
-        "steady": found.steady,
+        "found_by": steps.found_by,
+        "startup_ns": steps.startup.mean_ps / 1000,
+        "steps": list(_steps(log, steps, peaks)),
+        "steady": steps.steady,
     }
-    steady = found.steps[found.steady].window
+    steady = steps.steps[steps.steady].window
     energy = energy_of(log, machine, ranks, within=steady)
     if energy is not None:
         whole = energy if log.running is None else of_all(energy, log.running)
@@ -77,8 +77,8 @@ def steps_of(log: OpLog, machine: Machine, ranks: int, peaks: Peaks) -> StepsRep
     return report
 
 
-def _steps(log: OpLog, found: RunSteps, peaks: Peaks) -> Iterator[StepReport]:
-    for step in found.steps:
+def _steps(log: OpLog, steps: RunSteps, peaks: Peaks) -> Iterator[StepReport]:
+    for step in steps.steps:
         window = step.window
         times_ns = [window.length_ps(rank) / 1000 for rank in window.ranks]
         mine = [
@@ -104,53 +104,53 @@ def _steps(log: OpLog, found: RunSteps, peaks: Peaks) -> Iterator[StepReport]:
 
 def _tokens(commands: list[Instance]) -> int:
     """Return how many rows a rank has looked up in the table of which it looked up most."""
-    found: dict[tuple[int, ...], int] = {}
+    numbers: dict[tuple[int, ...], int] = {}
     for command in commands:
         shapes = command.template.given.get("shapes", ())
         if command.template.name == _LOOK_UP and len(shapes) > 1:
             table = tuple(shapes[0])
-            found[table] = found.get(table, 0) + prod(shapes[1])
-    return max(found.values(), default=0)
+            numbers[table] = numbers.get(table, 0) + prod(shapes[1])
+    return max(numbers.values(), default=0)
 
 
-def steps_table(found: StepsReport) -> Table:
+def steps_table(steps_report: StepsReport) -> Table:
     """Return a line for each step, of many for the first ones."""
-    steps = found["steps"]
+    steps = steps_report["steps"]
     titles = ["step", "time", "least", "most", "of peak"]
     knows_tokens = any("tokens_per_s" in step for step in steps)
     titles += ["tokens/s of a rank"] if knows_tokens else []
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for title in titles:
         table.add_column(title, justify="right" if title != "step" else "left", no_wrap=True)
-    table.add_row(Text("before the first"), format_ns(found["startup_ns"]))
-    for number, each in enumerate(steps[:SHOWN_STEPS]):
-        times = (format_ns(each[key]) for key in ("time_ns", "least_ns", "most_ns"))
-        tokens = each.get("tokens_per_s")
+    table.add_row(Text("before the first"), format_ns(steps_report["startup_ns"]))
+    for number, step_report in enumerate(steps[:SHOWN_STEPS]):
+        times = (format_ns(step_report[key]) for key in ("time_ns", "least_ns", "most_ns"))
+        tokens = step_report.get("tokens_per_s")
         table.add_row(
-            Text(f"{each['name']}{' (steady)' if number == found['steady'] else ''}"),
+            Text(f"{step_report['name']}{' (steady)' if number == steps_report['steady'] else ''}"),
             *times,
-            f"{100 * each['of_peak']:.1f}%",
+            f"{100 * step_report['of_peak']:.1f}%",
             "" if tokens is None else format_amount(tokens, "").strip(),
         )
     rest = steps[SHOWN_STEPS:]
     if rest:
-        mean_ns = sum(each["time_ns"] for each in rest) / len(rest)
-        least_ns = min(each["least_ns"] for each in rest)
-        most_ns = max(each["most_ns"] for each in rest)
+        mean_ns = sum(report["time_ns"] for report in rest) / len(rest)
+        least_ns = min(report["least_ns"] for report in rest)
+        most_ns = max(report["most_ns"] for report in rest)
         table.add_row(Text(f"+ {len(rest)} more"), *map(format_ns, (mean_ns, least_ns, most_ns)))
     return table
 
 
-def steps_line(found: StepsReport) -> str:
+def steps_line(steps_report: StepsReport) -> str:
     """Return what more steps take, as a line below the table."""
-    steady = found["steps"][found["steady"]]
-    times_ns = [each["time_ns"] for each in found["steps"][1:]]
+    steady = steps_report["steps"][steps_report["steady"]]
+    times_ns = [step_report["time_ns"] for step_report in steps_report["steps"][1:]]
     spread = max(times_ns) - min(times_ns)
     parts = [format_ns(_MORE * steady["time_ns"])]
-    if "step_j" in found:
-        parts.append(f"{format_amount(_MORE * found['step_j'], 'J')}")
-    if "step_usd" in found:
-        parts.append(f"{_MORE * found['step_usd']:.3g} USD")
+    if "step_j" in steps_report:
+        parts.append(f"{format_amount(_MORE * steps_report['step_j'], 'J')}")
+    if "step_usd" in steps_report:
+        parts.append(f"{_MORE * steps_report['step_usd']:.3g} USD")
     spread_said = format_share(spread, steady["time_ns"])
     said = f"steps behind the first differ by {spread_said.strip()}"
     return f"{_MORE:,} more steps as {steady['name']} ({said}): {', '.join(parts)}"

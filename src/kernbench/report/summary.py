@@ -139,9 +139,9 @@ def build_report(
     )
     if families:
         report["accuracy"] = families
-    found = range_of(report["time_ns"], kinds, likenesses(machine))
-    if found is not None:
-        report["range"] = found
+    time_range = range_of(report["time_ns"], kinds, likenesses(machine))
+    if time_range is not None:
+        report["range"] = time_range
     steps = steps_of(log, machine, ranks, peaks)
     if steps is not None:
         report["steps"] = steps
@@ -223,14 +223,14 @@ def _sum_by_rank(
 ) -> list[int]:
     result = np.zeros(ranks, dtype=np.int64)
     np.add.at(result, spans.rank, spans.shares(totals))
-    return [int(each) for each in result]
+    return [int(number) for number in result]
 
 
 def _times_ps(spans: Spans) -> list[int]:
     """Return the time of all launches of each template, together."""
     times_ps = np.zeros(len(spans.templates), dtype=np.int64)
     np.add.at(times_ps, spans.template, spans.end_ps - spans.start_ps)
-    return [int(each) for each in times_ps]
+    return [int(number) for number in times_ps]
 
 
 def _kernels(spans: Spans, times_ps: list[int], peaks: Peaks) -> list[KernelReport]:
@@ -240,7 +240,9 @@ def _kernels(spans: Spans, times_ps: list[int], peaks: Peaks) -> list[KernelRepo
         if template.kind == "kernel":
             by_name.setdefault(template.name, []).append((template, launches, time_ps))
     result = [_kernel(name, uses, peaks) for name, uses in by_name.items()]
-    return sorted(result, key=lambda each: (-each["time_ns"], each["name"]))
+    return sorted(
+        result, key=lambda kernel_report: (-kernel_report["time_ns"], kernel_report["name"])
+    )
 
 
 def _kernel(name: str, uses: list[tuple[Template, int, int]], peaks: Peaks) -> KernelReport:
@@ -269,7 +271,7 @@ def _bound_by(uses: list[tuple[Template, int, int]]) -> str:
 
 
 def _collectives(spans: Spans) -> list[CollectiveReport]:
-    found: dict[tuple[str, str], list[int]] = {}
+    numbers: dict[tuple[str, str], list[int]] = {}
     (mine,) = np.nonzero(_of_kind(spans, "collective"))
     first = np.flatnonzero(np.diff(spans.instance[mine], prepend=-1))
     last_ps = [
@@ -280,12 +282,19 @@ def _collectives(spans: Spans) -> list[CollectiveReport]:
         spans.template[mine][first].tolist(), (last_ps[1] - last_ps[0]).tolist(), strict=True
     ):
         template = spans.templates[number]
-        sums = found.setdefault((template.name, template.algorithm), [0, 0, 0])
+        sums = numbers.setdefault((template.name, template.algorithm), [0, 0, 0])
         sums[0] += 1
         sums[1] += template.message_bytes
         sums[2] += time_ps
     result: list[CollectiveReport] = [
         {"op": op, "algorithm": algorithm, "count": count, "bytes": size, "time_ns": to_ns(time_ps)}
-        for (op, algorithm), (count, size, time_ps) in found.items()
+        for (op, algorithm), (count, size, time_ps) in numbers.items()
     ]
-    return sorted(result, key=lambda each: (-each["time_ns"], each["op"], each["algorithm"]))
+    return sorted(
+        result,
+        key=lambda collective_report: (
+            -collective_report["time_ns"],
+            collective_report["op"],
+            collective_report["algorithm"],
+        ),
+    )

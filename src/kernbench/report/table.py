@@ -46,8 +46,8 @@ def print_report(
         console.print("", collectives, sep="\n")
     if families := report.get("accuracy"):
         console.print(Text("\n" + accuracy_line(families)))
-    if found := report.get("range"):
-        console.print(Text(range_line(found)))
+    if time_range := report.get("range"):
+        console.print(Text(range_line(time_range)))
     console.print()
     console.print(Text(verdict(report)))
 
@@ -59,13 +59,13 @@ def verdict(report: Report) -> str:
         f"{ranks} rank{'s' if ranks != 1 else ''}, "
         f"{format_ns(report['time_ns'])} simulated in {report['wall_s']:.2f} s"
     )
-    total = sum(each["time_ns"] for each in report["per_rank"])
+    total = sum(rank_report["time_ns"] for rank_report in report["per_rank"])
     if not total:
         return f"{head}; nothing ran on the devices"
     parts = {
-        "compute": sum(each["compute_ns"] for each in report["per_rank"]),
-        "exposed comm": sum(each["comm_exposed_ns"] for each in report["per_rank"]),
-        "idle": sum(each["idle_ns"] for each in report["per_rank"]),
+        "compute": sum(rank_report["compute_ns"] for rank_report in report["per_rank"]),
+        "exposed comm": sum(rank_report["comm_exposed_ns"] for rank_report in report["per_rank"]),
+        "idle": sum(rank_report["idle_ns"] for rank_report in report["per_rank"]),
     }
     shares = ", ".join(f"{format_share(part, total)} {name}" for name, part in parts.items())
     return f"{head}; {shares}"
@@ -73,8 +73,8 @@ def verdict(report: Report) -> str:
 
 def idle_line(report: Report, parts: IdleParts) -> str:
     """Return the causes of idle time of all ranks, as shares of their time; empty if none."""
-    total_ns = sum(each["time_ns"] for each in report["per_rank"])
-    idle_ns = sum(each["idle_ns"] for each in report["per_rank"])
+    total_ns = sum(rank_report["time_ns"] for rank_report in report["per_rank"])
+    idle_ns = sum(rank_report["idle_ns"] for rank_report in report["per_rank"])
     if not total_ns or idle_ns < 0.005 * total_ns:
         return ""
     causes = {
@@ -111,8 +111,8 @@ def _rank_table(report: Report, peaks: Peaks, width: int) -> Table:
     columns = _shown(RankReport, width)
     table = _table([_RANK, *columns], wide)
     lines = [
-        (str(each["rank"]), [column.numbers(each, peaks) for column in columns])
-        for each in report["per_rank"]
+        (str(rank_report["rank"]), [column.numbers(rank_report, peaks) for column in columns])
+        for rank_report in report["per_rank"]
     ]
 
     def add(name: str, cells: Iterable[Numbers]) -> None:

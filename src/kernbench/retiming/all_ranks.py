@@ -57,6 +57,6 @@ def play_all_ranks(context: RuntimeContext) -> tuple[OpLog, Timetable]:
     player.num_kept = len(actions.described["meetings"])
     with again:
         player.play()
-    found = Timetable(folding.num_ranks, again.op_log.end_ps)
-    found.add(player.placements())
-    return again.op_log, found
+    timetable = Timetable(folding.num_ranks, again.op_log.end_ps)
+    timetable.add(player.placements())
+    return again.op_log, timetable

@@ -186,7 +186,7 @@ def host_findings(saved: SavedRun, part: RunPart = WHOLE_RUN) -> RankedFindings 
     ):
         return None
     spent = attribution(saved.log, saved.machine, saved.ranks, part.window)
-    of_hosts = _total([each for each in spent if each.resource in OF_HOST.values()])
+    of_hosts = _total([item for item in spent if item.resource in OF_HOST.values()])
     if of_hosts < _LEAST_OF_HOSTS * _total(spent):
         return None
     return _ranked(saved, part, _changes_of_hosts)
@@ -196,36 +196,36 @@ def _changes_of_hosts(
     saved: SavedRun, spent: list[Spent], end_ps: float
 ) -> Iterator[tuple[WhatIf, list[Spent]]]:
     least_ps = _LEAST_SHARE * end_ps * _num_run(saved)
-    tries = _hosts_to_try(saved, [each for each in spent if each.resource in _OF_HOSTS], least_ps)
-    return (each for each in tries if each[0] in HOSTS)
+    tries = _hosts_to_try(saved, [item for item in spent if item.resource in _OF_HOSTS], least_ps)
+    return (pair for pair in tries if pair[0] in HOSTS)
 
 
 def _ranked(saved: SavedRun, part: RunPart, to_try: _ToTry) -> RankedFindings:
     log = saved.log
     end_ps = part.time_ps(log)
     spent = attribution(log, saved.machine, saved.ranks, part.window)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     tried = 0
-    for each, parts in to_try(saved, spent, end_ps):
+    for what, parts in to_try(saved, spent, end_ps):
         try:
-            done = each.run(saved)
+            done = what.run(saved)
         except MachineError:
             # Not every machine has the key.
             continue
         tried += 1
         gain_ps = end_ps - part.time_ps(done.log)
         if gain_ps >= _LEAST_SHARE * end_ps:
-            finding = _finding(saved, each, parts, done.detail, part)
+            finding = _finding(saved, what, parts, done.detail, part)
             times: Any = {"gain_ns": gain_ps / 1000, "time_ns": (end_ps - gain_ps) / 1000}
-            found.append({**finding, **times})
-    found.sort(key=lambda each: -each["gain_ns"])
+            findings.append({**finding, **times})
+    findings.sort(key=lambda item: -item["gain_ns"])
     ranked: RankedFindings = {
         "program": saved.program,
         "machine": saved.machine.name,
         "ranks": saved.ranks,
         "time_ns": end_ps / 1000,
         "tried": tried,
-        "findings": found,
+        "findings": findings,
     }
     if part.window is not None:
         ranked["part"] = part.said
@@ -243,19 +243,19 @@ def _to_try(
         if instance.template.kind == "kernel"
     }
     of_kernels: dict[str, list[Spent]] = {}
-    for each in spent:
-        if each.name in kernels and each.resource not in OF_HOST.values():
-            of_kernels.setdefault(each.name, []).append(each)
+    for entry in spent:
+        if entry.name in kernels and entry.resource not in OF_HOST.values():
+            of_kernels.setdefault(entry.name, []).append(entry)
     longest = sorted(of_kernels.items(), key=lambda item: -_total(item[1]))[:_MOST_KERNELS]
     tries = [(WhatIf(f"{name} takes no time", free_kernel=name), own) for name, own in longest]
     tries += [
-        (what, [each for each in spent if each.resource in what.resources]) for what in MACHINE
+        (what, [item for item in spent if item.resource in what.resources]) for what in MACHINE
     ]
     for what, own in tries:
         if _total(own) >= least_ps and what.applies(saved.machine):
             yield what, own
     if saved.actions is not None and "pytorch" in saved.actions.described:
-        of_hosts = [each for each in spent if each.resource in _OF_HOSTS]
+        of_hosts = [item for item in spent if item.resource in _OF_HOSTS]
         yield from _hosts_to_try(saved, of_hosts, least_ps)
 
 
@@ -270,18 +270,18 @@ def _hosts_to_try(
         for instance in log.instances
         if instance.template.kind == "collective"
     }
-    spent = [each for each in spent if each.resource != WAIT or each.name not in collectives]
+    spent = [item for item in spent if item.resource != WAIT or item.name not in collectives]
     for what in HOSTS:
-        own = [each for each in spent if each.resource in what.resources]
+        own = [item for item in spent if item.resource in what.resources]
         # What a wait costs is what comes late after it.
         if own and (what.acts is not None or _total(own) >= least_ps):
             yield what, own
     if saved.machine.spec.host is None or not knows_lines_of_actions(saved):
         return
     of_lines: dict[Site, list[Spent]] = {}
-    for each in spent:
-        if each.site[1] and each.resource != WAIT:
-            of_lines.setdefault(each.site, []).append(each)
+    for entry in spent:
+        if entry.site[1] and entry.resource != WAIT:
+            of_lines.setdefault(entry.site, []).append(entry)
     longest = sorted(of_lines.items(), key=lambda item: -_total(item[1]))[:_MOST_LINES]
     for site, own in longest:
         if _total(own) >= least_ps:
@@ -295,20 +295,20 @@ def _num_run(saved: SavedRun) -> int:
 
 
 def _total(spent: list[Spent]) -> int:
-    return sum(each.time_ps for each in spent)
+    return sum(item.time_ps for item in spent)
 
 
 def _finding(
     saved: SavedRun, what: WhatIf, spent: list[Spent], detail: str, part: RunPart
 ) -> Finding:
-    rank = _longest(spent, lambda each: each.rank)
-    site = _longest([each for each in spent if each.site[1]] or spent, lambda each: each.site)
-    there = [each for each in spent if each.site == site]
+    rank = _longest(spent, lambda item: item.rank)
+    site = _longest([entry for entry in spent if entry.site[1]] or spent, lambda entry: entry.site)
+    there = [element for element in spent if element.site == site]
     name = what.free_kernel or _longest(
-        [each for each in there if each.name] or there, lambda each: each.name
+        [spent for spent in there if spent.name] or there, lambda element: element.name
     )
     most = max(
-        (each for each in there if each.name == name), key=lambda each: (each.time_ps, -each.rank)
+        (spent for spent in there if spent.name == name), key=lambda one: (one.time_ps, -one.rank)
     )
     launches = [
         instance
@@ -337,9 +337,9 @@ def _finding(
 def _longest(spent: list[Spent], key: Callable[[Spent], K]) -> K:
     """Return that of which most is spent, the least one of several."""
     sums: dict[K, int] = {}
-    for each in spent:
-        sums[key(each)] = sums.get(key(each), 0) + each.time_ps
-    return min(sums, key=lambda each: (-sums[each], each))
+    for item in spent:
+        sums[key(item)] = sums.get(key(item), 0) + item.time_ps
+    return min(sums, key=lambda entry: (-sums[entry], entry))
 
 
 def _errors(saved: SavedRun, launches: list[Instance], resource: str) -> list[FamilyAccuracy]:
@@ -370,19 +370,21 @@ _MORE = ("with", "held up by", "rows", "published error")
 """What Markdown has besides."""
 
 
-def print_findings(found: RankedFindings, console: Console) -> None:
+def print_findings(ranked_findings: RankedFindings, console: Console) -> None:
     """Print the findings as a table."""
-    console.print(Text(f"\n{_head(found)}"))
-    if not found["findings"]:
+    console.print(Text(f"\n{_head(ranked_findings)}"))
+    if not ranked_findings["findings"]:
         console.print(Text(f"\n{_NOTHING}"))
         return
-    rows = (_cells(each, found["time_ns"]) for each in found["findings"])
+    rows = (_cells(finding, ranked_findings["time_ns"]) for finding in ranked_findings["findings"])
     console.print("", fitting_table(console, _COLUMNS, rows), sep="\n")
-    errors = dict.fromkeys(_error(known) for each in found["findings"] for known in each["errors"])
+    errors = dict.fromkeys(
+        _error(known) for finding in ranked_findings["findings"] for known in finding["errors"]
+    )
     if errors:
         console.print(Text(f"\npublished errors of what this is about: {', '.join(errors)}"))
-    best_ns = found["time_ns"] - found["findings"][0]["gain_ns"]
-    if unsure := pair_line("runs", found["time_ns"], best_ns):
+    best_ns = ranked_findings["time_ns"] - ranked_findings["findings"][0]["gain_ns"]
+    if unsure := pair_line("runs", ranked_findings["time_ns"], best_ns):
         console.print(Text(f"\nthe run with the first change is {unsure}"))
     console.print(Text(f"\n{_ABOUT}"))
 
@@ -395,36 +397,39 @@ _CHANGES = (
 )
 
 
-def print_host_findings(found: RankedFindings, console: Console) -> None:
+def print_host_findings(ranked_findings: RankedFindings, console: Console) -> None:
     """Print what would shorten the time of hosts, as a table below why a run took its time."""
     rows = (
         [
-            each["what"],
-            format_ns(each["gain_ns"]),
-            format_share(each["gain_ns"], found["time_ns"]),
-            each["detail"],
+            finding["what"],
+            format_ns(finding["gain_ns"]),
+            format_share(finding["gain_ns"], ranked_findings["time_ns"]),
+            finding["detail"],
         ]
-        for each in found["findings"]
+        for finding in ranked_findings["findings"]
     )
-    if found["findings"]:
+    if ranked_findings["findings"]:
         console.print("", fitting_table(console, _CHANGES, rows), sep="\n")
 
 
-def as_markdown(found: RankedFindings) -> str:
+def as_markdown(ranked_findings: RankedFindings) -> str:
     """Return the findings as a table in Markdown."""
-    lines = [_head(found), ""]
-    if found["findings"]:
+    lines = [_head(ranked_findings), ""]
+    if ranked_findings["findings"]:
         titles = [*(column.title for column in _COLUMNS), *_MORE]
         lines.append(f"| {' | '.join(titles)} |")
         lines.append(f"|{' --- |' * len(titles)}")
-        for each in found["findings"]:
+        for finding in ranked_findings["findings"]:
             more = (
-                each["detail"],
-                each["held_up_by"],
-                ", ".join(map(str, each["launches"])),
-                ", ".join(map(_error, each["errors"])),
+                finding["detail"],
+                finding["held_up_by"],
+                ", ".join(map(str, finding["launches"])),
+                ", ".join(map(_error, finding["errors"])),
             )
-            cells = (text.replace("|", "\\|") for text in (*_cells(each, found["time_ns"]), *more))
+            cells = (
+                text.replace("|", "\\|")
+                for text in (*_cells(finding, ranked_findings["time_ns"]), *more)
+            )
             lines.append(f"| {' | '.join(cells)} |")
         lines += ["", _ABOUT]
     else:
@@ -439,12 +444,13 @@ _ABOUT = (
 )
 
 
-def _head(found: RankedFindings) -> str:
-    ranks = found["ranks"]
-    of_part = f" of {found['part']}" if "part" in found else ""
+def _head(ranked_findings: RankedFindings) -> str:
+    ranks = ranked_findings["ranks"]
+    of_part = f" of {ranked_findings['part']}" if "part" in ranked_findings else ""
     return (
-        f"{ranks} rank{'s' if ranks != 1 else ''} of {found['machine']}, "
-        f"{format_ns(found['time_ns'])}{of_part}; {found['tried']} changes tried"
+        f"{ranks} rank{'s' if ranks != 1 else ''} of {ranked_findings['machine']}, "
+        f"{format_ns(ranked_findings['time_ns'])}{of_part}; "
+        f"{ranked_findings['tried']} changes tried"
     )
 
 

@@ -177,17 +177,17 @@ class _Numbered:
 
     def __init__(self, values: Sequence[Any]) -> None:
         self.values = list(map(tuple, values))
-        self._numbers = {each: number for number, each in enumerate(self.values)}
+        self._numbers = {item: number for number, item in enumerate(self.values)}
 
     def __getitem__(self, number: int) -> Any:
         return self.values[number]
 
     def number(self, value: Any) -> int:
-        found = self._numbers.get(value)
-        if found is None:
-            found = self._numbers[value] = len(self.values)
+        result = self._numbers.get(value)
+        if result is None:
+            result = self._numbers[value] = len(self.values)
             self.values.append(value)
-        return found
+        return result
 
 
 class _Edited:
@@ -198,10 +198,10 @@ class _Edited:
         if actions is None:
             raise UsageError(f"{saved.path}: this run was saved without what its ranks did")
         self._actions, self.actors = actions, list(actions.actors)
-        given = actions.described
-        self.spends = _Numbered(given.get("spends", ()))
-        self.tuples = _Numbered(given["tuples"])
-        self.owed = list(given.get("owed", ()))
+        described = actions.described
+        self.spends = _Numbered(described.get("spends", ()))
+        self.tuples = _Numbered(described["tuples"])
+        self.owed = list(described.get("owed", ()))
 
     def owe(self, *counts: tuple[str, int]) -> int:
         """Return the number of what a host owes: names of its times, and how often."""
@@ -230,17 +230,17 @@ class _Edited:
         }
 
     def put(self, number: int, rows: Sequence[Row]) -> None:
-        values = [each for row in rows for each in row]
+        values = [number for row in rows for number in row]
         self.actors[number] = replace(self.actors[number], values=values)
 
     def changed(self, detail: str) -> ChangedActions:
-        given = {
+        values = {
             **self._actions.described,
             "spends": self.spends.values,
             "tuples": self.tuples.values,
             "owed": self.owed,
         }
-        return ChangedActions(replace(self._actions, described=given, actors=self.actors), detail)
+        return ChangedActions(replace(self._actions, described=values, actors=self.actors), detail)
 
 
 @dataclass(frozen=True)
@@ -256,14 +256,14 @@ class _GraphedActions:
 
 def _graphs(rows: Sequence[Row], free: frozenset[int]) -> Iterator[_GraphedActions]:
     """Yield what can be a graph of what a host does."""
-    found: list[int] = []
+    numbers: list[int] = []
     for place in range(len(rows)):
         if place in free or _can_be_in_graph(rows, place):
-            found.append(place)
+            numbers.append(place)
             continue
-        yield from _graph(rows, found)
-        found = []
-    yield from _graph(rows, found)
+        yield from _graph(rows, numbers)
+        numbers = []
+    yield from _graph(rows, numbers)
 
 
 def _can_be_in_graph(rows: Sequence[Row], place: int) -> bool:
@@ -285,7 +285,9 @@ def _graph(rows: Sequence[Row], places: Sequence[int]) -> Iterator[_GraphedActio
         if action == Action.OPERATION:
             if before is not None and rows[before][2] == stream:
                 inside = places[at:]
-                nodes = sum(rows[each][0] in (Action.OPERATION, Action.ARRIVE) for each in inside)
+                nodes = sum(
+                    rows[number][0] in (Action.OPERATION, Action.ARRIVE) for number in inside
+                )
                 yield _GraphedActions(before, inside, 1 + nodes)
                 return
             before = place
@@ -359,18 +361,18 @@ def lines_of_actions(saved: SavedRun) -> list[list[int]]:
     if log.program_lines is None or actions is None:
         raise UsageError(f"{saved.path}: this run has no record of the program's lines")
     spans: dict[int, deque[tuple[str, int]]] = {}
-    for each, line in zip(log.host_spans, log.program_lines.of_spans, strict=True):
-        is_other = each.kind == "python" and each.label != _OF_PROGRAM
-        if not (each.kind in _AROUND_ACTIONS or is_other):
-            spans.setdefault(each.rank, deque()).append((each.kind, line))
+    for host_span, line in zip(log.host_spans, log.program_lines.of_spans, strict=True):
+        is_other = host_span.kind == "python" and host_span.label != _OF_PROGRAM
+        if not (host_span.kind in _AROUND_ACTIONS or is_other):
+            spans.setdefault(host_span.rank, deque()).append((host_span.kind, line))
     spends = actions.described.get("spends", ())
-    found = []
+    lines = []
     for actor in actions.actors:
         own = spans.get(actor.rank, deque())
-        found.append([_line_of(row, own, spends) for row in _rows(actor)])
+        lines.append([_line_of(row, own, spends) for row in _rows(actor)])
     if any(spans.values()):
         raise UsageError(f"{saved.path}: its hosts did what is not among the actions of its ranks")
-    return found
+    return lines
 
 
 def _rows(actor: Actor) -> list[Row]:

@@ -109,7 +109,7 @@ class Retiming:
         self._change = change
         launcher: Any = self.context.launcher
         template = launcher.template
-        launcher.template = lambda *args, **given: change(template(*args, **given))
+        launcher.template = lambda *args, **value: change(template(*args, **value))
 
     def _actions_again(self) -> Actions:
         """Return what is done, to be saved with this run."""
@@ -129,15 +129,15 @@ class Retiming:
 
     def _remarks(self) -> list[str]:
         """Return what may be otherwise if the program itself runs on this machine."""
-        found = [
+        remarks = [
             f"the program made {_counted(count, what)}, and decides by that as it did"
             for what, count in self._actions.described["asked"].items()
         ]
         kept = list(self._player.kept) if self._player is not None else []
         if kept:
             named = ", ".join(kept[:_MOST_NAMED]) + (", ..." if len(kept) > _MOST_NAMED else "")
-            found.append(f"kernels that decide by data take as long as they did: {named}")
-        return found
+            remarks.append(f"kernels that decide by data take as long as they did: {named}")
+        return remarks
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def _that_can_be(path: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        others = [each for each in _causes(error) if not isinstance(each, KernbenchError)]
+        others = [cause for cause in _causes(error) if not isinstance(cause, KernbenchError)]
         if not others:
             raise
         _LOG.debug("what %s says cannot be done again", path, exc_info=True)

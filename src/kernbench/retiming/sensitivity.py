@@ -87,7 +87,7 @@ def sensitivity(
     whole_ns, watts = saved.log.end_ps / 1000, _watts(saved.log, saved.machine, saved.ranks)
     if not whole_ns:
         raise UsageError(f"{saved.path}: nothing in this run takes time")
-    found: list[KeySensitivity] = []
+    key_sensitivities: list[KeySensitivity] = []
     at_limit: list[str] = []
     area = saved.machine.spec.area_mm2
     price = saved.machine.spec.usd_per_device_hour
@@ -106,7 +106,7 @@ def sensitivity(
         gain_ns = whole_ns - log.end_ps / 1000
         drawn = _watts(log, machine, saved.ranks)
         has_watts = watts is not None and drawn is not None
-        found.append(
+        key_sensitivities.append(
             {
                 "key": key,
                 "before": value,
@@ -118,14 +118,16 @@ def sensitivity(
                 "usd": None if price is None else cost_usd(float(price), saved.ranks, -gain_ns),
             }
         )
-    found.sort(key=lambda each: (-abs(each["gain_ns"]), each["key"]))
+    key_sensitivities.sort(
+        key=lambda key_sensitivity: (-abs(key_sensitivity["gain_ns"]), key_sensitivity["key"])
+    )
     return {
         "program": saved.program,
         "machine": saved.machine.name,
         "ranks": saved.ranks,
         "time_ns": whole_ns,
         "by": by,
-        "keys": found,
+        "keys": key_sensitivities,
         "at_limit": at_limit,
     }
 
@@ -169,38 +171,43 @@ _COLUMNS = (
 )
 
 
-def print_sensitivity(found: Sensitivity, console: Console, most: int = 20) -> None:
+def print_sensitivity(sensitivity: Sensitivity, console: Console, most: int = 20) -> None:
     """Print the most sensitive keys, how many do nothing, and which cannot be more."""
-    ranks = found["ranks"]
+    ranks = sensitivity["ranks"]
     console.print(
         Text(
-            f"\n{ranks} rank{'s' if ranks != 1 else ''} of {found['machine']}, "
-            f"{format_ns(found['time_ns'])}; each key alone {100 * found['by']:g} % more:\n"
+            f"\n{ranks} rank{'s' if ranks != 1 else ''} of {sensitivity['machine']}, "
+            f"{format_ns(sensitivity['time_ns'])}; "
+            f"each key alone {100 * sensitivity['by']:g} % more:\n"
         )
     )
-    moved = [each for each in found["keys"] if abs(each["gain_share"]) > _STILL]
+    moved = [
+        key_sensitivity
+        for key_sensitivity in sensitivity["keys"]
+        if abs(key_sensitivity["gain_share"]) > _STILL
+    ]
     console.print(fitting_table(console, _COLUMNS, map(_cells, moved[:most])))
-    still = len(found["keys"]) - len(moved)
+    still = len(sensitivity["keys"]) - len(moved)
     lines = []
     if len(moved) > most:
         lines.append(f"{len(moved) - most} more keys move the run less; --json has them")
     lines.append(f"{still} keys do not move it")
-    if found["at_limit"]:
-        lines.append(f"the machine refuses more of: {', '.join(found['at_limit'])}")
-    if all(each["area_mm2"] is None for each in found["keys"]):
+    if sensitivity["at_limit"]:
+        lines.append(f"the machine refuses more of: {', '.join(sensitivity['at_limit'])}")
+    if all(key_sensitivity["area_mm2"] is None for key_sensitivity in sensitivity["keys"]):
         lines.append("area_mm2 of the machine's file says what keys cost in area")
     console.print(Text("\n" + "\n".join(lines)))
 
 
-def _cells(each: KeySensitivity) -> list[str]:
-    gain = each["gain_ns"]
+def _cells(key_sensitivity: KeySensitivity) -> list[str]:
+    gain = key_sensitivity["gain_ns"]
     return [
-        each["key"],
-        f"{each['before']:g}",
-        f"{each['after']:g}",
+        key_sensitivity["key"],
+        f"{key_sensitivity['before']:g}",
+        f"{key_sensitivity['after']:g}",
         f"{'-' if gain < 0 else ''}{format_ns(abs(gain))}",
-        f"{100 * each['gain_share']:+.1f}%",
-        "" if each["watts"] is None else f"{each['watts']:+.1f} W",
-        "" if each["area_mm2"] is None else f"{each['area_mm2']:+.2g}",
-        "" if each["usd"] is None else f"{each['usd']:+.2g}",
+        f"{100 * key_sensitivity['gain_share']:+.1f}%",
+        "" if key_sensitivity["watts"] is None else f"{key_sensitivity['watts']:+.1f} W",
+        "" if key_sensitivity["area_mm2"] is None else f"{key_sensitivity['area_mm2']:+.2g}",
+        "" if key_sensitivity["usd"] is None else f"{key_sensitivity['usd']:+.2g}",
     ]

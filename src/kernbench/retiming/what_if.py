@@ -90,10 +90,10 @@ def _without_time(name: str) -> Callable[[Template], Template]:
     def change(template: Template) -> Template:
         if template.name != name:
             return template
-        found = known.get(template)
-        if found is None:
-            found = known[template] = dataclasses.replace(template, duration_ps=0, limits_ps={})
-        return found
+        text = known.get(template)
+        if text is None:
+            text = known[template] = dataclasses.replace(template, duration_ps=0, limits_ps={})
+        return text
 
     return change
 
@@ -102,9 +102,9 @@ def _at_once(run: Callable[..., Transferred]) -> Callable[..., Transferred]:
     """Return what places collectives as ``run`` does, and lets them end when all have come."""
 
     def placed(*args: Any) -> Transferred:
-        found = run(*args)
-        last_ps = max(found.starts_ps)
-        count = len(found.starts_ps)
-        return dataclasses.replace(found, ends_ps=(last_ps,) * count, hbm_ps=(0,) * count)
+        transferred = run(*args)
+        last_ps = max(transferred.starts_ps)
+        count = len(transferred.starts_ps)
+        return dataclasses.replace(transferred, ends_ps=(last_ps,) * count, hbm_ps=(0,) * count)
 
     return placed

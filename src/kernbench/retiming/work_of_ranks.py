@@ -98,7 +98,7 @@ def work_of_ranks(context: RuntimeContext) -> dict[int, RankWork]:
     assert log.allocations is not None
     telling, sites = _Telling(actions.described), run.keeper.sites()
     kernels, hosts_ps = _kernels(log), busy_ps(log)
-    found = {}
+    work = {}
     for actor in actions.actors:
         if actor.number not in sites:
             continue  # main's, which starts ranks and waits for them
@@ -106,31 +106,31 @@ def work_of_ranks(context: RuntimeContext) -> dict[int, RankWork]:
         rows = zip(*[iter(actor.values)] * _WIDTH, strict=True)
         entries = [entry for entry in log.allocations.entries if entry.rank == rank]
         in_use = steps_in_use(entries)[2]
-        found[rank] = RankWork(
+        work[rank] = RankWork(
             list(telling.deeds(rank, zip(rows, sites[actor.number], strict=True))),
             kernels.get(rank, {}),
             hosts_ps.get(rank, 0),
             [(entry.size_bytes, (entry.file, entry.line)) for entry in entries],
             int(max(in_use, default=0)),
         )
-    return found
+    return work
 
 
 def groups_of(context: RuntimeContext) -> list[tuple[int, ...]]:
     """Return the groups in which the ranks of a run called collectives."""
     actions = context.run.actions()
     assert actions is not None
-    of_all = [each for each in actions.described["meetings"] if not each["call"]]
-    return list(dict.fromkeys(tuple(each["ranks"]) for each in of_all))
+    of_all = [item for item in actions.described["meetings"] if not item["call"]]
+    return list(dict.fromkeys(tuple(item["ranks"]) for item in of_all))
 
 
 def busy_ps(log: OpLog) -> dict[int, int]:
     """Return for how long each rank's host did something else than wait."""
-    found: dict[int, int] = {}
+    ps: dict[int, int] = {}
     for span in log.host_spans:
         if span.kind != "wait":
-            found[span.rank] = found.get(span.rank, 0) + span.end_ps - span.start_ps
-    return found
+            ps[span.rank] = ps.get(span.rank, 0) + span.end_ps - span.start_ps
+    return ps
 
 
 def first_difference(known: RankWork, other: RankWork, *, rank: int) -> RankDifference | None:
@@ -152,7 +152,7 @@ def other_calls(known: RankWork, others: Iterable[RankWork]) -> int:
     Between any two actions that is what the one counts that differs most.
     """
     columns = [[_calls(deed) for deed in work.deeds] for work in (known, *others)]
-    return sum(max(abs(each - mine) for each in rest) for mine, *rest in zip(*columns, strict=True))
+    return sum(max(abs(item - mine) for item in rest) for mine, *rest in zip(*columns, strict=True))
 
 
 def _calls(deed: Deed) -> int:
@@ -209,16 +209,16 @@ def _other_time(known: RankWork, other: RankWork) -> RankDifference | None:
 
 
 def _kernels(log: OpLog) -> dict[int, dict[tuple[str, int], int]]:
-    found: dict[int, dict[tuple[str, int], int]] = {}
+    kernels: dict[int, dict[tuple[str, int], int]] = {}
     for instance in log.instances:
         template = instance.template
         if template.kind == "collective":
             continue
         for rank in instance.ranks:
-            counts = found.setdefault(rank, {})
+            counts = kernels.setdefault(rank, {})
             key = (template.name, template.duration_ps)
             counts[key] = counts.get(key, 0) + 1
-    return found
+    return kernels
 
 
 class _Telling:
@@ -285,13 +285,13 @@ class _Telling:
         return None
 
     def _part(self, meeting: int, work: int, rank: int) -> tuple[str, str]:
-        given, part = self._described["meetings"][meeting], self._described["works"][work]
-        ranks = given["ranks"]
-        if given["call"]:
-            among = f"between ranks {' and '.join(f'{each - rank:+}' for each in ranks)}"
+        value, part = self._described["meetings"][meeting], self._described["works"][work]
+        ranks = value["ranks"]
+        if value["call"]:
+            among = f"between ranks {' and '.join(f'{item - rank:+}' for item in ranks)}"
         else:
             among = f"among {len(ranks)} ranks, {_steps(ranks)} apart"
-        name = (part["called"] or given["title"]).partition(" #")[0]
+        name = (part["called"] or value["title"]).partition(" #")[0]
         dtype = part["dtype"]
         what = [
             f"of {'' if dtype is None else dtype[0]} {_shown(part['shapes'])}",
@@ -310,10 +310,10 @@ class _Telling:
         return f" on stream {index}" if index else ""
 
     def _detail(self, work: int) -> str:
-        found = self._details.get(work)
-        if found is None:
-            found = self._details[work] = _detail(self._described["works"][work])
-        return found
+        detail = self._details.get(work)
+        if detail is None:
+            detail = self._details[work] = _detail(self._described["works"][work])
+        return detail
 
 
 def _detail(work: Mapping[str, Any]) -> str:
@@ -322,26 +322,26 @@ def _detail(work: Mapping[str, Any]) -> str:
         return f"of grid {_shown(work['grid'])}"
     if "bytes" in work:
         return f"of {work['bytes']:,} bytes"
-    given = work.get("given", ())
+    value = work.get("given", ())
     if work["kind"] == "streamed":
-        _, read, written, _ = given
+        _, read, written, _ = value
         return f"of {read:,} bytes read and {written:,} written"
-    operands = ", ".join(_operands(given))
+    operands = ", ".join(_operands(value))
     return f"of {operands}" if operands else ""
 
 
-def _operands(given: Any) -> Iterator[str]:
+def _operands(value: Any) -> Iterator[str]:
     """Yield the tensors in the description of an operation."""
-    if isinstance(given, Mapping):
-        tensor = given.get("tensor")
+    if isinstance(value, Mapping):
+        tensor = value.get("tensor")
         if tensor is not None:
             shape, strides, dtype = tensor[:3]
             yield f"{dtype} {_shown(shape)} by {_shown(strides)}"
             return
-        given = list(given.values())
-    if isinstance(given, (list, tuple)):
-        for each in given:
-            yield from _operands(each)
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _operands(item)
 
 
 def _shown(numbers: Any) -> str:

@@ -79,12 +79,12 @@ class UseCheck:
 
     def _report(self, frame: Frame, use: LaneUse, shadow: Array) -> None:
         """Report the origins of lanes, in the order of lanes, until one raises."""
-        found = self._origins.relevant(shadow, use)
-        while found.any():
-            at = int(np.argmax(found != 0))
-            number = int(found[at])
+        relevant = self._origins.relevant(shadow, use)
+        while relevant.any():
+            at = int(np.argmax(relevant != 0))
+            number = int(relevant[at])
             self._origins[number].report(self._used(frame, use, at), frame.state)
-            found = np.where(found == number, 0, found)
+            relevant = np.where(relevant == number, 0, relevant)
 
     def _used(self, frame: Frame, use: LaneUse, at: int) -> UsedLane:
         access = self._access
@@ -122,7 +122,7 @@ class LoadShadow:
             if not active.all():
                 shadow = clean(np.where(active, 0, other).astype(IDS))
         for mark in self._marks:
-            found = mark(frame)
-            if found is not None:
-                shadow = found if shadow is None else np.maximum(shadow, found)
+            array = mark(frame)
+            if array is not None:
+                shadow = array if shadow is None else np.maximum(shadow, array)
         values[self._target] = shadow

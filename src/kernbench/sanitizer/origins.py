@@ -60,7 +60,7 @@ class Origin:
     @property
     def through(self) -> str:
         """The path in words."""
-        return "".join(f", through {each}" for each in self.path)
+        return "".join(f", through {name}" for name in self.path)
 
     def report(self, used: UsedLane, state: LaunchState) -> None:
         """Raise an error for a use, or warn of it.
@@ -82,17 +82,17 @@ class Origins:
 
     def number(self, origin: Origin) -> int:
         """Return the number of an origin in shadows."""
-        found = self._numbers.get(origin)
-        if found is None:
+        num_defined = self._numbers.get(origin)
+        if num_defined is None:
             if origin.is_defined:
                 self._num_defined += 1
-                found = self._num_defined
+                num_defined = self._num_defined
             else:
-                found = _FIRST_UNDEFINED + len(self._known) - self._num_defined
-            self._numbers[origin] = found
-            self._known[found] = origin
+                num_defined = _FIRST_UNDEFINED + len(self._known) - self._num_defined
+            self._numbers[origin] = num_defined
+            self._known[num_defined] = origin
             self._tables.clear()
-        return found
+        return num_defined
 
     def __getitem__(self, number: int) -> Origin:
         return self._known[number]
@@ -106,7 +106,7 @@ class Origins:
 
     def _table(self, use: LaneUse) -> Array | None:
         """Return the new number for each number in a use; None if all stay the same."""
-        ignored = [number for number, each in self._known.items() if use not in each.uses]
+        ignored = [number for number, value in self._known.items() if use not in value.uses]
         if not ignored:
             return None
         table = np.arange(max(self._known) + 1, dtype=IDS)

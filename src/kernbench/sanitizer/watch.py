@@ -42,13 +42,13 @@ class SanitizerWatch:
         self._origins = kernel.origins
         self.checks = [kind(kernel) for kind in kinds]
         # Only those that do something: launches are many, and live plans are built as they run.
-        self._beginning = [(type(each), each.begin) for each in self._with("begin")]
-        self._ending = [each.end for each in self._with("end")]
-        self._seeing = [each.sees for each in self._with("sees")]
-        self._before = [each.before for each in self._with("before")]
-        self._marks = [each.marks for each in self._with("marks")]
-        self._after = [each.after for each in self._with("after")]
-        self._computed = [each.computed for each in self._with("computed")]
+        self._beginning = [(type(check), check.begin) for check in self._with("begin")]
+        self._ending = [check.end for check in self._with("end")]
+        self._seeing = [check.sees for check in self._with("sees")]
+        self._before = [check.before for check in self._with("before")]
+        self._marks = [check.marks for check in self._with("marks")]
+        self._after = [check.after for check in self._with("after")]
+        self._computed = [check.computed for check in self._with("computed")]
         self._accesses: dict[Command, WatchedAccess] = {}
         self._swaps = Swaps()
         self._is_by_data = not isinstance(kernel.source, KernelTrace)
@@ -112,7 +112,7 @@ class SanitizerWatch:
     def _after_transfer(self, group: GroupPlan, command: Transfer) -> list[Step]:
         access = self._accesses.pop(command, None)
         if access is not None and access.loaded is not None:
-            marks = [mark for each in self._marks for mark in each(access)]
+            marks = [mark for call in self._marks for mark in call(access)]
             target, other = group.shadow(access.loaded.slot), self._shadow(group, access.other)
             steps: list[Step] = [LoadShadow(access, target, other, marks)]
         else:
@@ -142,7 +142,7 @@ class SanitizerWatch:
         def step(frame: Frame) -> None:
             values = frame.values
             known = [values[shadow] for shadow in shadows]
-            if all(each is None for each in known):
+            if all(item is None for item in known):
                 values[target] = None
             else:
                 values[target] = propagate(known, [values[slot] for slot in slots])
@@ -159,8 +159,8 @@ class SanitizerWatch:
 
         def step(frame: Frame) -> None:
             values = frame.values
-            found = gemm_shadow(command, [values[shadow] for shadow in shadows])
-            values[target] = self._origins.through(found, what)
+            array = gemm_shadow(command, [values[shadow] for shadow in shadows])
+            values[target] = self._origins.through(array, what)
 
         return [step]
 
@@ -172,10 +172,10 @@ class SanitizerWatch:
 
         def step(frame: Frame) -> None:
             values = frame.values
-            found = reduce_shadow(command, [values[shadow] for shadow in shadows])
-            found = self._origins.through(found, what)
+            through = reduce_shadow(command, [values[shadow] for shadow in shadows])
+            through = self._origins.through(through, what)
             for target in targets:
-                values[target] = found
+                values[target] = through
 
         return [step]
 

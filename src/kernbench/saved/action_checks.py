@@ -40,12 +40,12 @@ _PROGRAM_BYTES = 64
 def counts_of(described: Mapping[str, Any]) -> dict[str, int]:
     """Return how many there are of what numbers of actions are of."""
     lists = (WORKS, TUPLES, STREAMS, SPENDS, OWED, LABELS, MEETINGS)
-    found = {name: len(described.get(name, ())) for name in lists}
+    counts = {name: len(described.get(name, ())) for name in lists}
     # 0 is nothing.
-    found[OWED] += 1
-    found[LATE] = found[SPENDS] + 1
-    found[TIME_PS] = MOST
-    return found
+    counts[OWED] += 1
+    counts[LATE] = counts[SPENDS] + 1
+    counts[TIME_PS] = MOST
+    return counts
 
 
 def check_actions(
@@ -110,11 +110,11 @@ def _check_described(
 
     texts = len(described["texts"])
     check(ranks, "ranks", "an actor is rank")
-    check((each for each, _ in described["streams"]), "SIPs", "a stream is of SIP")
-    check((each["sip"] for each in described["works"] if "sip" in each), "SIPs", "a work is on SIP")
-    for each in described["meetings"]:
-        check(each["ranks"], "ranks", "a collective is of rank")
-        if len({*each["ranks"]}) < len(each["ranks"]):
+    check((item for item, _ in described["streams"]), "SIPs", "a stream is of SIP")
+    check((item["sip"] for item in described["works"] if "sip" in item), "SIPs", "a work is on SIP")
+    for item in described["meetings"]:
+        check(item["ranks"], "ranks", "a collective is of rank")
+        if len({*item["ranks"]}) < len(item["ranks"]):
             raise file.damaged(DESCRIBED, "a rank is in a collective twice")
     check((owed for *_, owed in described.get(SPENDS, ())), OWED, "a host owes")
     for number, work in enumerate(described[WORKS]):
@@ -138,7 +138,7 @@ def take_programs(file: RunFile, described: Mapping[str, Any], launched: Collect
     Raises:
         UsageError: It is too large for what the file holds.
     """
-    grids = {tuple(each["grid"]) for each in described[WORKS] if "grid" in each}
+    grids = {tuple(item["grid"]) for item in described[WORKS] if "grid" in item}
     most = max(map(prod, grids.difference(launched)), default=0)
     file.take(DESCRIBED, most * _PROGRAM_BYTES)
 
@@ -146,23 +146,23 @@ def take_programs(file: RunFile, described: Mapping[str, Any], launched: Collect
 def _check_works(file: RunFile, described: Mapping[str, Any], values: Numbers) -> None:
     """Check that actions are of works of their kinds."""
     works, tuples = described[WORKS], described[TUPLES]
-    kinds = np.array([each["kind"] for each in works], object)
+    kinds = np.array([work["kind"] for work in works], object)
     for action, known in WORKS_OF.items():
         rows = np.flatnonzero(values[:, 0] == action)
         if action == Action.GRAPH_OPERATIONS:
-            numbers = {each for row in {*values[rows, 1].tolist()} for each in tuples[row]}
+            numbers = {item for row in {*values[rows, 1].tolist()} for item in tuples[row]}
             other = next((number for number in numbers if not 0 <= number < len(works)), None)
             if other is not None:
                 raise file.damaged(DESCRIBED, f"tuples: work {other} of {len(works):,} works")
             used = np.array(sorted(numbers), np.int64)
         else:
             used = np.unique(values[rows, 1 + OPERANDS[action].index(WORKS)])
-        wrong = [each for each in used.tolist() if kinds[each] not in known]
+        wrong = [item for item in used.tolist() if kinds[item] not in known]
         if wrong:
             said = f"works.{wrong[0]}: it is of kind {kinds[wrong[0]]}, for {action.name.lower()}"
             raise file.damaged(DESCRIBED, said)
     rows = values[values[:, 0] == Action.ARRIVE]
-    for meeting, work, _ in {tuple(each) for each in rows[:, 1:].tolist()}:
+    for meeting, work, _ in {tuple(item) for item in rows[:, 1:].tolist()}:
         num_ranks, position = len(described[MEETINGS][meeting]["ranks"]), works[work]["position"]
         if position >= num_ranks:
             said = f"works.{work}: position {position} of {num_ranks:,} ranks of a collective"
@@ -180,13 +180,13 @@ def _check_handles(
     rows, makers, places = rows[~tails], makers[~tails], places[~tails]
     _check_below(file, rows, makers, ACTORS, len(first) - 1)
     _check_below(file, rows, places, "actions", np.diff(first)[makers])
-    made = values[first[makers] + places]
-    wrong = np.flatnonzero(~np.isin(made[:, 0], list(MAKES_HANDLES)))
+    result = values[first[makers] + places]
+    wrong = np.flatnonzero(~np.isin(result[:, 0], list(MAKES_HANDLES)))
     if len(wrong):
         raise file.damaged(ACTIONS.part, f"row {rows[wrong[0]]:,}: nobody can wait for that")
     parts = np.flatnonzero(values[rows, 0] == Action.WAIT_DATA)
-    has_host = [each["kind"] == "part" and each["has_host"] for each in described[WORKS]]
-    of_parts = made[parts]
+    has_host = [item["kind"] == "part" and item["has_host"] for item in described[WORKS]]
+    of_parts = result[parts]
     for row, (action, _, work, _) in zip(rows[parts].tolist(), of_parts.tolist(), strict=True):
         if action != Action.ARRIVE or not has_host[work]:
             raise file.damaged(ACTIONS.part, f"row {row:,}: it waits for data of no collective")

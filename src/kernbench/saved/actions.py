@@ -60,7 +60,7 @@ def write_actions(archive: zipfile.ZipFile, actions: Actions) -> None:
     ]
     write_table(archive, ACTIONS.part, pa.table(arrays, schema=ACTIONS.schema))
     if actions.memory_events is not None:
-        arrays = [pa.array(each, pa.int64()) for each in actions.memory_events.T]
+        arrays = [pa.array(item, pa.int64()) for item in actions.memory_events.T]
         write_table(
             archive,
             MEMORY_EVENTS.part,
@@ -81,8 +81,8 @@ def read_actions(file: RunFile, counts: Mapping[str, int]) -> Actions | None:
         return None
     described = file.described(DESCRIBED, DescribedActions)
     ranks = described.pop("actors")
-    launched = [from_json(each) for each in {*texts(file.table(TEMPLATES, counts), "given")}]
-    take_programs(file, described, [tuple(each.get("grid") or ()) for each in launched])
+    launched = [from_json(text) for text in {*texts(file.table(TEMPLATES, counts), "given")}]
+    take_programs(file, described, [tuple(item.get("grid") or ()) for item in launched])
     counts = {**counts, **counts_of(described), ACTORS: len(ranks)}
     table = file.table(ACTIONS, counts)
     owners = numbers(table, "actor")
@@ -94,8 +94,8 @@ def read_actions(file: RunFile, counts: Mapping[str, int]) -> Actions | None:
     if file.has(MEMORY_EVENTS.part):
         events = np.stack(
             [
-                numbers(file.table(MEMORY_EVENTS, counts), each)
-                for each in ("event", "actor", "place")
+                numbers(file.table(MEMORY_EVENTS, counts), name)
+                for name in ("event", "actor", "place")
             ],
             axis=1,
         )

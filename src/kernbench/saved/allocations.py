@@ -46,9 +46,9 @@ def _encoded(values: Sequence[object]) -> pa.Array:
     ids = list(map(id, values))
     by_id = dict(zip(ids, values, strict=True))
     texts: dict[str, int] = {}
-    codes = {key: texts.setdefault(str(each), len(texts)) for key, each in by_id.items()}
-    found = np.fromiter(map(codes.__getitem__, ids), np.int32, len(values))
-    return pa.DictionaryArray.from_arrays(pa.array(found), pa.array(list(texts), pa.string()))
+    codes = {key: texts.setdefault(str(value), len(texts)) for key, value in by_id.items()}
+    result = np.fromiter(map(codes.__getitem__, ids), np.int32, len(values))
+    return pa.DictionaryArray.from_arrays(pa.array(result), pa.array(list(texts), pa.string()))
 
 
 def allocations_in(table: pa.Table) -> AllocationLog:

@@ -21,8 +21,8 @@ _BY_RANK = ("rank", "sip", "start_ps", "end_ps", "after")
 
 def numbers(table: pa.Table, name: str) -> Numbers:
     """Return a column of numbers."""
-    found: Numbers = table[name].to_numpy()
-    return found
+    array: Numbers = table[name].to_numpy()
+    return array
 
 
 def lengths(table: pa.Table, name: str) -> Numbers:
@@ -33,14 +33,14 @@ def lengths(table: pa.Table, name: str) -> Numbers:
 def flat(table: pa.Table, name: str) -> Numbers:
     """Return the numbers of all lists of a column, one list after another."""
     column = table[name].combine_chunks()
-    found: Numbers = column.flatten().to_numpy()
-    return found
+    numbers: Numbers = column.flatten().to_numpy()
+    return numbers
 
 
 def _offsets(table: pa.Table, name: str) -> Numbers:
     column = table[name].combine_chunks()
-    found: Numbers = column.offsets.to_numpy() if len(column) else np.zeros(1, np.int32)
-    return found
+    offsets: Numbers = column.offsets.to_numpy() if len(column) else np.zeros(1, np.int32)
+    return offsets
 
 
 def texts(table: pa.Table, name: str) -> list[str]:
@@ -60,7 +60,7 @@ def lists(table: pa.Table, name: str) -> list[tuple[Any, ...]]:
     inner = column.flatten()
     if pa.types.is_dictionary(inner.type):
         known = inner.dictionary.to_pylist()
-        values = [known[each] for each in inner.indices.to_pylist()]
+        values = [known[item] for item in inner.indices.to_pylist()]
     else:
         values = inner.to_pylist()
     first = ends[0]
@@ -139,20 +139,20 @@ def _ranks_of_templates(
     checks: _Checks, templates: pa.Table, commands: pa.Table, num_ranks: Numbers
 ) -> Numbers:
     """Return how many ranks the commands of each template have, 0 of one without."""
-    found = np.zeros(templates.num_rows, np.int64)
+    ranks = np.zeros(templates.num_rows, np.int64)
     numbered = numbers(commands, "template")
-    found[numbered] = num_ranks
-    own = found[numbered]
+    ranks[numbered] = num_ranks
+    own = ranks[numbered]
     what = "its template is of {} ranks, and it has {}"
     checks.all(COMMANDS.part, own == num_ranks, what, own, num_ranks)
-    alone = np.array([each != "collective" for each in texts(templates, "kind")], bool)
+    alone = np.array([text != "collective" for text in texts(templates, "kind")], bool)
     checks.all(
-        TEMPLATES.part, ~alone | (found <= 1), "it is no collective, and has {} ranks", found
+        TEMPLATES.part, ~alone | (ranks <= 1), "it is no collective, and has {} ranks", ranks
     )
     shares = lengths(templates, "hbm_bytes_by_rank")
-    holds = (shares == 0) | (found == 0) | (shares == found)
-    checks.all(TEMPLATES.part, holds, "{} ranks share bytes of HBM, of {}", shares, found)
-    return found
+    holds = (shares == 0) | (ranks == 0) | (shares == ranks)
+    checks.all(TEMPLATES.part, holds, "{} ranks share bytes of HBM, of {}", shares, ranks)
+    return ranks
 
 
 def _check_rows(
@@ -177,7 +177,7 @@ def _check_rows(
     position = numbers(rows, "rank")
     holds = (position < ranks) | (ranks == 0)
     checks.all(part, holds, "rank {} of {}", position, ranks)
-    is_kernel = np.array([each == "kernel" for each in texts(templates, "kind")], bool)
+    is_kernel = np.array([text == "kernel" for text in texts(templates, "kind")], bool)
     most = np.where(np.repeat(is_kernel, num_rows), counts["ranks"], ranks)
     peer = numbers(rows, "peer")
     checks.all(part, (peer < most) | (ranks == 0), "peer {} of {}", peer, most)

@@ -42,7 +42,7 @@ class RunFile:
         self._archive = archive
         self._size = size
         self._room = _ROOM + _ROOM_PER_BYTE * size
-        self.parts = {each.filename: each for each in archive.infolist()}
+        self.parts = {zip_info.filename: zip_info for zip_info in archive.infolist()}
 
     def damaged(self, part: str, what: str) -> UsageError:
         """Return the error for a part that is not what a run has there."""
@@ -130,8 +130,8 @@ class RunFile:
         self.take(part, sum(map(data.count, (b"[", b"{", b",", b":"))) * _MARK_BYTES)
         for model in models:
             self.hold(part, model, data)
-        found: dict[str, Any] = from_json(data)
-        return found
+        json: dict[str, Any] = from_json(data)
+        return json
 
     def hold(self, part: str, model: type[BaseModel], data: str | bytes) -> None:
         """Hold a JSON text of a part to a model.
@@ -159,7 +159,7 @@ class RunFile:
         with self._reading(layout.part):
             file = pq.ParquetFile(
                 data,
-                read_dictionary=[each.path for each in pq.ParquetFile(data, **_LIMITS).schema],
+                read_dictionary=[item.path for item in pq.ParquetFile(data, **_LIMITS).schema],
                 **_LIMITS,
             )
             self._take_table(layout, file.metadata)
@@ -169,16 +169,16 @@ class RunFile:
             raise self.damaged(
                 layout.part, f"{table.num_rows:,} rows, of {rows:,} {layout.rows_of}"
             )
-        given = dict(zip(table.column_names, table.columns, strict=True))
+        value = dict(zip(table.column_names, table.columns, strict=True))
         for column in layout.columns:
-            values = given.pop(column.name, None)
+            values = value.pop(column.name, None)
             if values is not None:
                 with self._reading(layout.part):
                     self._check_column(layout.part, column, values, counts)
             elif not column.is_optional:
                 raise self.damaged(layout.part, f"the column {column.name} is missing")
-        if given:
-            raise self.damaged(layout.part, f"it has a column {next(iter(given))}")
+        if value:
+            raise self.damaged(layout.part, f"it has a column {next(iter(value))}")
         return table
 
     def _take_table(self, layout: TableLayout, described: pq.FileMetaData) -> None:

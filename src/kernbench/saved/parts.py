@@ -33,9 +33,9 @@ def write_table(
     """
     sink = pa.BufferOutputStream()
     # Nobody reads single columns by value, and numbers that differ make no dictionary.
-    texts = [each.name for each in table.schema if pa.types.is_dictionary(each.type)]
+    texts = [item.name for item in table.schema if pa.types.is_dictionary(item.type)]
     # There are no nulls; without a note of that by row a fifth of the time is saved.
-    fields = [each.with_nullable(False) for each in table.schema]
+    fields = [item.with_nullable(False) for item in table.schema]
     pq.write_table(
         pa.Table.from_arrays(table.columns, schema=pa.schema(fields)),
         sink,

@@ -21,8 +21,8 @@ def write_lines(
     """Write the lines, the number of each command's and of each host span's; return their files."""
     files, of_files = zip(*lines.sites, strict=True)
     write_table(archive, LINES.part, pa.table([files, of_files], schema=LINES.schema))
-    found = [each or 0 for each in map(lines.of_commands.get, commands)]
-    for layout, values in ((LINES_OF_COMMANDS, found), (LINES_OF_SPANS, lines.of_spans)):
+    numbers = [command or 0 for command in map(lines.of_commands.get, commands)]
+    for layout, values in ((LINES_OF_COMMANDS, numbers), (LINES_OF_SPANS, lines.of_spans)):
         column = pa.array(np.array(values, np.int32))
         write_table(archive, layout.part, pa.table([column], schema=layout.schema))
     return sorted({*files} - {""})

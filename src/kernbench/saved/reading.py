@@ -173,17 +173,17 @@ def _read_log(file: RunFile, about: Mapping[str, Any], machine: Machine) -> OpLo
     check_log(file, templates, rows, commands, counts)
     launches = numbers(commands, "launch")
     check_hosts(file, tables, np.sort(launches))
-    made = _make_templates(file, templates, rows)
+    result = _make_templates(file, templates, rows)
     ranks, sips, starts_ps, ends_ps, after, addresses, files, lines = (
         lists(commands, column.name) for column in COMMANDS.columns[3:]
     )
     numbered = launches.tolist()
     log.sites = {
-        launch: tuple(zip(*each, strict=True))
-        for launch, *each in zip(numbered, files, lines, strict=True)
-        if each[0]
+        launch: tuple(zip(*file, strict=True))
+        for launch, *file in zip(numbered, files, lines, strict=True)
+        if file[0]
     }
-    used = [made[each] for each in numbers(commands, "template").tolist()]
+    used = [result[number] for number in numbers(commands, "template").tolist()]
     streams = texts(commands, "stream")
     log.instances.extend(
         map(Instance, used, numbered, ranks, sips, starts_ps, ends_ps, streams, addresses, after)
@@ -232,7 +232,7 @@ def read_allocations(file: RunFile, counts: Mapping[str, int]) -> pa.Table:
 
 def _make_templates(file: RunFile, table: pa.Table, rows: pa.Table) -> list[Template]:
     kept = _SavedRows(rows)
-    found = []
+    templates = []
     first = 0
     launched_with: dict[str, Any] = {}
     for values in table.to_pylist():
@@ -244,7 +244,7 @@ def _make_templates(file: RunFile, table: pa.Table, rows: pa.Table) -> list[Temp
         limits = {Limit(name): ps for name, ps in values.pop("limits_ps")}
         by_rank = tuple(values.pop("hbm_bytes_by_rank"))
         energies = {Energy(name): pj for name, pj in values.pop("energy_pj", ())}
-        found.append(
+        templates.append(
             Template(
                 **values,
                 engine_busy_ps=engines,
@@ -256,7 +256,7 @@ def _make_templates(file: RunFile, table: pa.Table, rows: pa.Table) -> list[Temp
             )
         )
         first += num_rows
-    return found
+    return templates
 
 
 class _SavedRows:

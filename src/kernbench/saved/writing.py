@@ -121,7 +121,7 @@ def _write_templates(
             arrays.append(pa.array(values, field.type))
     write_table(archive, ROWS.part, pa.table(arrays, schema=ROWS.schema), repeats=True)
     files = {code for column in parts["file"] for code in np.unique(_distinct(column)).tolist()}
-    return {each: number for number, each in enumerate(ranks)}, [
+    return {rank: number for number, rank in enumerate(ranks)}, [
         texts[code] for code in sorted(files)
     ]
 
@@ -150,7 +150,7 @@ def _write_commands(
         numbers,
         [templates[template] for template in commands.templates],
         pa.array(commands.streams, pa.string()).dictionary_encode(),
-        *(_lists(each, offsets) for each in by_rank),
+        *(_lists(array, offsets) for array in by_rank),
         _lists(_numbers_of(commands.after, log), offsets),
         _lists(np.fromiter(chain.from_iterable(addresses), np.int64), addresses_at),
         *_sites(log, numbers),
@@ -160,22 +160,22 @@ def _write_commands(
 
 def _numbers_of(after: Column, log: OpLog) -> Column:
     """Return the launch ids behind what was waited for, as ``OpLog.number_of`` does."""
-    found = after.copy()
-    unnamed = found < 0
-    found[unnamed] = [log.number_of(each) for each in found[unnamed].tolist()]
-    return found
+    numbers = after.copy()
+    unnamed = numbers < 0
+    numbers[unnamed] = [log.number_of(item) for item in numbers[unnamed].tolist()]
+    return numbers
 
 
 def _sites(log: OpLog, launches: Sequence[int]) -> tuple[pa.Array, pa.Array]:
     """Return the files and the lines of callers, by command and rank."""
     # Of all commands few are collectives.
-    found = [
+    pairs = [
         (place, log.sites[launch]) for place, launch in enumerate(launches) if launch in log.sites
     ]
     sizes = np.zeros(len(launches), np.int64)
-    sizes[[place for place, _ in found]] = [len(sites) for _, sites in found]
+    sizes[[place for place, _ in pairs]] = [len(sites) for _, sites in pairs]
     offsets = pa.array(_offsets(sizes))
-    flat = list(chain.from_iterable(sites for _, sites in found))
+    flat = list(chain.from_iterable(sites for _, sites in pairs))
     texts = pa.array([file for file, _ in flat], pa.string())
     lines = pa.array([line for _, line in flat], pa.int32())
     return (pa.ListArray.from_arrays(offsets, texts), pa.ListArray.from_arrays(offsets, lines))
@@ -198,11 +198,14 @@ def _write_hosts(archive: zipfile.ZipFile, log: OpLog) -> None:
     columns = [spans.ranks, spans.kinds, spans.labels, spans.starts_ps, spans.ends_ps]
     _write(archive, HOSTS, columns)
     rank, end_ps, after = (log.plain_waits[first::3] for first in range(3))
-    waits = [rank, end_ps, [log.number_of(each) for each in after]]
+    waits = [rank, end_ps, [log.number_of(number) for number in after]]
     _write(archive, WAITS, waits)
-    woken = [[each[part] for each in log.woken] for part in range(3)]
+    woken = [[triple[part] for triple in log.woken] for part in range(3)]
     _write(archive, WOKEN, woken)
-    ranges = [[getattr(each, name) for each in log.host_ranges] for name in RANGES.schema.names]
+    ranges = [
+        [getattr(host_range, name) for host_range in log.host_ranges]
+        for name in RANGES.schema.names
+    ]
     _write(archive, RANGES, ranges)
 
 
@@ -228,10 +231,10 @@ def _write_sources(archive: zipfile.ZipFile, files: Sequence[str]) -> list[str]:
 
 def source_texts(files: Iterable[str]) -> dict[str, str]:
     """Return the texts of source files, by path; without those that cannot be read."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for path in sorted({*files} - {""}):
         try:
-            found[path] = Path(path).read_text(encoding="utf-8", errors="replace")
+            texts[path] = Path(path).read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-    return found
+    return texts

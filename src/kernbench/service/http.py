@@ -40,7 +40,7 @@ def reward(verdict: Mapping[str, Any]) -> float:
     """
     if verdict["outcome"] not in ("right", "right and fast enough"):
         return 0.0
-    least = min((each["speedup_low"] or 0.0 for each in verdict["times"]), default=0.0)
+    least = min((item["speedup_low"] or 0.0 for item in verdict["times"]), default=0.0)
     return 0.5 + 0.5 * (1 - 1 / least) if least > 1 else 0.5
 
 
@@ -208,9 +208,9 @@ def _finite(answer: Any) -> Any:
     if isinstance(answer, float):
         return answer if math.isfinite(answer) else None
     if isinstance(answer, dict):
-        return {key: _finite(each) for key, each in answer.items()}
+        return {key: _finite(value) for key, value in answer.items()}
     if isinstance(answer, list | tuple):
-        return [_finite(each) for each in answer]
+        return [_finite(item) for item in answer]
     return answer
 
 

@@ -31,8 +31,8 @@ class Workspace:
         """Use a folder, made if it is not there; limits are those of each command."""
         self.folder = folder
         self._timeout_s, self._memory_kib = timeout_s, int(memory_gb * 1e9 / 1024)
-        for each in (_SOURCES, _RUNS):
-            (folder / each).mkdir(parents=True, exist_ok=True)
+        for name in (_SOURCES, _RUNS):
+            (folder / name).mkdir(parents=True, exist_ok=True)
 
     def source(self, text_or_path: str, suffix: str = ".py") -> Path:
         """Return a file with this text; one line that names a file is that file.
@@ -72,7 +72,7 @@ class Workspace:
         """
         path = self.run_file(name)
         if not path.exists():
-            runs = sorted(each.stem for each in path.parent.glob("*.run"))
+            runs = sorted(item.stem for item in path.parent.glob("*.run"))
             raise UsageError(f"no run {name!r}; kept: {', '.join(runs) or 'none'}")
         return path
 

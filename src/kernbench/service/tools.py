@@ -37,8 +37,8 @@ class Tools:
     def all(self) -> Mapping[str, Callable[..., Any]]:
         """Return the tools by name."""
         return {
-            each.__name__: each
-            for each in (self.run, self.why, self.findings, self.diff, self.plan, self.judge)
+            call.__name__: call
+            for call in (self.run, self.why, self.findings, self.diff, self.plan, self.judge)
         }
 
     def run(
@@ -73,7 +73,7 @@ class Tools:
 
     def diff(self, before: _Run, after: _Run) -> dict[str, Any]:
         """Say why one kept run takes longer than another, by parts that add up."""
-        kept = [os.fspath(self._workspace.kept(each)) for each in (before, after)]
+        kept = [os.fspath(self._workspace.kept(name)) for name in (before, after)]
         answer: dict[str, Any] = self._workspace.ask("diff", *kept)
         return answer
 
@@ -103,7 +103,7 @@ class Tools:
         machines: Annotated[list[str] | None, Field(description="By default h100-sxm.")] = None,
     ) -> dict[str, Any]:
         """Judge a candidate kernel against a task: right or wrong, how fast, why."""
-        paths = (self._workspace.source(each) for each in (candidate, task))
+        paths = (self._workspace.source(name) for name in (candidate, task))
         return self._judges.judge(*paths, machines=machines or DEFAULT_MACHINES).to_dict()
 
     def _of_run(self, command: str, run: str) -> dict[str, Any]:
@@ -139,6 +139,6 @@ def build_server(tools: Tools) -> Any:
 
         return call
 
-    for name, each in tools.all().items():
-        server.tool(name=name)(said(each))
+    for name, item in tools.all().items():
+        server.tool(name=name)(said(item))
     return server

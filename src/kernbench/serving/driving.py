@@ -32,7 +32,7 @@ class Client:
         if self._load.concurrency:
             return min(self._free, len(self._left))
         since_s = now_s - self._zero_s
-        return sum(1 for _ in takewhile(lambda each: each.arrival_s <= since_s, self._left))
+        return sum(1 for _ in takewhile(lambda request: request.arrival_s <= since_s, self._left))
 
     def take(self, count: int, now_s: float) -> Iterator[tuple[Request, list[int]]]:
         """Yield so many of the next requests, and their prompts."""

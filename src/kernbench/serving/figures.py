@@ -41,21 +41,21 @@ def objectives_of(text: str) -> tuple[Objective, ...]:
     >>> objectives_of("ttft=0.2s,tpot=50ms")
     (Objective(measure='ttft', bound_s=0.2), Objective(measure='tpot', bound_s=0.05))
     """
-    found: dict[str, Objective] = {}
+    objectives: dict[str, Objective] = {}
     for part in filter(None, text.split(",")):
         name, _, bound = part.strip().partition("=")
-        unit = next((each for each in _UNITS if bound.endswith(each)), "")
+        unit = next((unit for unit in _UNITS if bound.endswith(unit)), "")
         try:
             bound_s = float(bound.removesuffix(unit)) * _UNITS[unit]
         except (ValueError, KeyError):
             bound_s = 0.0
-        if name not in MEASURES or not 0 < bound_s < float("inf") or name in found:
+        if name not in MEASURES or not 0 < bound_s < float("inf") or name in objectives:
             raise UsageError(
                 f"--slo must be bounds such as ttft=200ms,tpot=50ms (of {', '.join(MEASURES)}, in "
                 f"{', '.join(_UNITS)}), each once, but got {part!r}"
             )
-        found[name] = Objective(name, bound_s)
-    return tuple(found.values())
+        objectives[name] = Objective(name, bound_s)
+    return tuple(objectives.values())
 
 
 def figures(taken: Taken, objectives: Sequence[Objective], devices: int) -> dict[str, Any]:
@@ -69,20 +69,20 @@ def figures(taken: Taken, objectives: Sequence[Objective], devices: int) -> dict
     rows, steps = taken.rows, taken.steps
     end_s = max(row.token_times_s[-1] for row in rows)
     took_s = end_s - min(row.arrival_s for row in rows)
-    made = sum(row.tokens for row in rows)
+    number = sum(row.tokens for row in rows)
     asked = sum(row.request.input_tokens for row in rows)
-    kept = [row for row in rows if all(each.holds_for(row) for each in objectives)]
-    found: dict[str, Any] = {
+    kept = [row for row in rows if all(objective.holds_for(row) for objective in objectives)]
+    result: dict[str, Any] = {
         "requests": len(rows),
         "time_s": _rounded(took_s),
         "input_tokens": asked,
-        "output_tokens": made,
+        "output_tokens": number,
         "cached_tokens": sum(row.cached_tokens for row in rows),
         "preemptions": sum(row.preemptions for row in rows),
         "requests_per_s": _rounded(len(rows) / took_s),
-        "output_tokens_per_s": _rounded(made / took_s),
-        "output_tokens_per_s_per_device": _rounded(made / took_s / devices),
-        "tokens_per_s_per_device": _rounded((made + asked) / took_s / devices),
+        "output_tokens_per_s": _rounded(number / took_s),
+        "output_tokens_per_s_per_device": _rounded(number / took_s / devices),
+        "tokens_per_s_per_device": _rounded((number + asked) / took_s / devices),
         "ttft_s": _spread([row.ttft_s for row in rows]),
         "queue_s": _spread([row.queue_s for row in rows]),
         "prefill_s": _spread([row.prefill_s for row in rows]),
@@ -95,20 +95,20 @@ def figures(taken: Taken, objectives: Sequence[Objective], devices: int) -> dict
         "waiting_peak": max(step.waiting for step in steps),
     }
     if objectives:
-        found["kept"] = len(kept) / len(rows)
-        found["goodput_per_s"] = _rounded(len(kept) / took_s)
-    return found
+        result["kept"] = len(kept) / len(rows)
+        result["goodput_per_s"] = _rounded(len(kept) / took_s)
+    return result
 
 
 def _spread(values: Sequence[float | None]) -> dict[str, float] | None:
     """Return mean and percentiles of what is known; None where nothing is."""
-    known = [each for each in values if each is not None]
+    known = [number for number in values if number is not None]
     if not known:
         return None
-    found = {"mean": _rounded(float(np.mean(known)))}
+    spread = {"mean": _rounded(float(np.mean(known)))}
     for percent in PERCENTILES:
-        found[f"p{percent}"] = _rounded(float(np.percentile(known, percent)))
-    return found
+        spread[f"p{percent}"] = _rounded(float(np.percentile(known, percent)))
+    return spread
 
 
 def _rounded(value: float) -> float:

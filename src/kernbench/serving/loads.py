@@ -27,7 +27,7 @@ class Lengths:
         Lengths(least=128, most=1024)
         """
         parts = text.split(":")
-        if len(parts) > 2 or not all(each.isdecimal() and int(each) > 0 for each in parts):
+        if len(parts) > 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
             raise UsageError(
                 f"{option} must be a number of tokens from 1, or two such as 128:1024, but got "
                 f"{text!r}"
@@ -114,7 +114,7 @@ class Load:
         Raises:
             UsageError: There is one; names the longest.
         """
-        worst = max(self.requests, key=lambda each: each.input_tokens + each.output_tokens)
+        worst = max(self.requests, key=lambda request: request.input_tokens + request.output_tokens)
         tokens = worst.input_tokens + worst.output_tokens
         if tokens > longest:
             raise UsageError(

@@ -45,20 +45,20 @@ def main(arguments: list[str]) -> None:
         drive(engine, load, settings.seed + 1, unseen)
     run = _Loads(settings, engine, _agreement())
     if settings.finds_rate:
-        found = _find_rate(run, settings)
+        rate = _find_rate(run, settings)
     else:
-        found = None
+        rate = None
         for load in settings.loads:
             run.serve(load)
     serving: dict[str, Any] = {
         "engine": engine.name,
         "model": settings.of_engine.model,
         "devices": settings.of_engine.tp,
-        "slo": {each.measure: each.bound_s for each in settings.objectives},
+        "slo": {objective.measure: objective.bound_s for objective in settings.objectives},
         "loads": run.served,
     }
-    if found is not None:
-        serving["rate_found"] = found
+    if rate is not None:
+        serving["rate_found"] = rate
     if int(os.environ.get("RANK", "0")) == 0:
         add_to_report("serving", serving)
 

@@ -86,19 +86,19 @@ class Taken:
     ) -> list[int]:
         """Note what a step made, and return the numbers of requests that it ended."""
         ended, first, tokens = [], 0, 0
-        for each in outputs:
-            row = self.rows[each.number]
-            if each.tokens:
+        for output in outputs:
+            row = self.rows[output.number]
+            if output.tokens:
                 first += not row.token_times_s
                 row.token_times_s.append(end_s - zero_s)
-                row.tokens += each.tokens
-                tokens += each.tokens
-            if each.begun_s is not None and row.begun_s is None:
-                row.begun_s = each.begun_s - zero_s
-            row.cached_tokens = max(row.cached_tokens, each.cached_tokens)
-            row.preemptions = max(row.preemptions, each.preemptions)
-            if each.is_last:
-                ended.append(each.number)
+                row.tokens += output.tokens
+                tokens += output.tokens
+            if output.begun_s is not None and row.begun_s is None:
+                row.begun_s = output.begun_s - zero_s
+            row.cached_tokens = max(row.cached_tokens, output.cached_tokens)
+            row.preemptions = max(row.preemptions, output.preemptions)
+            if output.is_last:
+                ended.append(output.number)
         self.steps.append(
             StepRow(
                 begin_s=begin_s - zero_s,

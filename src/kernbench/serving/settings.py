@@ -81,9 +81,9 @@ def parse_settings(arguments: Sequence[str]) -> ServeSettings:
     check_engine(options.engine)
     asked = [name for name in ("rate", "concurrency", "trace") if getattr(options, name)]
     if len(asked) > 1 or not (asked or options.find_rate):
-        given = " and ".join(f"--{each}" for each in asked) or "none"
+        value = " and ".join(f"--{name}" for name in asked) or "none"
         raise UsageError(
-            f"a load is one of --rate R, --concurrency C and --trace FILE, but got {given}"
+            f"a load is one of --rate R, --concurrency C and --trace FILE, but got {value}"
         )
     objectives = objectives_of(options.slo)
     if options.find_rate and (not objectives or asked not in ([], ["rate"])):
@@ -108,7 +108,7 @@ def parse_settings(arguments: Sequence[str]) -> ServeSettings:
         rows = read_trace(Path(options.trace), most, skips_holes=options.skip_holes)
         loads.append(Load.recorded(f"trace {Path(options.trace).name}", rows))
     if options.find_rate:
-        if len(loads) > 1 or any(math.isinf(each.rate) for each in loads):
+        if len(loads) > 1 or any(math.isinf(load.rate) for load in loads):
             raise UsageError("--find-rate begins at one finite --rate")
         loads = loads or [Load.poisson(1.0, count, inputs, outputs, seed, burst)]
     attained = _number(options.attained, "--attained")

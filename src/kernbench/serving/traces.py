@@ -72,7 +72,7 @@ def _format_of(path: Path, names: object) -> tuple[tuple[str, str, str], Callabl
     for columns, to_seconds in _FORMATS.values():
         if set(columns) <= set(present):
             return columns, to_seconds
-    known = "; ".join(f"{name} are {', '.join(each)}" for name, (each, _) in _FORMATS.items())
+    known = "; ".join(f"{name} are {', '.join(triple)}" for name, (triple, _) in _FORMATS.items())
     raise UsageError(
         f"{path.name}: its columns are {', '.join(map(str, present)) or 'none'}, but columns of "
         f"traces: {known}"

@@ -32,26 +32,26 @@ def make_engine(settings: EngineSettings) -> VllmEngine:
         UsageError: vLLM is not installed, or is a version whose engine takes other arguments.
     """
     try:
-        found = version("vllm")
+        engine = version("vllm")
     except PackageNotFoundError:
         raise UsageError(
             "vLLM is not installed: pip install --no-deps vllm, and its requirements in Python "
             "(docs/serving.md)"
         ) from None
-    if found not in TRIED:
+    if engine not in TRIED:
         remark(
-            f"vLLM {found} was never tried here ({', '.join(TRIED)} was): where it wants operators "
-            "that are not defined, or takes another way for them, the report says so"
+            f"vLLM {engine} was never tried here ({', '.join(TRIED)} was): where it wants "
+            "operators that are not defined, or takes another way for them, the report says so"
         )
     for name, value in _VARIABLES.items():
         os.environ.setdefault(name, value)
     try:
-        return VllmEngine(settings, found)
+        return VllmEngine(settings, engine)
     except (ImportError, AttributeError, TypeError) as error:
-        if found in TRIED:
+        if engine in TRIED:
             raise
         raise UsageError(
-            f"vLLM {found} has another engine than the versions that were tried "
+            f"vLLM {engine} has another engine than the versions that were tried "
             f"({', '.join(TRIED)}): {type(error).__name__}: {error}"
         ) from error
 
@@ -115,14 +115,14 @@ class VllmEngine:
 
     def step(self) -> Iterator[Output]:
         """Do one step, and return what it made."""
-        for each in self._engine.step():
-            seen = each.metrics
+        for item in self._engine.step():
+            seen = item.metrics
             yield Output(
-                number=int(each.request_id),
-                tokens=len(each.outputs[0].token_ids),
-                is_last=each.finished,
+                number=int(item.request_id),
+                tokens=len(item.outputs[0].token_ids),
+                is_last=item.finished,
                 begun_s=(seen.scheduled_ts or None) if seen is not None else None,
-                cached_tokens=each.num_cached_tokens or 0,
+                cached_tokens=item.num_cached_tokens or 0,
                 preemptions=seen.num_preemptions if seen is not None else 0,
             )
 

@@ -180,7 +180,7 @@ class TrainingAttention(Attention):
                 whole.narrow(2, start, size).transpose(1, 2)
                 for start, size in zip(starts, sizes, strict=True)
             )
-        parts = [self._empty_heads(fused, each, seq) for each in (heads, key_heads, key_heads)]
+        parts = [self._empty_heads(fused, number, seq) for number in (heads, key_heads, key_heads)]
         ops.split_heads(fused, parts[0], parts[1], parts[2], bias_E=bias, rotary=self.rotary)
         return tuple(parts)
 
@@ -290,8 +290,8 @@ class CachedAttention(Attention):
                 f"the cache has room for {room} tokens and holds {self.position}; {seq} more do "
                 "not fit"
             )
-        new = [each.narrow(2, self.position, seq) for each in (self.keys, self.values)]
-        keys, values = (each.narrow(2, 0, end) for each in (self.keys, self.values))
+        new = [tensor.narrow(2, self.position, seq) for tensor in (self.keys, self.values)]
+        keys, values = (tensor.narrow(2, 0, end) for tensor in (self.keys, self.values))
         keep_scores = self.keep_scores and seq > 1
         shape = (self.batch, seq, self.heads.num_heads, self.heads.size)
         if keep_scores:

@@ -130,12 +130,12 @@ class TransformerLayer:
 
     def parameters(self) -> list[Tensor]:
         """Return this rank's weights and biases, then those of the norms."""
-        linear = [p for each in self._projections() for p in each.parameters()]
+        linear = [p for projection in self._projections() for p in projection.parameters()]
         return linear + [p for pair in self.norms for p in pair if p is not None]
 
     def gradients(self) -> list[Tensor]:
         """Return the gradients of :meth:`parameters`, in that order."""
-        linear = [g for each in self._projections() for g in each.gradients()]
+        linear = [g for projection in self._projections() for g in projection.gradients()]
         return linear + [g for pair in self.norm_grads for g in pair if g is not None]
 
     def _projections(self) -> tuple[ColumnParallelLinear | RowParallelLinear, ...]:
@@ -172,8 +172,8 @@ class TransformerLayer:
         if self.config.sequence_parallel:
             # Each rank has seen its own tokens only.
             reduced = [
-                None if each is None else copy_to_tensor_model_parallel_region.backward(each)
-                for each in (weight, shift)
+                None if tensor is None else copy_to_tensor_model_parallel_region.backward(tensor)
+                for tensor in (weight, shift)
             ]
             assert reduced[0] is not None
             weight, shift = reduced[0], reduced[1]

@@ -103,7 +103,7 @@ def _bench(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
     """Benchmark a candidate, as Triton does, and tell the run of it."""
     if _is_active():
         hooked = self.user_defined_pre_hook or self.user_defined_post_hook
-        if hooked or any(each.pre_hook for each in self.configs):
+        if hooked or any(config.pre_hook for config in self.configs):
             # What a hook puts right, only the program knows.
             active_launcher().tunes(None)
         else:

@@ -165,8 +165,8 @@ class ModeledMark(_MARK):  # type: ignore[misc]  # Triton ships no types
             named = dict(zip(bench.x_names, values, strict=True))
             row = list(values)
             for line in bench.line_vals:
-                found = self.fn(**named, **{bench.line_arg: line}, **bench.args, **kwargs)
-                row.append(found[0] if isinstance(found, (list, tuple)) else found)
+                result = self.fn(**named, **{bench.line_arg: line}, **bench.args, **kwargs)
+                row.append(result[0] if isinstance(result, (list, tuple)) else result)
             yield row
 
 

@@ -93,7 +93,7 @@ def _eight_bit_floats() -> tuple[str, ...]:
     # Not for whoever only imports Triton.
     from kernbench.dtypes import ALL
 
-    known = [each.triton for each in ALL if each.is_floating_point and each.itemsize == 1]
+    known = [dtype.triton for dtype in ALL if dtype.is_floating_point and dtype.itemsize == 1]
     return (*known, "fp8e4b15")
 
 
@@ -142,9 +142,9 @@ class KernbenchOptions:
 
     def __post_init__(self) -> None:
         for name in ("num_warps", "num_stages", "num_ctas"):
-            given = getattr(self, name)
-            if not isinstance(given, int):
-                raise BadOptionError(f"{name} must be an integer, but got {given!r}")
+            value = getattr(self, name)
+            if not isinstance(value, int):
+                raise BadOptionError(f"{name} must be an integer, but got {value!r}")
         if self.num_warps <= 0 or self.num_warps & (self.num_warps - 1):
             # Triton's own backends assert it, in these words.
             raise BadOptionError(f"num_warps must be a power of 2, but got {self.num_warps}")
@@ -184,12 +184,12 @@ class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no ty
         from kernbench.kernel_ir import NO_CUDA
 
         known = KernbenchOptions.__dataclass_fields__
-        given = {k: v for k, v in options.items() if k in known and v is not None}
-        if isinstance(given.get("extern_libs"), dict):
-            given["extern_libs"] = tuple(given["extern_libs"].items())
+        vs = {k: v for k, v in options.items() if k in known and v is not None}
+        if isinstance(vs.get("extern_libs"), dict):
+            vs["extern_libs"] = tuple(vs["extern_libs"].items())
         if architecture_of(self.target) == NO_CUDA:
-            given.setdefault("num_stages", _HIP_STAGES)
-        return KernbenchOptions(**given)
+            vs.setdefault("num_stages", _HIP_STAGES)
+        return KernbenchOptions(**vs)
 
     def pack_metadata(self, metadata: Any) -> tuple[int, ...]:
         return (metadata.num_warps, metadata.num_ctas, metadata.shared)

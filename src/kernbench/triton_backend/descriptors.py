@@ -31,8 +31,8 @@ def remove() -> None:
 
 def _make(self: Any, base: Any, *args: Any, **kwargs: Any) -> Any:
     """Make a descriptor, as Triton does."""
-    made = _MAKE(self, base, *args, **kwargs)
+    result = _MAKE(self, base, *args, **kwargs)
     if getattr(self.builder.options, "backend_name", "") == BACKEND_NAME:
-        given = [base.handle, *(stride.handle for stride in made.strides)]
-        self.builder.create_print(DESCRIPTOR_MARK, False, given, [False] * len(given))
-    return made
+        value = [base.handle, *(stride.handle for stride in result.strides)]
+        self.builder.create_print(DESCRIPTOR_MARK, False, value, [False] * len(value))
+    return result

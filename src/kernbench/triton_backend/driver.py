@@ -37,8 +37,8 @@ class _CudaKeys(dict[int, str]):
     """Stands for the device of a machine that announces itself as CUDA."""
 
     def __missing__(self, architecture: int) -> str:
-        found = self[architecture] = f"cuda:{architecture}"
-        return found
+        text = self[architecture] = f"cuda:{architecture}"
+        return text
 
 
 _CUDA_KEYS = _CudaKeys()

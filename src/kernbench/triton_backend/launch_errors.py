@@ -79,10 +79,10 @@ def _run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
     except (TypeError, LookupError, OverflowError, RuntimeError) as error:
         if isinstance(error, KernbenchError):
             raise
-        found = _explained(self, args, kwargs, error)
-        if found is None:
+        explained = _explained(self, args, kwargs, error)
+        if explained is None:
             raise
-        raise found from error
+        raise explained from error
 
 
 def _checked_grid(kernel: Any, grid: Any) -> Any:
@@ -90,8 +90,10 @@ def _checked_grid(kernel: Any, grid: Any) -> Any:
     if callable(grid):
 
         def checked(bound: Mapping[str, Any]) -> Any:
-            found = grid(bound)
-            return found if type(found) is tuple and 0 < len(found) <= 3 else _sizes(kernel, found)
+            result = grid(bound)
+            return (
+                result if type(result) is tuple and 0 < len(result) <= 3 else _sizes(kernel, result)
+            )
 
         return checked
     return _sizes(kernel, grid)
@@ -133,9 +135,9 @@ def _explained(
     except TypeError:
         return None
     constexprs = {param.name for param in kernel.params if param.is_constexpr}
-    for name, given in bound.arguments.items():
-        if name not in constexprs and (why := _refusal(given, error)):
-            is_integer = isinstance(given, int)
+    for name, argument in bound.arguments.items():
+        if name not in constexprs and (why := _refusal(argument, error)):
+            is_integer = isinstance(argument, int)
             kind = ArgumentOverflowError if is_integer else BadArgumentError
             return kind(f"argument {name} of {call} {why}")
     return None
@@ -145,34 +147,34 @@ def _known(kernel: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in kwargs.items() if name in kernel.arg_names}
 
 
-def _refusal(given: Any, error: Exception) -> str | None:
+def _refusal(value: Any, error: Exception) -> str | None:
     """Return what is wrong with an argument, or None."""
-    kind = type(given).__name__
-    if hasattr(given, "data_ptr"):
-        return _tensor_refusal(given, error)
-    if isinstance(given, tuple):
-        inner = (_refusal(each, error) for each in given)
+    kind = type(value).__name__
+    if hasattr(value, "data_ptr"):
+        return _tensor_refusal(value, error)
+    if isinstance(value, tuple):
+        inner = (_refusal(item, error) for item in value)
         return next((f"is a tuple with an element that {why}" for why in inner if why), None)
-    if isinstance(given, int):
-        fits = -(1 << 63) <= given < 1 << 64
-        return None if fits else f"is {given}, which does not fit into 64 bits"
-    if hasattr(given, "__array__"):
-        if getattr(given, "shape", None) == ():
+    if isinstance(value, int):
+        fits = -(1 << 63) <= value < 1 << 64
+        return None if fits else f"is {value}, which does not fit into 64 bits"
+    if hasattr(value, "__array__"):
+        if getattr(value, "shape", None) == ():
             return f"is a number of numpy ({kind}); kernels take Python's, use .item()"
         return f"is a numpy array ({kind}); kernels take tensors, make one with torch.from_numpy"
-    if given is None or isinstance(given, float | JITFunction) or hasattr(given, "block_shape"):
+    if value is None or isinstance(value, float | JITFunction) or hasattr(value, "block_shape"):
         return None
     return (
         f"is a {kind}; kernels take tensors, numbers and None, anything else must be a tl.constexpr"
     )
 
 
-def _tensor_refusal(given: Any, error: Exception) -> str | None:
-    dtype = str(getattr(given, "dtype", None)).rpartition(".")[2]
+def _tensor_refusal(value: Any, error: Exception) -> str | None:
+    dtype = str(getattr(value, "dtype", None)).rpartition(".")[2]
     if isinstance(error, KeyError) and error.args == (dtype,):
         return f"is a tensor of {dtype}, which Triton has no type for"
     try:
-        given.data_ptr()
+        value.data_ptr()
     except RuntimeError as own:
         # A sparse one, for example.
         return f"has no memory that a pointer could name: {own}"

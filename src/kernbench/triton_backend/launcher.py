@@ -244,13 +244,13 @@ def named_constants(src: Any) -> tuple[tuple[str, str], ...]:
     A source that is TTIR text itself has none.
     """
     names = getattr(getattr(src, "fn", None), "arg_names", ())
-    found = []
+    constants = []
     for path, value in getattr(src, "constants", {}).items():
         first, *rest = path if isinstance(path, tuple) else (path,)
         name = names[first] if isinstance(first, int) and first < len(names) else str(first)
         text = str(getattr(value, "value", value))
-        found.append((name + "".join(f"[{index}]" for index in rest), text))
-    return tuple(found)
+        constants.append((name + "".join(f"[{index}]" for index in rest), text))
+    return tuple(constants)
 
 
 def check_grid(name: str, grid: tuple[Any, Any, Any], limits: tuple[str, Grid]) -> Grid:

@@ -30,11 +30,11 @@ class _Function:
 
 def files_of(ttir: str) -> dict[str, Lines]:
     """Return the files that a TTIR text names, and the lines between which its operations are."""
-    found: dict[str, Lines] = {}
+    files: dict[str, Lines] = {}
     for file, line, _ in _PLACE.findall(ttir):
-        low, high = found.get(file, (int(line), int(line)))
-        found[file] = min(low, int(line)), max(high, int(line))
-    return found
+        low, high = files.get(file, (int(line), int(line)))
+        files[file] = min(low, int(line)), max(high, int(line))
+    return files
 
 
 def moved_files(files: Mapping[str, Sequence[int]], function: Any) -> dict[str, str]:
@@ -43,21 +43,27 @@ def moved_files(files: Mapping[str, Sequence[int]], function: Any) -> dict[str, 
     ``function`` is the kernel there; a file that holds none of its functions stays what it is.
     """
     functions = list(_functions(function))
-    here = {each.file for each in functions}
-    found = {}
+    here = {function.file for function in functions}
+    values = {}
     for file, (first, last) in files.items():
         if file in here:
             continue
         # The text and the first line of each function are the same: they are part of the key.
         candidates = [
             name
-            for name in dict.fromkeys(each.file for each in functions)
-            if any(each.file == name and each.first <= first <= each.last for each in functions)
-            and any(each.file == name and each.first <= last <= each.last for each in functions)
+            for name in dict.fromkeys(function.file for function in functions)
+            if any(
+                function.file == name and function.first <= first <= function.last
+                for function in functions
+            )
+            and any(
+                function.file == name and function.first <= last <= function.last
+                for function in functions
+            )
         ]
         if candidates:
-            found[file] = max(candidates, key=lambda name: _common_end(name, file))
-    return found
+            values[file] = max(candidates, key=lambda name: _common_end(name, file))
+    return values
 
 
 def with_files(ttir: str, moved: Mapping[str, str]) -> str:
@@ -99,6 +105,6 @@ def _named_by(function: Any) -> list[Any]:
     """Return what the names in a function's text stand for, also those behind a module's."""
     names = function.__code__.co_names
     scope = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
-    found = [scope[name] for name in names if name in scope]
-    modules = [each for each in found if isinstance(each, ModuleType)]
-    return found + [getattr(module, name, None) for module in modules for name in names]
+    result = [scope[name] for name in names if name in scope]
+    modules = [module for module in result if isinstance(module, ModuleType)]
+    return result + [getattr(module, name, None) for module in modules for name in names]

@@ -102,9 +102,9 @@ class ModeledProton:
 
     def finalize(self, session: int, output_format: str = "") -> None:
         """Write what a session has recorded to ``NAME.hatchet``."""
-        found = self._session(session)
+        result = self._session(session)
         del self._sessions[session]
-        _write(found, output_format)
+        _write(result, output_format)
 
     def finalize_all(self, output_format: str = "") -> None:
         for session in list(self._sessions):
@@ -160,13 +160,13 @@ class ModeledProton:
         return [session for session in self._sessions.values() if session.is_active]
 
     def _session(self, session: int) -> _Session:
-        found = self._sessions.get(session)
-        if found is None:
+        result = self._sessions.get(session)
+        if result is None:
             raise UsageError(
                 f"proton has no session {session}; those that were started and not finalized are "
                 f"{', '.join(map(str, self._sessions)) or 'none'}"
             )
-        return found
+        return result
 
 
 PROTON = ModeledProton()
@@ -219,7 +219,7 @@ def _names_in_profiler() -> tuple[str, ...]:
     Each run begins and ends with a search for them, and a process may have thousands of others.
     """
     (folder,) = map(pathlib.Path, sys.modules[_PROFILER].__path__)
-    paths = (each.relative_to(folder).with_suffix("").parts for each in folder.rglob("*.py"))
+    paths = (path.relative_to(folder).with_suffix("").parts for path in folder.rglob("*.py"))
     return tuple(".".join((_PROFILER, *parts)).removesuffix(".__init__") for parts in paths)
 
 

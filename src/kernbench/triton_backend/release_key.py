@@ -47,13 +47,13 @@ def remembered(root: Path, begins_with: str, compute: Callable[[], str]) -> str:
     stamp = hashlib.sha256("\n".join(_states(root)).encode()).hexdigest()
     with contextlib.suppress(OSError, UnicodeDecodeError):
         path = triton_cache.get_cache_manager(stamp).get_file(_FILENAME)
-        found = "" if path is None else Path(path).read_text()
-        if found and found.startswith(begins_with):
-            return found
-    made = compute()
+        text = "" if path is None else Path(path).read_text()
+        if text and text.startswith(begins_with):
+            return text
+    name = compute()
     with contextlib.suppress(OSError):
-        triton_cache.get_cache_manager(stamp).put(made, _FILENAME, binary=False)
-    return made
+        triton_cache.get_cache_manager(stamp).put(name, _FILENAME, binary=False)
+    return name
 
 
 def _states(root: Path) -> Iterator[str]:

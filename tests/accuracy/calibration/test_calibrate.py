@@ -58,17 +58,17 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_constants_of_a_device_are_found_and_the_rows_kept_apart_are_answered(
     measured: Path,
 ) -> None:
-    found = calibrate("h100-sxm", read_rows([measured]), parts=4, only=NAMES)
-    (fit,) = found.errors
-    after = {each.key: each.after for each in found.constants}
-    assert all(each.is_known and len(each.rows) > 1 for each in found.constants)
+    result = calibrate("h100-sxm", read_rows([measured]), parts=4, only=NAMES)
+    (fit,) = result.errors
+    after = {constant.key: constant.after for constant in result.constants}
+    assert all(constant.is_known and len(constant.rows) > 1 for constant in result.constants)
     assert after == {NAMES[0]: pytest.approx(4.0, rel=0.03), NAMES[1]: pytest.approx(0.6, rel=0.03)}
     assert fit.apart_before.mape is not None
     assert fit.apart_after.mape is not None
     assert fit.apart_before.mape > 15
     assert fit.apart_after.mape < 1
     assert fit.fitted_after.rows + fit.apart_after.rows == 8
-    machine = parse_machine(found.text, "new", 1)
+    machine = parse_machine(result.text, "new", 1)
     assert float(machine.sip.front_end_us) == pytest.approx(4.0, rel=0.03)
     assert machine.spec.sources[NAMES[0]].startswith("fitted to ")
     # What was not asked for stays.
@@ -88,13 +88,13 @@ def test_a_constant_that_no_row_depends_on_is_left_with_its_source(
     path.write_text("\n".join([lines[0], *kept, *kept]) + "\n")
     unused = "sip.queued_front_end_us"
     said: list[str] = []
-    found = calibrate(
+    result = calibrate(
         "h100-sxm", read_rows([path]), only=["sip.pe.gemm.efficiency", unused], say=said.append
     )
-    assert [each.key for each in found.constants if each.deviation is None] == [unused]
+    assert [constant.key for constant in result.constants if constant.deviation is None] == [unused]
     assert said[0].startswith("gemm: ")
     before, after = (
-        parse_machine(text, "x", 1) for text in (machine_text("h100-sxm")[0], found.text)
+        parse_machine(text, "x", 1) for text in (machine_text("h100-sxm")[0], result.text)
     )
     assert after.sip.queued_front_end_us == before.sip.queued_front_end_us
     assert after.spec.sources[unused] == before.spec.sources[unused]
@@ -103,8 +103,8 @@ def test_a_constant_that_no_row_depends_on_is_left_with_its_source(
 
 def test_hbm_and_the_cache_have_latencies_of_their_own() -> None:
     data = yaml.safe_load(machine_text("a100-sxm-80g")[0])
-    found = {each.key: each.tied for each in constants_of(Category.GEMM, data)}
-    assert found["sip.cube.hbm_latency_ns"] == found["sip.cache.latency_ns"] == ()
+    result = {constant.key: constant.tied for constant in constants_of(Category.GEMM, data)}
+    assert result["sip.cube.hbm_latency_ns"] == result["sip.cache.latency_ns"] == ()
 
 
 def test_a_fit_does_not_time_what_cannot_be_fastest(
@@ -140,9 +140,9 @@ def test_rows_of_one_shape_are_never_on_both_sides(measured: Path) -> None:
 
 
 def options(measured: Path, tmp_path: Path, **changed: Any) -> CalibrateOptions:
-    given = {"machine": "h100-sxm", "out": str(tmp_path / "new.yaml"), "only": NAMES[:1],
+    value = {"machine": "h100-sxm", "out": str(tmp_path / "new.yaml"), "only": NAMES[:1],
              "sources": ("mine",), "rows": 120, "parts": 4}  # fmt: skip
-    return CalibrateOptions(data=(str(measured),), **{**given, **changed})
+    return CalibrateOptions(data=(str(measured),), **{**value, **changed})
 
 
 @pytest.mark.adr("0047-D3")
@@ -249,8 +249,8 @@ def test_a_chip_of_ones_own_is_found_from_a_few_rows(
     assert "sip.pe.gemm.flops_per_clock.{" in silent
     bandwidth = "sip.cube.hbm_efficiency times sip.cube.hbm_bandwidth_gbps"
     assert re.search(rf"known together alone, to \d+\.\d %: {re.escape(bandwidth)}", printed)
-    for found in re.findall(r"kept apart, (\d+) rows +(\d+)\S+ +(\d+)", printed):
-        assert int(found[2]) < 15, printed
+    for result in re.findall(r"kept apart, (\d+) rows +(\d+)\S+ +(\d+)", printed):
+        assert int(result[2]) < 15, printed
     fitted = load_machine(out).spec
     sip = fitted.sip
     assert float(sip.cube.hbm_bandwidth_gbps * sip.cube.hbm_efficiency) == pytest.approx(
@@ -265,7 +265,7 @@ def test_rates_that_a_source_states_stay_unless_they_are_named() -> None:
     spec = load_machine("h100-sxm").spec
     free, stated = rates_of(spec)
     assert "sip.cube.hbm_bandwidth_gbps" in stated
-    assert "sip.cube.hbm_bandwidth_gbps" not in {each.key for each in free}
+    assert "sip.cube.hbm_bandwidth_gbps" not in {item.key for item in free}
     mine = parse_machine(machine_template("mine", "h100-sxm"), "mine").spec
-    assert {each.key for each in rates_of(mine)[0]} >= stated.keys()
+    assert {item.key for item in rates_of(mine)[0]} >= stated.keys()
     assert rates_of(mine)[1] == {}

@@ -32,9 +32,9 @@ class ModeledDevice:
         return 1755
 
     def tensor(self, rows: int, cols: int, dtype: DType) -> ProbePointer:
-        found = ProbePointer(dtype)
-        self._sizes[id(found)] = rows, cols
-        return found
+        probe_pointer = ProbePointer(dtype)
+        self._sizes[id(probe_pointer)] = rows, cols
+        return probe_pointer
 
     def run(self, call: KernelCall) -> None:
         trace = self._probe.trace(call)

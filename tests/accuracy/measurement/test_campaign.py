@@ -39,8 +39,8 @@ SMALL = GemmShape(16, 256, 512)
 
 
 def options(tmp_path: Path, **changed: Any) -> MeasureOptions:
-    given = {"device": None, "dtype": "bfloat16", "gemm": (), "shapes": ()}
-    return MeasureOptions(out=str(tmp_path / "out"), **{**given, **changed})
+    value = {"device": None, "dtype": "bfloat16", "gemm": (), "shapes": ()}
+    return MeasureOptions(out=str(tmp_path / "out"), **{**value, **changed})
 
 
 @pytest.mark.adr("0047-D1")
@@ -54,12 +54,12 @@ def test_what_a_campaign_writes_is_what_validate_reads_and_the_model_answers(
     files = write_rows(tmp_path, device.name, measure(device, shapes, bfloat16))
     assert [path.name for path in files] == ["gemm.csv", "membound.csv"]
     scored = answer_rows(read_rows(files))
-    assert [each.row.source for each in scored] == ["measure-vendor", *["measure-triton"] * 3]
+    assert [item.row.source for item in scored] == ["measure-vendor", *["measure-triton"] * 3]
     vendor, triton, *others = scored
     assert vendor.error == pytest.approx(0, abs=1e-4)
     # The tiles of a campaign have the default stages, those of the model as many as fit.
     assert triton.row.time_us >= vendor.row.time_us
-    assert [each.error for each in others] == pytest.approx([0, 0], abs=1e-4)
+    assert [item.error for item in others] == pytest.approx([0, 0], abs=1e-4)
 
 
 def test_a_row_says_how_it_was_measured(tmp_path: Path) -> None:
@@ -128,17 +128,17 @@ def test_the_launches_of_a_campaign_compute_what_they_say() -> None:
     with RuntimeContext(machine="h100-sxm", ranks=1) as torch:
         device = Numbers(torch)
         list(measure(device, [GemmShape(20, 40, 1100)], float32))
-        a, b, out, *parts = (each.numpy() for each in device.tensors)
+        a, b, out, *parts = (tensor.numpy() for tensor in device.tensors)
         np.testing.assert_allclose(out, a @ b, rtol=1e-4, atol=1e-4)
         # Every split-K tile was run: its parts add up to the product.
         assert len(parts) == 4
-        for each in parts:
-            total = each.reshape(-1, 20, 40).sum(0)
+        for part in parts:
+            total = part.reshape(-1, 20, 40).sum(0)
             np.testing.assert_allclose(total, a @ b, rtol=1e-4, atol=1e-4)
         for op in sorted(ELEMENTWISE_OPS | ROW_OPS):
             device.tensors.clear()
             list(measure(device, [RowShape(op, 12, 48)], float32))
-            out, x, y, *rest = (each.numpy() for each in device.tensors)
+            out, x, y, *rest = (tensor.numpy() for tensor in device.tensors)
             np.testing.assert_allclose(out, expected(op, x, y, rest), rtol=2e-4, atol=2e-4)
 
 
@@ -189,8 +189,8 @@ def test_the_command_measures_what_it_is_given(
 ) -> None:
     listed = tmp_path / "shapes.csv"
     listed.write_text("op,rows,cols\nadd,128,256\nadd,128,256\n")
-    given = options(tmp_path, gemm=("16,256,512",), shapes=(str(listed),))
-    measure_command(given, lambda: ModeledDevice(H100))
+    value = options(tmp_path, gemm=("16,256,512",), shapes=(str(listed),))
+    measure_command(value, lambda: ModeledDevice(H100))
     assert capsys.readouterr().out.count("wrote ") == 2
     rows = read_rows([tmp_path / "out" / "gemm.csv", tmp_path / "out" / "membound.csv"])
     assert [str(row) for row in rows] == [
@@ -266,5 +266,7 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
 def test_the_default_list_has_every_op_and_decode_and_prefill() -> None:
     shapes = default_shapes()
     assert len(shapes) == len(set(shapes))
-    assert {each.op for each in shapes if isinstance(each, RowShape)} == ELEMENTWISE_OPS | ROW_OPS
-    assert {1, 4096} <= {each.m for each in shapes if isinstance(each, GemmShape)}
+    assert {
+        shape.op for shape in shapes if isinstance(shape, RowShape)
+    } == ELEMENTWISE_OPS | ROW_OPS
+    assert {1, 4096} <= {shape.m for shape in shapes if isinstance(shape, GemmShape)}

@@ -33,12 +33,12 @@ def test_every_collective_shows_its_steps_and_a_time_above_its_bound(
     assert (status, err) == (0, "")
     assert "step 0" in out
     units = {"ns": 1.0, "us": 1e3, "ms": 1e6}
-    found = re.search(r"([\d.]+) (ns|us|ms) on idle links, .* than ([\d.]+) (ns|us|ms) for", out)
+    result = re.search(r"([\d.]+) (ns|us|ms) on idle links, .* than ([\d.]+) (ns|us|ms) for", out)
     if op == "barrier":
-        assert found is None
+        assert result is None
     else:
-        assert found is not None
-        time, bound = (float(found[at]) * units[found[at + 1]] for at in (1, 3))
+        assert result is not None
+        time, bound = (float(result[at]) * units[result[at + 1]] for at in (1, 3))
         assert 0 < bound <= time
 
 
@@ -89,7 +89,7 @@ def test_what_cannot_be_shown_is_one_line(
 
 
 def test_sizes_have_binary_prefixes() -> None:
-    assert [parse_size(each) for each in ("4096", "64K", "1MiB", "2gb", "10 B")] == [
+    assert [parse_size(name) for name in ("4096", "64K", "1MiB", "2gb", "10 B")] == [
         4096,
         1 << 16,
         1 << 20,

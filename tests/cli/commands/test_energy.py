@@ -53,7 +53,7 @@ def test_a_run_is_timed_anew_under_a_cap_and_why_names_what_it_costs(folder: Pat
     )
     assert done.exit_code == 0, done.output
     why = json.loads(kernbench("why", folder / "capped.run", "--json", "-").output)
-    spent = {each["resource"]: each["time_ns"] for each in why["spent"] if each["name"] == "matmul"}
+    spent = {item["resource"]: item["time_ns"] for item in why["spent"] if item["name"] == "matmul"}
     assert spent["power"] > 0
     again = kernbench(
         *("run", folder / "bench.py", "--machine", "h100-sxm:1", "--set", "sip.power.cap_w=90"),

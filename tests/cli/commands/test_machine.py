@@ -75,10 +75,10 @@ OF_THE_FILE = {"name", "description", "devices", "clusters", "sources", "base"}
 @pytest.mark.parametrize("like", ["ahbm", "h100-sxm", "p5", "dgx-a100-4x200", "wormhole-like"])
 def test_a_template_has_every_key_and_the_numbers_of_the_machine_that_it_is_like(like: str) -> None:
     text = machine_template("mine", like)
-    found, other = parse_machine(text, "mine").spec, load_machine(like).spec
-    assert found.model_dump(exclude=OF_THE_FILE) == other.model_dump(exclude=OF_THE_FILE)
-    assert found.devices == ("mine",)
-    assert (source_of(found, "sip.clock_ghz") or "").startswith("assumed")
+    result, other = parse_machine(text, "mine").spec, load_machine(like).spec
+    assert result.model_dump(exclude=OF_THE_FILE) == other.model_dump(exclude=OF_THE_FILE)
+    assert result.devices == ("mine",)
+    assert (source_of(result, "sip.clock_ghz") or "").startswith("assumed")
     groups = machine_schema()["$defs"]
     flat = " ".join(line.strip(" #") for line in text.splitlines())
     for name in ("MachineSpec", "SipSpec", "CubeSpec", "PeSpec", "PowerSpec", "LinksSpec"):

@@ -124,12 +124,12 @@ def test_options_of_ours_behind_a_program_are_noted_before_it_starts(run: Run) -
     Path("says.py").write_text("import sys\nprint(sys.argv[1:], file=sys.stderr)\n")
     args = ["--trace=t.json", "--no-data", "--epochs", "3", "--no-data"]
     status, _, err = run("says.py", *args)
-    note, given = err.splitlines()
+    note, value = err.splitlines()
     assert note == (
         "note: --trace, --no-data go to says.py, as with python; options of kernbench come before "
         "the program"
     )
-    assert (status, given) == (0, str(args))
+    assert (status, value) == (0, str(args))
     assert not Path("t.json").exists()
 
 
@@ -166,11 +166,11 @@ def test_options_of_ours_behind_a_pytorch_program_are_ours(run: Run) -> None:
 
 
 def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, each in command.commands.items():
-        if hasattr(each, "commands"):
-            yield from _commands(each, (*path, name))
+    for name, item in command.commands.items():
+        if hasattr(item, "commands"):
+            yield from _commands(item, (*path, name))
         else:
-            yield (*path, name), each
+            yield (*path, name), item
 
 
 def test_each_help_has_an_example_and_each_list_whole_sentences() -> None:
@@ -249,7 +249,7 @@ def test_keys_of_the_machine_are_set_as_a_file_would(run: Run) -> None:
     assert (preset[0], changed[0], file[0]) == (0, 0, 0)
     assert "ahbm was changed: sip.cube.hbm_bandwidth_gbps = 409.6 (was 819.2)" in changed[1]
     reports = [json.loads(Path(f"{name}.json").read_text()) for name in ("preset", "set", "file")]
-    first, second, third = (each["per_rank"] for each in reports)
+    first, second, third = (report["per_rank"] for report in reports)
     assert second == third != first
 
 

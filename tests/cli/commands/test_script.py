@@ -240,16 +240,16 @@ def test_random_numbers_are_made_only_where_there_is_data(fake_torch: Any) -> No
 
     for name in names:
         setattr(fake_torch, name, maker(name))
-    made = {name: getattr(fake_torch, name) for name in names}
+    result = {name: getattr(fake_torch, name) for name in names}
     with torch_stands_in({}, [].append, has_data=False):
         for name in ("randn", "rand"):
-            found = fake_torch.call(made[name], 2, 3, device="cuda", generator=1)
-            assert found == ("empty", (2, 3), {"device": "cpu"})
+            torch = fake_torch.call(result[name], 2, 3, device="cuda", generator=1)
+            assert torch == ("empty", (2, 3), {"device": "cpu"})
         for name in ("randn_like", "rand_like"):
-            assert fake_torch.call(made[name], 7) == ("empty_like", (7,), {})
+            assert fake_torch.call(result[name], 7) == ("empty_like", (7,), {})
     with torch_stands_in({}, [].append):
         for name in names:
-            assert fake_torch.call(made[name], 2, generator=1) == (name, (2,), {"generator": 1})
+            assert fake_torch.call(result[name], 2, generator=1) == (name, (2,), {"generator": 1})
 
 
 def test_pytorch_is_prepared_when_the_program_imports_it(

@@ -25,12 +25,12 @@ def run(torch):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("trace")
+    mktemp = tmp_path_factory.mktemp("trace")
     for name, text in (("bench", BENCH), ("nothing", NOTHING)):
-        (made / f"{name}.py").write_text(text)
-        done = kernbench("run", made / f"{name}.py", "--save", made / f"{name}.run")
+        (mktemp / f"{name}.py").write_text(text)
+        done = kernbench("run", mktemp / f"{name}.py", "--save", mktemp / f"{name}.run")
         assert done.exit_code == 0, done.output
-    return made
+    return mktemp
 
 
 def test_names_and_options_ask_for_formats(folder: Path) -> None:
@@ -53,18 +53,18 @@ def test_names_and_options_ask_for_formats(folder: Path) -> None:
         for name in ("cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum", "cuda_api_sum", "nvtx_sum")
     )
     log = load_run(run).log
-    (product,) = (each for each in log.instances if each.template.name == "matmul")
-    (row,) = (each for each in kernels if each["Name"] == "matmul")
+    (product,) = (instance for instance in log.instances if instance.template.name == "matmul")
+    (row,) = (kernel for kernel in kernels if kernel["Name"] == "matmul")
     assert row["Instances"] == "1"
     assert int(row["Total Time (ns)"]) == round((product.ends_ps[0] - product.starts_ps[0]) / 1000)
-    assert sum(float(each["Time (%)"]) for each in kernels) == pytest.approx(100, abs=0.3)
-    assert "copy_to_host" in {each["Operation"] for each in copies}
-    assert "cudaLaunchKernel" in {each["Name"] for each in calls}
+    assert sum(float(kernel["Time (%)"]) for kernel in kernels) == pytest.approx(100, abs=0.3)
+    assert "copy_to_host" in {item["Operation"] for item in copies}
+    assert "cudaLaunchKernel" in {item["Name"] for item in calls}
     assert not ranges
     both = kernbench("trace", run, folder / "sums", "--csv", "--kineto")
     assert (both.exit_code, "--kineto and --csv are two formats" in both.output) == (2, True)
     assert kernbench("trace", run, folder / "graphs", "--chakra").exit_code == 0
-    assert {each.name for each in (folder / "graphs").iterdir()} == {"run.0.et", "comm_groups.json"}
+    assert {path.name for path in (folder / "graphs").iterdir()} == {"run.0.et", "comm_groups.json"}
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_names_and_options_ask_for_formats(folder: Path) -> None:
 def test_what_cannot_be_written_is_refused_and_leaves_nothing(
     run: str, file: str, option: str, said: str, folder: Path
 ) -> None:
-    before = {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()}
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     done = kernbench("trace", folder / run, folder / file, *([option] if option else []))
     assert done.exit_code != 0
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert not (folder / "none").exists()
-    assert before == {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()}
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def test_two_formats_are_two_folders(folder: Path) -> None:

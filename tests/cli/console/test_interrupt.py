@@ -66,16 +66,16 @@ def test_ctrl_c_ends_a_run_with_status_130_and_says_where_every_rank_was(tmp_pat
 def classes_with_finalizers() -> list[tuple[str, str]]:
     """Return the module and the name of every class of ours that has a ``__del__``."""
     source = Path(kernbench.__file__).parent
-    found = []
+    classes = []
     for path in source.rglob("*.py"):
         text = path.read_text()
         for node in ast.walk(ast.parse(text)) if "def __del__" in text else ():
             if isinstance(node, ast.ClassDef) and any(
-                isinstance(each, ast.FunctionDef) and each.name == "__del__" for each in node.body
+                isinstance(item, ast.FunctionDef) and item.name == "__del__" for item in node.body
             ):
                 module = ".".join(path.relative_to(source.parent).with_suffix("").parts)
-                found.append((module, node.name))
-    return found
+                classes.append((module, node.name))
+    return classes
 
 
 @pytest.mark.parametrize(("module", "name"), classes_with_finalizers())
@@ -85,10 +85,10 @@ def test_what_was_interrupted_before_it_was_made_is_dropped_in_silence(
 ) -> None:
     if "torch_bridge" in module:
         pytest.importorskip("torch")
-    made = getattr(importlib.import_module(module), name)
+    result = getattr(importlib.import_module(module), name)
     said: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", said.append)
-    made.__new__(made)
+    result.__new__(result)
     gc.collect()
     assert said == []
 
@@ -182,8 +182,8 @@ def test_a_signal_to_the_command_is_none_of_a_rank(
 ) -> None:
     """A rank of a PyTorch program has handlers and alarms of its own (ADR-0214)."""
     (tmp_path / "finalizer.py").write_text(FINALIZER)
-    found, err = interrupted(["-m", "kernbench", "run", "finalizer.py"], tmp_path, sent=sent)
-    assert found == status, err
+    result, err = interrupted(["-m", "kernbench", "run", "finalizer.py"], tmp_path, sent=sent)
+    assert result == status, err
 
 
 def test_an_ignored_interrupt_stays_ignored() -> None:

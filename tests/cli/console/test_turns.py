@@ -81,19 +81,19 @@ def test_a_rank_that_does_not_give_way_is_named_on_stderr(
         monkeypatch.setattr(where, "_LOOK_S", 0.01)
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
-    simulation, found = Simulation(), Noted()
+    simulation, result = Simulation(), Noted()
     turns = Turns(simulation)
 
     def note() -> str | None:
         line = turns.note()
         if line is not None:
-            found.add(line)
+            result.add(line)
         return line
 
     def run(rank: int) -> None:
         simulation.sleep(7)
         if rank == 1:
-            body(found)
+            body(result)
 
     with progress(lambda: "", note=note):
         for rank in range(2):
@@ -113,12 +113,12 @@ def test_a_rank_that_does_not_give_way_is_named_on_stderr(
 def noted(body: Callable[[Simulation, Turns], Any], num_ranks: int = 2) -> list[Any]:
     """Return what a rank's body returns, where each look is half of the longest turn later."""
     simulation = Simulation()
-    found: list[Any] = []
+    result: list[Any] = []
     turns = Turns(simulation)
     for _ in range(num_ranks):
-        simulation.start_rank(0, lambda: found.append(body(simulation, turns)), ignore)
+        simulation.start_rank(0, lambda: result.append(body(simulation, turns)), ignore)
     simulation.drain()
-    return found
+    return result
 
 
 @pytest.fixture
@@ -143,11 +143,11 @@ def test_a_line_is_noted_once_and_only_of_ranks_that_keep_others_waiting() -> No
 @pytest.mark.adr("0060-D5")
 def test_ranks_that_give_way_are_not_noted_however_long_they_run() -> None:
     def gives_way(simulation: Simulation, turns: Turns) -> list[str | None]:
-        found = []
+        way = []
         for _ in range(9):
             simulation.sleep(0)
-            found.append(turns.note())
-        return found
+            way.append(turns.note())
+        return way
 
     assert noted(gives_way) == [[None] * 9] * 2
 

@@ -63,8 +63,8 @@ def test_a_batch_goes_on_where_it_stopped(tmp_path: Path, judge: Callable[..., R
     folder.mkdir()
     (folder / "task.py").write_text(TASK)
     (folder / "right.py").write_text(RIGHT)
-    page, found = tmp_path / "page.html", tmp_path / "verdicts.json"
-    options = ("--batch", tmp_path, "--workers", "1", "--json", found)
+    page, result = tmp_path / "page.html", tmp_path / "verdicts.json"
+    options = ("--batch", tmp_path, "--workers", "1", "--json", result)
     first = judge(*options)
     assert first.exit_code in (0, 3), first.output
     (kept,) = (tmp_path / "verdicts" / "points").glob("*.json")
@@ -73,7 +73,7 @@ def test_a_batch_goes_on_where_it_stopped(tmp_path: Path, judge: Callable[..., R
     second = judge(*options, "--page", page)
     assert second.exit_code == 4, second.output
     assert kept.stat().st_mtime_ns == before
-    right, wrong = json.loads(found.read_text())
+    right, wrong = json.loads(result.read_text())
     assert right["outcome"].startswith("right")
     assert wrong["outcome"] == "wrong"
     assert pq.read_table(tmp_path / "verdicts.parquet")["outcome"].to_pylist() == [

@@ -32,9 +32,9 @@ def test_histories_go_as_the_closed_form_says(
     failing = Failing(mtbf_s=mtbf_s, checkpoint_s=checkpoint_s, restart_s=restart_s)
     random = Random(1)
     # Long enough that what is in progress at the end counts for little.
-    found = [failing.simulated(interval_s, 60 * DAY_S, random) for _ in range(60)]
-    error = stdev(found) / len(found) ** 0.5
-    assert mean(found) == pytest.approx(failing.goodput(interval_s), abs=4 * error + 5e-4)
+    result = [failing.simulated(interval_s, 60 * DAY_S, random) for _ in range(60)]
+    error = stdev(result) / len(result) ** 0.5
+    assert mean(result) == pytest.approx(failing.goodput(interval_s), abs=4 * error + 5e-4)
 
 
 def test_a_run_that_never_fails_loses_its_checkpoints_alone() -> None:
@@ -67,8 +67,8 @@ def test_the_command_takes_storage_from_a_machine(
     options = ("--checkpoint-gb", "4800", "--machine", "stored.yaml", "--histories", "20")
 
     def checkpoint_s(devices: int) -> float:
-        found = kernbench("goodput", "--devices", str(devices), *options, "--json", "out.json")
-        assert found.exit_code == 0, found.output
+        result = kernbench("goodput", "--devices", str(devices), *options, "--json", "out.json")
+        assert result.exit_code == 0, result.output
         seconds: float = json.loads(Path("out.json").read_text())["checkpoint_s"]
         return seconds
 
@@ -109,6 +109,6 @@ def test_a_seed_gives_the_same_histories() -> None:
     ],
 )
 def test_what_is_missing_or_impossible_is_said(options: list[str], says: str) -> None:
-    found = kernbench("goodput", *options)
-    assert found.exit_code == 2
-    assert says in found.output
+    result = kernbench("goodput", *options)
+    assert result.exit_code == 2
+    assert says in result.output

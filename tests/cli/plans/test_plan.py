@@ -110,8 +110,8 @@ def test_a_config_of_hugging_face_describes_the_same_model(tmp_path: Path) -> No
 def test_the_program_takes_what_a_plan_gives_it_and_nothing_of_kernbench() -> None:
     tree = ast.parse(PROGRAM.read_text())
     nodes = list(ast.walk(tree))
-    names = [each.module or "" for each in nodes if isinstance(each, ast.ImportFrom)]
-    names += [name.name for each in nodes if isinstance(each, ast.Import) for name in each.names]
+    names = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    names += [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
     imported = {name.partition(".")[0] for name in names}
     assert imported <= sys.stdlib_module_names | {"torch"}
     (config,) = (
@@ -119,7 +119,7 @@ def test_the_program_takes_what_a_plan_gives_it_and_nothing_of_kernbench() -> No
         for node in tree.body
         if isinstance(node, ast.ClassDef) and node.name == "TrainingConfig"
     )
-    taken = {ast.unparse(each.target) for each in config.body if isinstance(each, ast.AnnAssign)}
+    taken = {ast.unparse(item.target) for item in config.body if isinstance(item, ast.AnnAssign)}
     layout = Layout(tp=1, pp=1, cp=1, dp=1)
     timed = TimedLayout(
         layout=layout, memory={}, parts={}, seconds=1.0, tokens=1, flops=1.0, collectives=0,
@@ -148,14 +148,14 @@ def test_memory_is_what_the_optimizer_and_the_cache_need() -> None:
         ("zero2", 4 / 8 + 2, 4, 8 / 8),
         ("zero3", 4 / 8 + 2 * 2 / 80, 4 / 8, 8 / 8),
     ):
-        found = memory(model, job, Layout(tp=8, pp=1, cp=1, dp=8, microbatches=8, shard=shard))
-        assert found["weights"] == pytest.approx(weights * own)
-        assert found["gradients"] == pytest.approx(gradients * own)
-        assert found["optimizer"] == pytest.approx(moments * own)
+        result = memory(model, job, Layout(tp=8, pp=1, cp=1, dp=8, microbatches=8, shard=shard))
+        assert result["weights"] == pytest.approx(weights * own)
+        assert result["gradients"] == pytest.approx(gradients * own)
+        assert result["optimizer"] == pytest.approx(moments * own)
     serves = Job(trains=False, devices=8, batch=16, seq=1000, new_tokens=24)
-    found = memory(model, serves, Layout(tp=8, pp=1, cp=1, dp=1, microbatch=16))
+    result = memory(model, serves, Layout(tp=8, pp=1, cp=1, dp=1, microbatch=16))
     # 320 KiB a token: 80 layers, 8 heads of 128, keys and values, 2 bytes.
-    assert found["KV cache"] == 16 * 1024 * 320 * 1024 / 8
+    assert result["KV cache"] == 16 * 1024 * 320 * 1024 / 8
 
 
 @pytest.mark.adr("0154-D1")
@@ -190,17 +190,17 @@ def test_layouts_are_ranked_and_explained(plan: Plan, tmp_path: Path) -> None:
     asked = ("--model", "small.json", "--machine", "h100-sxm", "--devices", "2", "--seq", "256")
     status, out, err = plan(*asked, "--batch", "4", "--top", "3", "--json", "all.json")
     assert (status, err) == (0, "")
-    found = json.loads(Path("all.json").read_text())
-    seconds = [each["step_s"] for each in found["layouts"]]
+    data = json.loads(Path("all.json").read_text())
+    seconds = [item["step_s"] for item in data["layouts"]]
     assert seconds == sorted(seconds)
-    shapes = {(each["tp"], each["pp"], each["dp"]) for each in found["layouts"]}
+    shapes = {(item["tp"], item["pp"], item["dp"]) for item in data["layouts"]}
     assert shapes == {(1, 1, 2), (1, 2, 1), (2, 1, 1)}
-    for each in found["layouts"]:
-        assert sum(each["parts_s"].values()) == pytest.approx(each["step_s"])
-        assert each["tokens_per_s"] == pytest.approx(4 * 256 / each["step_s"])
-        assert 0 < each["mfu"] < 1
+    for item in data["layouts"]:
+        assert sum(item["parts_s"].values()) == pytest.approx(item["step_s"])
+        assert item["tokens_per_s"] == pytest.approx(4 * 256 / item["step_s"])
+        assert 0 < item["mfu"] < 1
     assert "why the next are slower:" in out
-    assert f"{len(found['layouts'])} layouts fit, 0 do not" in out
+    assert f"{len(data['layouts'])} layouts fit, 0 do not" in out
 
     status, out, _ = plan(*asked, "--serve", "--batch", "4", "--new-tokens", "9", "--tp", "2")
     assert status == 0
@@ -218,13 +218,13 @@ def test_mixtures_and_long_sequences_are_split_further(plan: Plan) -> None:
     )
     asked = ("--machine", "h100-sxm", "--devices", "2", "--batch", "2", "--tp", "1", "--pp", "1")
     _, out, _ = plan("--model", "moe.json", *asked, "--seq", "256", "--json", "-")
-    found = json.loads(out)["layouts"]
-    assert {each["ep"] for each in found} == {1, 2}
-    assert all(each["parts_s"]["experts"] > 0 for each in found)
+    result = json.loads(out)["layouts"]
+    assert {item["ep"] for item in result} == {1, 2}
+    assert all(item["parts_s"]["experts"] > 0 for item in result)
     _, out, _ = plan("--model", "small.json", *asked, "--seq", "512", "--cp", "2", "--json", "-")
-    found = json.loads(out)["layouts"]
-    assert {each["cp"] for each in found} == {2}
-    assert all(each["parts_s"]["CP attention"] > 0 for each in found)
+    result = json.loads(out)["layouts"]
+    assert {item["cp"] for item in result} == {2}
+    assert all(item["parts_s"]["CP attention"] > 0 for item in result)
 
 
 @pytest.mark.adr("0255-D1")
@@ -237,7 +237,7 @@ def test_the_best_is_as_fast_as_its_program_run_by_hand(plan: Plan) -> None:
     assert status == 0, err
     best, *others = json.loads(Path("all.json").read_text())["layouts"]
     assert best["is_run"]
-    assert not any(each["is_run"] for each in others)
+    assert not any(item["is_run"] for item in others)
     assert best["parts_s"][HOST] > 0, "launches of an eager program take time"
     assert sum(best["parts_s"].values()) == pytest.approx(best["step_s"])
 
@@ -306,19 +306,19 @@ def test_layouts_are_ranked_by_energy_or_cost(plan: Plan) -> None:
         status, out, err = plan(*asked, goal)
         assert status == 0, err
         layouts = json.loads(out)["layouts"]
-        assert [each[key] for each in layouts] == sorted(each[key] for each in layouts)
+        assert [layout[key] for layout in layouts] == sorted(layout[key] for layout in layouts)
     power = load_machine("h100-sxm", 1).sip.power
     assert power is not None
-    for each in layouts:
-        assert each["cost_usd"] == pytest.approx(2 * each["step_s"] / 1000)
-        watts = each["energy_j"] / each["step_s"] / 2
+    for layout in layouts:
+        assert layout["cost_usd"] == pytest.approx(2 * layout["step_s"] / 1000)
+        watts = layout["energy_j"] / layout["step_s"] / 2
         assert float(power.idle_w) < watts < float(power.board_w)
     served = json.loads(plan(*asked, "energy", "--serve", "--new-tokens", "8")[1])["layouts"]
     # Without gaps between stages, devices are active all the time.
-    alone = [each for each in served if each["pp"] == 1]
+    alone = [item for item in served if item["pp"] == 1]
     assert alone
-    for each in alone:
-        watts = each["energy_j"] / each["step_s"] / 2
+    for item in alone:
+        watts = item["energy_j"] / item["step_s"] / 2
         assert watts > float(power.idle_w) + 0.5 * float(power.active_w)
 
 

@@ -40,15 +40,15 @@ for _ in range(3):
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *((each, "tp") for each in ("tp", "tp_size", "tp_degree", "tensor_parallel")),
-        *((each, "tp") for each in ("tensor_model_parallel_size", "tensor_parallel_degree")),
-        *((each, "pp") for each in ("pp", "pipeline_model_parallel_size", "pipeline_parallel")),
-        *((each, "cp") for each in ("cp", "context_parallel_size", "cp_degree")),
-        *((each, "dp") for each in ("dp", "dp_shard", "dp_replicate", "data_parallel_size")),
-        *((each, "dp") for each in ("data_parallel_shard_degree", "fsdp", "fsdp_size")),
-        *((each, "ep") for each in ("ep", "ep_size", "expert_model_parallel_size")),
-        *((each, None) for each in ("dropout", "tpot", "epochs", "steps", "model", "data", "size")),
-        *((each, None) for each in ("data_path", "model_size", "pipeline", "tensor", "depth")),
+        *((name, "tp") for name in ("tp", "tp_size", "tp_degree", "tensor_parallel")),
+        *((name, "tp") for name in ("tensor_model_parallel_size", "tensor_parallel_degree")),
+        *((name, "pp") for name in ("pp", "pipeline_model_parallel_size", "pipeline_parallel")),
+        *((name, "cp") for name in ("cp", "context_parallel_size", "cp_degree")),
+        *((name, "dp") for name in ("dp", "dp_shard", "dp_replicate", "data_parallel_size")),
+        *((name, "dp") for name in ("data_parallel_shard_degree", "fsdp", "fsdp_size")),
+        *((name, "ep") for name in ("ep", "ep_size", "expert_model_parallel_size")),
+        *((name, None) for name in ("dropout", "tpot", "epochs", "steps", "model", "data", "size")),
+        *((name, None) for name in ("data_path", "model_size", "pipeline", "tensor", "depth")),
     ],
 )
 def test_sizes_are_known_by_the_words_of_the_field(name: str, kind: str | None) -> None:
@@ -70,7 +70,7 @@ def test_splits_divide_the_devices(devices: int) -> None:
         (tp, pp) for tp, pp in product(sizes, sizes) if devices % (tp * pp) == 0 and tp <= node
     ]
     split = list(splits(kinds, devices, node, ALL))
-    assert [(int(each["tp"]), int(each["pipeline"])) for each in split] == expected
+    assert [(int(item["tp"]), int(item["pipeline"])) for item in split] == expected
     # With replicas that are counted, all devices are used; experts are divided among replicas.
     kinds |= {"dp": "dp", "ep": "ep"}
     counted = [
@@ -79,7 +79,7 @@ def test_splits_divide_the_devices(devices: int) -> None:
         if tp * pp * dp == devices and dp % ep == 0 and tp <= node
     ]
     split = list(splits(kinds, devices, node, ALL))
-    assert [tuple(map(int, each.values())) for each in split] == counted
+    assert [tuple(map(int, item.values())) for item in split] == counted
 
 
 @pytest.mark.adr("0271-D1")
@@ -131,13 +131,13 @@ def test_the_best_is_the_run_that_its_command_makes(
     printed = capsys.readouterr().out
     assert not status.value.code
     assert "1 split failed; tp_size=4" in printed
-    found = json.loads(Path("plan.json").read_text())
-    done = [each for each in found["rows"] if each["status"] == "done"]
-    assert [each["tp_size"] for each in done] == sorted(
-        (each["tp_size"] for each in done),
-        key=lambda size: next(each["step_ns"] for each in done if each["tp_size"] == size),
+    data = json.loads(Path("plan.json").read_text())
+    done = [item for item in data["rows"] if item["status"] == "done"]
+    assert [item["tp_size"] for item in done] == sorted(
+        (item["tp_size"] for item in done),
+        key=lambda size: next(item["step_ns"] for item in done if item["tp_size"] == size),
     )
-    command = shlex.split(found["command"])[1:]
+    command = shlex.split(data["command"])[1:]
     subprocess.run(
         [sys.executable, "-m", "kernbench", command[0], "--json", "run.json", *command[1:]],
         check=True, capture_output=True, timeout=300,

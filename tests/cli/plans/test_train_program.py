@@ -55,6 +55,6 @@ def test_replicas_of_split_tensors_learn_a_batch(
     command = [sys.executable, "-m", "kernbench", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    line = next(each for each in done.stdout.splitlines() if "LOSSES" in each)
+    line = next(line for line in done.stdout.splitlines() if "LOSSES" in line)
     losses = json.loads(line.partition("LOSSES ")[2])
     assert losses[-1] < 0.7 * losses[0]

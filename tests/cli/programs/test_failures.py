@@ -249,8 +249,8 @@ def test_only_what_ours_neither_says_nor_hands_on_may_be_a_mistake_of_ours(
         namespace: dict[str, Any] = {}
         exec(compile(OURS, str(path), "exec"), namespace)
         pile = namespace["Pile"]([1])
-        given = [5] if name == "pop" else []
-        text = describe_failure(raised(lambda: getattr(pile, name)(*given)))
+        numbers = [5] if name == "pop" else []
+        text = describe_failure(raised(lambda: getattr(pile, name)(*numbers)))
     finally:
         is_users.cache_clear()
     assert ("raised at pile.py:" in text) is is_ours

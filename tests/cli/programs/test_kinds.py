@@ -68,8 +68,8 @@ def test_an_import_that_may_fail_counts_where_pytorch_is_installed(
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text("try:\n    import torch\nexcept ImportError:\n    torch = None\n")
-    for found, expected in ((None, SCRIPT), (object(), PYTORCH)):
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name, found=found: found)
+    for result, expected in ((None, SCRIPT), (object(), PYTORCH)):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name, answer=result: answer)
         assert kind_of(str(program)) is expected
 
 

@@ -80,7 +80,7 @@ def test_lists_of_integers_survive_the_command_line(values: list[int], brackets:
 
 
 def test_parameters_come_from_annotations_or_defaults() -> None:
-    shown = [str(each) for each in parameters_of(bench)]
+    shown = [str(parameter) for parameter in parameters_of(bench)]
     assert shown == [
         "size: int",
         "scale: float = 0.5",

@@ -66,8 +66,8 @@ def test_a_dask_cluster_finishes_though_a_worker_is_killed(sweep: Sweep, folder:
         program = folder / "swept.py"
         known = program.read_text()
         points = folder / "sweeps/swept/points"
-        for each in points.glob("*.json"):
-            assert json.loads(each.read_text().partition("\n")[0])["host"] == os.uname().nodename
+        for path in points.glob("*.json"):
+            assert json.loads(path.read_text().partition("\n")[0])["host"] == os.uname().nodename
         program.write_text(known.replace('"ran"', '"RAN"'))
         status, out, err = sweep("swept.py", "-g", "n=1,2", "--engine", f"dask://{address}")
         assert status == 0, err

@@ -44,7 +44,7 @@ def test_a_point_runs_once_and_is_what_a_run_gives(sweep: Sweep, folder: Path) -
     expected = [(n, machine) for n in (1, 2) for machine in ("ahbm", "h100-sxm")]
     rows = rows_of(folder / "a.csv")
     assert [(int(row["n"]), row["machine"]) for row in rows] == expected
-    assert [float(row["time_ns"]) for row in rows] == [time_of(*each) for each in expected]
+    assert [float(row["time_ns"]) for row in rows] == [time_of(*item) for item in expected]
     assert Counter(ran(folder / "ran.txt")) == {1: 2, 2: 2}
 
     # Other words for known points, and one that is new.
@@ -81,8 +81,8 @@ def test_failures_are_rows_and_run_again_when_asked_or_given_more(
     limits = ("--timeout", "5", "--memory", "1GB", "-j", "3")
     status, out, _ = sweep(*grid, *limits, "--table", "a.csv")
     assert status == 0
-    found = {row["mode"]: row for row in rows_of(folder / "a.csv")}
-    states = {mode: row["status"] for mode, row in found.items()}
+    rows = {row["mode"]: row for row in rows_of(folder / "a.csv")}
+    states = {mode: row["status"] for mode, row in rows.items()}
     assert states == {
         "fine": "done",
         "raises": "failed",
@@ -91,14 +91,14 @@ def test_failures_are_rows_and_run_again_when_asked_or_given_more(
         "waits": "timeout",
         "grows": "memory",
     }
-    assert found["raises"]["error"].startswith("ValueError: no 1 today\n  swept.py:")
-    assert found["killed"]["error"] == "its process was ended by SIGKILL"
-    assert found["exits"]["error"] == "its process exited with 3"
-    assert 1000 <= float(found["grows"]["peak_mb"]) < 3000
+    assert rows["raises"]["error"].startswith("ValueError: no 1 today\n  swept.py:")
+    assert rows["killed"]["error"] == "its process was ended by SIGKILL"
+    assert rows["exits"]["error"] == "its process exited with 3"
+    assert 1000 <= float(rows["grows"]["peak_mb"]) < 3000
     assert "1 done, 5 failed" in out
     files = list((folder / "sweeps/swept/points").glob("*.json"))
-    outputs = [json.loads(each.read_text().splitlines()[0]).get("output") for each in files]
-    assert [each for each in outputs if each is not None] == ["ran 1\n"] * 5
+    outputs = [json.loads(file.read_text().splitlines()[0]).get("output") for file in files]
+    assert [output for output in outputs if output is not None] == ["ran 1\n"] * 5
 
     sweep(*grid, *limits, "--table", "a.csv")
     assert len(ran(folder / "ran.txt")) == 6
@@ -130,8 +130,8 @@ def test_a_killed_sweep_goes_on_where_it_was(sweep: Sweep, folder: Path) -> None
         f"interrupted\n  {kept} of 6 results are kept in sweeps/swept; the same command goes on\n"
     )
     finished = {
-        json.loads(each.read_text().partition("\n")[0])["values"]["n"]
-        for each in points.glob("*.json")
+        json.loads(path.read_text().partition("\n")[0])["values"]["n"]
+        for path in points.glob("*.json")
     }
     runs = Counter(ran(folder / "ran.txt"))
     (folder / "ran.txt").unlink()
@@ -140,7 +140,7 @@ def test_a_killed_sweep_goes_on_where_it_was(sweep: Sweep, folder: Path) -> None
     assert f"6 points: 6 done, {6 - kept} of them run now" in out
     assert sorted(ran(folder / "ran.txt")) == sorted({*range(1, 7)} - {int(n) for n in finished})
     assert all(runs[int(n)] >= 1 for n in finished)
-    assert not [each for each in points.iterdir() if each.suffix != ".json"]
+    assert not [path for path in points.iterdir() if path.suffix != ".json"]
 
 
 @pytest.mark.slow

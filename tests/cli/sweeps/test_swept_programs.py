@@ -48,8 +48,8 @@ def test_options_are_read_from_the_text_of_a_program(train: str) -> None:
     assert list(options) == ["hidden_size", "batch", "bf16", "bias"]
     assert options["batch"].default == 8
     values = {"hidden_size": "64", "bf16": "true", "bias": "false", "other": "1"}
-    given = [*spelled(values, options)]
-    assert given == ["--hidden-size", "64", "--bf16", "--no-bias", "--other", "1"]
+    value = [*spelled(values, options)]
+    assert value == ["--hidden-size", "64", "--bf16", "--no-bias", "--other", "1"]
     assert [*spelled({"bf16": "no", "bias": "on"}, options)] == ["--bias"]
     with pytest.raises(UsageError, match="--bf16 is a flag: true or false, but got '3'"):
         list(spelled({"bf16": "3"}, options))

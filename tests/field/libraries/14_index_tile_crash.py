@@ -63,7 +63,7 @@ attention[(n // 4 + 1, 2)](
     q, kc, vc, table, length, o, kc.stride(0), kc.stride(1), T=32, D=D, BQ=4, G=4
 )
 heads = torch.arange(8, device="cpu") // 4
-keys, values = (each.cpu().float().reshape(n, 2, D)[:, heads] for each in (kc, vc))
+keys, values = (item.cpu().float().reshape(n, 2, D)[:, heads] for item in (kc, vc))
 scores = torch.einsum("qhd,khd->hqk", q.cpu().float(), keys).tril()
 right = torch.einsum("hqk,khd->qhd", scores.bfloat16().float(), values)
 difference = ((o.cpu() - right).abs().max() / right.abs().max()).item()

@@ -24,10 +24,10 @@ lengths = torch.tensor([a + b for a, b in zip(known, new)]).int()
 out = torch.empty(sum(new), heads, size, dtype=half, device="cuda")
 one = torch.ones(1, device="cuda")
 context_attention_fwd(
-    *(each.cuda() for each in (q, k, v)),
+    *(item.cuda() for item in (q, k, v)),
     out,
     "auto",
-    *(each.cuda() for each in (k_cache, v_cache, table, starts, lengths)),
+    *(item.cuda() for item in (k_cache, v_cache, table, starts, lengths)),
     int(lengths.max()),
     max(new),
     one,

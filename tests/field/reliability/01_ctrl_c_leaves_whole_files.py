@@ -24,13 +24,13 @@ def sizes():
 
 def being_written(name):
     """Tell whether a file of this folder besides the bench has changed since the last run."""
-    seen = {each.name: each.stat().st_mtime_ns for each in os.scandir(".")}
+    seen = {item.name: item.stat().st_mtime_ns for item in os.scandir(".")}
 
     def ready():
         now = {}
-        for each in os.scandir("."):
+        for item in os.scandir("."):
             try:
-                now[each.name] = each.stat().st_mtime_ns
+                now[item.name] = item.stat().st_mtime_ns
             except FileNotFoundError:
                 return True
         return any(now.get(key) != value for key, value in now.items() if seen.get(key) != value)

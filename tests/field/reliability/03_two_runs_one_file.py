@@ -20,7 +20,7 @@ runs = [
     )
     for n in (3000, 6000)
 ]
-ends = [(each.communicate()[1], each.returncode) for each in runs]
+ends = [(item.communicate()[1], item.returncode) for item in runs]
 print(ends)
 claim("one run at least succeeds", any(status == 0 for _, status in ends), ends)
 claim("who fails names the file", all(status == 0 or "s." in text for text, status in ends), ends)

@@ -38,7 +38,7 @@ try:
             x, y = torch.tensor(INPUTS[0][1]), torch.zeros(4, dtype=torch.int32)
             cast[(1,)](x, y, B=4)
             t.ahbm.synchronize()
-    said = any("cast" in str(each.message) for each in caught)
+    said = any("cast" in str(item.message) for item in caught)
 except kernbench.KernbenchError as error:
     print(error)
     said = True

@@ -33,7 +33,7 @@ def branch(x, y, n, B: tl.constexpr):  # a masked-off load without other= decide
 
 
 for name in ("lanes", "scatter", "branch"):
-    found = False
+    result = False
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -46,8 +46,8 @@ for name in ("lanes", "scatter", "branch"):
                 if name == "branch":
                     branch[(1,)](t.ones(50), t.empty(64), 50, B=64)
                 t.ahbm.synchronize()
-        found = bool(caught)
+        result = bool(caught)
     except kernbench.KernbenchError as error:
         print(error)
-        found = True
-    print(name, "found" if found else "silent")
+        result = True
+    print(name, "found" if result else "silent")

@@ -20,10 +20,10 @@ for name, case in C.items():
             with kernbench.RuntimeContext(machine="ahbm", ranks=ranks, check=True) as t:
                 case(t)
                 t.ahbm.synchronize()
-        found = [str(each.message) for each in caught] + said.getvalue().splitlines()
+        result = [str(item.message) for item in caught] + said.getvalue().splitlines()
     except (kernbench.KernbenchError, BaseExceptionGroup) as error:
-        found = [repr(error)]
-    silent += not found
-    if found:
-        print(name, found)
+        result = [repr(error)]
+    silent += not result
+    if result:
+        print(name, result)
 print(f"{silent} silent of {len(C)}")

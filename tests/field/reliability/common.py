@@ -56,6 +56,6 @@ def kill_when(ready: Callable[[], bool], with_signal: signal.Signals, *arguments
     return process.wait()
 
 
-def claim(what: str, holds: bool, found: object = "") -> None:
+def claim(what: str, holds: bool, value: object = "") -> None:
     """Print whether something holds that the runner looks for."""
-    print(f"{'holds' if holds else 'FAILS'}: {what} {found if not holds else ''}".rstrip())
+    print(f"{'holds' if holds else 'FAILS'}: {what} {value if not holds else ''}".rstrip())

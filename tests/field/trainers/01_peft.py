@@ -20,7 +20,7 @@ config = LlamaConfig(vocab_size=256, num_attention_heads=4, num_key_value_heads=
 adapters = LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
 model = get_peft_model(LlamaForCausalLM(config), adapters)
 tokens = torch.randint(0, 256, (32, 16), generator=torch.Generator().manual_seed(0))
-rows = [{"input_ids": each, "labels": each} for each in tokens]
+rows = [{"input_ids": token, "labels": token} for token in tokens]
 args = TrainingArguments(
     "out", per_device_train_batch_size=4, max_steps=3, report_to=[], save_strategy="no",
     disable_tqdm=True, learning_rate=1e-2, lr_scheduler_type="constant", max_grad_norm=0.0,

@@ -35,6 +35,6 @@ if sys.argv[1] == "sft":
 else:
     data = datasets.Dataset.from_dict({"prompt": [f"w{i} w{i + 1}" for i in range(32)]})
     args = GRPOConfig(num_generations=4, max_completion_length=8, **options)
-    rewards = lambda completions, **rest: [float(len(each)) for each in completions]  # noqa: E731
+    rewards = lambda completions, **rest: [float(len(completion)) for completion in completions]  # noqa: E731
     trainer = GRPOTrainer(model, rewards, args, train_dataset=data, processing_class=tokenizer)
 print("LOSS", trainer.train().training_loss)

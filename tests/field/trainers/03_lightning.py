@@ -35,5 +35,5 @@ trainer = lightning.Trainer(
 )  # fmt: skip
 model = Classifier()
 trainer.fit(model, DataLoader(data, batch_size=32))
-assert all(each.device.type == "cpu" for each in model.parameters())
+assert all(parameter.device.type == "cpu" for parameter in model.parameters())
 print(f"DONE {trainer.global_rank} of {trainer.world_size}, {trainer.global_step} steps")

@@ -20,12 +20,12 @@ noise, words = torch.randn(1, 4, 16, 16), torch.randn(1, 7, 32)
 
 @torch.no_grad()
 def pictures(device):
-    there, found = model.to(device), noise.to(device)
+    there, sample = model.to(device), noise.to(device)
     for time in steps.timesteps:
-        given = {"encoder_hidden_states": words.to(device)}
+        value = {"encoder_hidden_states": words.to(device)}
         # Without the scheduler's own noise, and its limit on what a picture is.
-        found = found - 0.1 * there(found, time, **given).sample
-    return found.cpu()
+        sample = sample - 0.1 * there(sample, time, **value).sample
+    return sample.cpu()
 
 
 torch.testing.assert_close(pictures("cuda"), pictures("cpu"), rtol=1e-4, atol=1e-4)

@@ -27,7 +27,7 @@ torch.manual_seed(0)
 sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 config = LlamaConfig(vocab_size=256, num_attention_heads=4, num_key_value_heads=2, **sizes)
 tokens = torch.randint(0, 256, (64, 32), generator=torch.Generator().manual_seed(0))
-rows = [{"input_ids": each, "labels": each} for each in tokens]
+rows = [{"input_ids": token, "labels": token} for token in tokens]
 options = {
     "output_dir": "out", "per_device_train_batch_size": 4, "report_to": [], "disable_tqdm": True,
     "save_strategy": "no", "learning_rate": 1e-3, **OPTIONS[sys.argv[1]],

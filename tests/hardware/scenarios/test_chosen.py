@@ -24,7 +24,7 @@ def test_a_slow_device_has_a_share_of_the_clock_and_others_have_all_of_it() -> N
     usual, slow = machine.sip_at(0), machine.sip_at(5)
     assert slow.peak_flops_per_s("bfloat16") == usual.peak_flops_per_s("bfloat16") * Fraction(4, 5)
     assert slow.hbm_gbps == usual.hbm_gbps / 2
-    assert [each for each in range(8) if machine.sip_at(each) is not machine.sip] == [5]
+    assert [index for index in range(8) if machine.sip_at(index) is not machine.sip] == [5]
 
 
 @pytest.mark.adr("0176-D2")
@@ -52,12 +52,12 @@ def test_a_slow_wire_is_slow_in_both_directions() -> None:
     machine = changed(
         "h100-sxm:2x8", "scenario.slow_links.count=2", "scenario.slow_links.between=nodes"
     )
-    slow = [each for each in machine.links if each.bandwidth_gbps == 25]
+    slow = [link for link in machine.links if link.bandwidth_gbps == 25]
     assert len(slow) == 4
-    assert {frozenset((each.src_sip, each.dst_sip)) for each in slow} == {
-        frozenset(each) for each in machine.slow_wires
+    assert {frozenset((item.src_sip, item.dst_sip)) for item in slow} == {
+        frozenset(slow_wire) for slow_wire in machine.slow_wires
     }
-    assert {each.bandwidth_gbps for each in machine.with_equal_links.links} == {50, 450}
+    assert {link.bandwidth_gbps for link in machine.with_equal_links.links} == {50, 450}
 
 
 @pytest.mark.parametrize(

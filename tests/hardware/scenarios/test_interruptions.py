@@ -33,7 +33,7 @@ def test_who_waits_loses_nothing() -> None:
     """Work of 1 us, a tenth of a second apart, of which 2.5 % are taken: mostly it is not met."""
     noise = Interruptions(Random(1), 0.975 * S / 1000, 25 * US)
     late = [noise.delay_ps(at, at + US) for at in range(0, 200 * S, S // 10)]
-    met = sum(each > 0 for each in late)
+    met = sum(item > 0 for item in late)
     # One that is under way at the start delays by its rest; one that begins later, by all of it.
     expected = 2000 * 0.026
     assert met == pytest.approx(expected, abs=4 * expected**0.5)

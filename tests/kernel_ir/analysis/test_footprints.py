@@ -55,8 +55,8 @@ def one_load(draw: st.DrawFn) -> KernelTrace:
     return KernelTrace("k", (4, 2, 1), 4, 1, (group,), 1, 0, UNKNOWN_LINE, (0,))
 
 
-def read_of(found: KernelTrace) -> DmaRead:
-    loop = found.groups[0].body[0]
+def read_of(kernel_trace: KernelTrace) -> DmaRead:
+    loop = kernel_trace.groups[0].body[0]
     assert isinstance(loop, Loop)
     read = loop.body[0]
     assert isinstance(read, DmaRead)
@@ -105,10 +105,10 @@ def test_out_of_bounds_finds_the_first_offender_and_nothing_else(
 @given(m=st.integers(1, 300), n=st.integers(1, 300), k=st.integers(1, 150), cut=st.integers(1, 40))
 def test_matmul_stays_inside_its_tensors_and_just_so(m: int, n: int, k: int, cut: int) -> None:
     grid = -(-m // 64) * -(-n // 64)
-    found = trace("matmul", (grid, 1, 1), {3: m, 4: n, 5: k, 6: k, 7: n, 8: n})
+    result = trace("matmul", (grid, 1, 1), {3: m, 4: n, 5: k, 6: k, 7: n, 8: n})
     for param, size in enumerate((m * k * 2, k * n * 2, m * n * 2)):
-        assert out_of_bounds(found, param, 0, size) is None
-        offender = out_of_bounds(found, param, 0, size - cut)
+        assert out_of_bounds(result, param, 0, size) is None
+        offender = out_of_bounds(result, param, 0, size - cut)
         assert offender is not None
         assert offender.is_store == (param == 2)
         assert offender.byte_offset + 2 > size - cut
@@ -116,8 +116,8 @@ def test_matmul_stays_inside_its_tensors_and_just_so(m: int, n: int, k: int, cut
 
 def test_a_mask_over_loop_and_lanes_guards_a_pointer_that_advances_with_the_loop() -> None:
     """`offs_k < K - k * BK` keeps the last iteration inside, though the tile sticks out."""
-    found = trace("matmul", (1, 1, 1), {3: 64, 4: 64, 5: 33, 6: 33, 7: 64, 8: 64})
-    assert [(each.low, each.high) for each in footprints(found)] == [
+    result = trace("matmul", (1, 1, 1), {3: 64, 4: 64, 5: 33, 6: 33, 7: 64, 8: 64})
+    assert [(footprint.low, footprint.high) for footprint in footprints(result)] == [
         (0, 64 * 33 * 2),
         (0, 33 * 64 * 2),
         (0, 64 * 64 * 2),
@@ -125,8 +125,8 @@ def test_a_mask_over_loop_and_lanes_guards_a_pointer_that_advances_with_the_loop
 
 
 def test_the_error_can_name_line_program_and_offset() -> None:
-    found = trace("add", (4, 1, 1), {3: 1000})
-    offender = out_of_bounds(found, 2, 0, 3996)
+    result = trace("add", (4, 1, 1), {3: 1000})
+    offender = out_of_bounds(result, 2, 0, 3996)
     assert offender is not None
     assert offender.program == (3, 0, 0)
     assert offender.byte_offset == 999 * 4
@@ -136,16 +136,16 @@ def test_the_error_can_name_line_program_and_offset() -> None:
 
 @pytest.mark.adr("0004-D5")
 def test_accesses_through_data_are_left_to_replay() -> None:
-    found = trace("gather", (4, 1, 1), {3: 5})
-    by_param = {each.param: each for each in footprints(found)}
+    result = trace("gather", (4, 1, 1), {3: 5})
+    by_param = {footprint.param: footprint for footprint in footprints(result)}
     assert not by_param[1].is_complete
     assert by_param[0].is_complete
-    assert out_of_bounds(found, 1, 0, 0) is None
+    assert out_of_bounds(result, 1, 0, 0) is None
 
 
 def test_a_grid_larger_than_the_data_is_no_error_when_masked() -> None:
-    found = trace("add", (40, 1, 1), {3: 1000})
-    assert out_of_bounds(found, 0, 0, 4000) is None
+    result = trace("add", (40, 1, 1), {3: 1000})
+    assert out_of_bounds(result, 0, 0, 4000) is None
 
 
 @pytest.mark.parametrize("programs", [1, 7])
@@ -154,7 +154,7 @@ def test_a_large_elimination_is_done_in_parts(
 ) -> None:
     # The package offers the function of the same name.
     module = sys.modules["kernbench.kernel_ir.analysis.footprints"]
-    found = trace("add", (programs, 1, 1), {3: programs * 256 - 5})
-    whole = module._footprints(found)
+    result = trace("add", (programs, 1, 1), {3: programs * 256 - 5})
+    whole = module._footprints(result)
     monkeypatch.setattr(module, "_MAX_ELEMENTS", 300)
-    assert list(module._footprints(found)) == list(whole)
+    assert list(module._footprints(result)) == list(whole)

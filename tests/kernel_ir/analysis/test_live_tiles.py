@@ -76,11 +76,11 @@ def test_loops_one_after_the_other_share_what_they_hold(stages: int) -> None:
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
 def test_the_steps_of_an_unrolled_loop_add_to_one_sum(steps: int) -> None:
-    found = use(loop("x", "%nothing", steps) + store("%rx"))
-    accumulators = [tile for tile in found.tiles if tile.what.startswith("accumulator")]
+    result = use(loop("x", "%nothing", steps) + store("%rx"))
+    accumulators = [tile for tile in result.tiles if tile.what.startswith("accumulator")]
     assert sum(tile.total_bytes for tile in accumulators) == SCORES + SUM
     # What the steps load may all be on its way at once.
-    assert found.staged_bytes == (KEYS + VALUES) * steps
+    assert result.staged_bytes == (KEYS + VALUES) * steps
 
 
 def test_sums_that_are_both_used_later_are_both_held() -> None:
@@ -116,9 +116,9 @@ def test_a_sum_is_scaled_in_place_and_goes_through_a_branch() -> None:
       scf.yield %c : tensor<64x128xf32>
     }
 """.replace("DOT", DOT_SUM.format(p="%h", v="%v", acc="%b"))
-    found = use(body + store("%r"))
+    result = use(body + store("%r"))
     # The product by %a is the largest other tile.
-    assert found.total_bytes == SUM + SUM
+    assert result.total_bytes == SUM + SUM
 
 
 def test_sums_that_a_loop_swaps_are_two() -> None:
@@ -134,5 +134,5 @@ def test_sums_that_a_loop_swaps_are_two() -> None:
 """
     for name, acc in (("DOT_A", "%a"), ("DOT_B", "%b")):
         body = body.replace(name, DOT_SUM.format(p="%h", v="%v", acc=acc))
-    found = use(body + store("%r#0") + "\n" + store("%r#1"))
-    assert found.total_bytes == 2 * SUM
+    result = use(body + store("%r#0") + "\n" + store("%r#1"))
+    assert result.total_bytes == 2 * SUM

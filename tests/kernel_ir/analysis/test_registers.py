@@ -122,8 +122,8 @@ def normed(x, weight, bias, out, n, BLOCK: tl.constexpr):
     values = tl.load(x + row * n + at, mask=at < n, other=0)
     centered = tl.where(at < n, values - tl.sum(values, 0) / n, 0.0)
     scale = 1 / tl.sqrt(tl.sum(centered * centered, 0) / n + 1e-5)
-    made = centered * scale * tl.load(weight + at, mask=at < n) + tl.load(bias + at, mask=at < n)
-    tl.store(out + row * n + at, made, mask=at < n)
+    result = centered * scale * tl.load(weight + at, mask=at < n) + tl.load(bias + at, mask=at < n)
+    tl.store(out + row * n + at, result, mask=at < n)
 
 
 @triton.jit

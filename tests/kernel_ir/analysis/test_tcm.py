@@ -47,21 +47,21 @@ def test_a_loop_that_asks_for_stages_buffers_all_its_loads() -> None:
 def test_a_loop_runs_ahead_as_triton_would_let_it(
     name: str, ints: dict[int, int], stages: int
 ) -> None:
-    found = trace(name, (1, 1, 1), ints, num_stages=4)
-    loops = [command for command in found.commands() if isinstance(command, Loop)]
+    result = trace(name, (1, 1, 1), ints, num_stages=4)
+    loops = [command for command in result.commands() if isinstance(command, Loop)]
     assert {loop.num_stages for loop in loops} == {stages}
 
 
 def test_a_loop_around_a_loop_does_not_run_ahead() -> None:
-    found = trace("persistent", (4, 1, 1), {3: 512, 4: 512, 5: 64}, num_stages=3)
-    outer = [loop for loop in found.groups[0].body if isinstance(loop, Loop)]
+    result = trace("persistent", (4, 1, 1), {3: 512, 4: 512, 5: 64}, num_stages=3)
+    outer = [loop for loop in result.groups[0].body if isinstance(loop, Loop)]
     inner = [loop for loop in outer[0].body if isinstance(loop, Loop)]
     assert (outer[0].num_stages, inner[0].num_stages) == (1, 3)
 
 
 def test_the_trace_says_what_the_text_says() -> None:
-    found = trace("desc", (1, 1, 1), {3: 64, 4: 64, 5: 64}, num_stages=2)
-    assert found.tcm_bytes == tcm_use(module("desc"), 2).total_bytes
+    result = trace("desc", (1, 1, 1), {3: 64, 4: 64, 5: 64}, num_stages=2)
+    assert result.tcm_bytes == tcm_use(module("desc"), 2).total_bytes
 
 
 def test_scalars_need_no_tcm() -> None:

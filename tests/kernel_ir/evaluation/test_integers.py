@@ -89,8 +89,8 @@ def test_an_operation_agrees_with_python(name: str, data: st.DataObject, bits: i
     result = integers.binary(name, a, b, bits)
     oracle = {**ORACLES, **SHIFTS}[name]
     expected = [signed(oracle(x, y, bits), bits) for x, y in zip(lefts, rights, strict=True)]
-    found = np.broadcast_to(result.dense((PROGRAM,)), (4,))
-    assert list(found) == expected
+    answer = np.broadcast_to(result.dense((PROGRAM,)), (4,))
+    assert list(answer) == expected
 
 
 @pytest.mark.parametrize("predicate", sorted(integers.PREDICATES))
@@ -125,26 +125,26 @@ def test_quotient_and_remainder_are_right_whenever_they_stay_separable(
     divisor: int, scale: int, length: int, start: int
 ) -> None:
     value = programs(np.arange(5) * scale) + make_range(0, length) + uniform(start)
-    found = integers.split_by(value, divisor)
+    result = integers.split_by(value, divisor)
     dense = np.arange(5)[:, None] * scale + np.arange(length) + start
-    if found is None:
+    if result is None:
         # A carry crosses from the lanes into the programs somewhere.
         parts = (np.arange(5) * scale % divisor).max() + (np.arange(length) % divisor).max()
         assert parts + start % divisor >= divisor
         return
     dims = (PROGRAM, axis_dim(0))
-    for part, expected in zip(found, (dense // divisor, dense % divisor), strict=True):
+    for part, expected in zip(result, (dense // divisor, dense % divisor), strict=True):
         np.testing.assert_array_equal(np.broadcast_to(part.dense(dims), dense.shape), expected)
 
 
 def test_a_shift_to_the_sign_of_64_bits_is_no_overflow() -> None:
-    found = integers.binary("arith.shli", programs(np.array([0, 1, 3, 4])), uniform(63), 64)
-    assert found.dense((PROGRAM,)).tolist() == [0, -(2**63), -(2**63), 0]
+    binary = integers.binary("arith.shli", programs(np.array([0, 1, 3, 4])), uniform(63), 64)
+    assert binary.dense((PROGRAM,)).tolist() == [0, -(2**63), -(2**63), 0]
 
 
 def test_a_mask_of_all_but_the_sign_of_64_bits_is_no_overflow() -> None:
-    found = integers.binary("arith.andi", programs(np.array([0, 5, -1])), uniform(2**63 - 1), 64)
-    assert found.dense((PROGRAM,)).tolist() == [0, 5, 2**63 - 1]
+    binary = integers.binary("arith.andi", programs(np.array([0, 5, -1])), uniform(2**63 - 1), 64)
+    assert binary.dense((PROGRAM,)).tolist() == [0, 5, 2**63 - 1]
 
 
 @pytest.mark.parametrize("divisors", [[0, 0], [2, 0]])
@@ -161,7 +161,7 @@ def test_what_is_divided_by_zero_is_left_to_data(divisors: list[int]) -> None:
     st.lists(st.booleans(), min_size=4, max_size=4), st.lists(st.booleans(), min_size=4, max_size=4)
 )
 def test_one_bit_arithmetic_agrees_with_python(lefts: list[bool], rights: list[bool]) -> None:
-    a, b = (Predicate((), {(PROGRAM,): np.array(each)}) & Predicate(()) for each in (lefts, rights))
+    a, b = (Predicate((), {(PROGRAM,): np.array(item)}) & Predicate(()) for item in (lefts, rights))
     oracles: dict[str, Callable[[bool, bool], bool]] = {
         "arith.andi": operator.and_,
         "arith.ori": operator.or_,
@@ -177,9 +177,9 @@ def test_one_bit_arithmetic_agrees_with_python(lefts: list[bool], rights: list[b
     }
     assert set(oracles) == set(integers.BOOLEAN_BINARY)
     for name, oracle in oracles.items():
-        found = integers.binary_boolean(name, a, b).dense((PROGRAM,))
+        dense = integers.binary_boolean(name, a, b).dense((PROGRAM,))
         expected = [bool(oracle(x, y)) for x, y in zip(lefts, rights, strict=True)]
-        assert list(np.broadcast_to(found, (4,))) == expected
+        assert list(np.broadcast_to(dense, (4,))) == expected
 
 
 @QUICK

@@ -48,8 +48,8 @@ def trace(text: str, programs: int = 8) -> KernelTrace:
     return evaluate(module, (programs, 1, 1), {1: 100}, num_warps=4, num_stages=1)
 
 
-def math_of(made: KernelTrace) -> list[str]:
-    return [c.op for c in walk(made.groups[0].body) if isinstance(c, Math)]
+def math_of(kernel_trace: KernelTrace) -> list[str]:
+    return [c.op for c in walk(kernel_trace.groups[0].body) if isinstance(c, Math)]
 
 
 @pytest.mark.adr("0004-D8")
@@ -59,9 +59,9 @@ def test_a_hash_that_is_only_stored_is_computed_on_data() -> None:
 
 @pytest.mark.adr("0004-D8")
 def test_a_hash_that_is_an_address_is_planned() -> None:
-    made = trace(HASHED + AS_ADDRESS)
-    assert math_of(made) == []
-    (load,) = (c for c in walk(made.groups[0].body) if isinstance(c, DmaRead))
+    result = trace(HASHED + AS_ADDRESS)
+    assert math_of(result) == []
+    (load,) = (c for c in walk(result.groups[0].body) if isinstance(c, DmaRead))
     assert load.source.gather is None
 
 
@@ -112,6 +112,6 @@ def test_a_mask_of_mixed_bits_is_known() -> None:
     %to = tt.addptr %base, %at : tensor<32x!tt.ptr<i32>>, tensor<32xi32>
     tt.store %to, %at, %on : tensor<32x!tt.ptr<i32>>
 """
-    made = trace(text)
-    assert math_of(made) == []
-    assert not any(isinstance(c, MaskTile) for c in walk(made.groups[0].body))
+    result = trace(text)
+    assert math_of(result) == []
+    assert not any(isinstance(c, MaskTile) for c in walk(result.groups[0].body))

@@ -59,8 +59,8 @@ def test_reshape_is_row_major_or_refused(
 
 
 def test_a_range_splits_into_a_sum_over_two_axes() -> None:
-    found = reshape(make_range(0, 24), (4, 6))
-    assert set(found.terms) == {(axis_dim(0),), (axis_dim(1),)}
+    result = reshape(make_range(0, 24), (4, 6))
+    assert set(result.terms) == {(axis_dim(0),), (axis_dim(1),)}
 
 
 def test_a_product_of_axes_does_not_split() -> None:

@@ -136,17 +136,17 @@ def check_against_alone(device: Keeping) -> None:
 
 def _numbered(body: Any) -> Any:
     """Return a body whose loops are named by their order."""
-    names = {each.loop_id: at for at, each in enumerate(walk_loops(body))}
+    names = {walk_loop.loop_id: at for at, walk_loop in enumerate(walk_loops(body))}
     return _renamed(body, names)
 
 
 def walk_loops(body: Any) -> list[Loop]:
-    return [each for each in walk(body) if isinstance(each, Loop)]
+    return [node for node in walk(body) if isinstance(node, Loop)]
 
 
 def _renamed(value: Any, names: dict[int, int]) -> Any:
     if isinstance(value, tuple):
-        return tuple(_renamed(each, names) for each in value)
+        return tuple(_renamed(item, names) for item in value)
     if hasattr(value, "terms"):
         terms = {
             tuple(1 + names.get(dim - 1, dim - 1) for dim in dims): array
@@ -230,9 +230,9 @@ def test_the_bytes_that_the_longest_program_touches_are_found(n: int) -> None:
     loaded, stored = footprints(device.last)
     assert (loaded.low, loaded.high) == (0, 4 * min(n, 6 * BLOCK))
     assert (stored.low, stored.high) == (0, 4 * 6 * BLOCK)
-    found = out_of_bounds(device.last, 0, 0, loaded.high - 4)
-    assert found is not None
-    assert (found.byte_offset, found.program) == (
+    result = out_of_bounds(device.last, 0, 0, loaded.high - 4)
+    assert result is not None
+    assert (result.byte_offset, result.program) == (
         loaded.high - 4,
         ((min(n, 96) - 1) // BLOCK, 0, 0),
     )
@@ -310,7 +310,7 @@ def test_paths_are_in_order_of_their_first_program() -> None:
     counts, path_of = path_numbers(group)
     assert counts[loop_id].tolist() == [5, 4, 3, 2]
     assert (counts[loop_id][path_of] == trips).all()
-    assert [trips[each[0]] for each in paths(group)] == [5, 4, 3, 2]
+    assert [trips[path[0]] for path in paths(group)] == [5, 4, 3, 2]
 
 
 def test_bodies_that_differ_in_a_number_a_line_or_a_tile_are_not_the_same() -> None:
@@ -320,14 +320,14 @@ def test_bodies_that_differ_in_a_number_a_line_or_a_tile_are_not_the_same() -> N
         nested[(4,)](device.tensor(np.zeros((8, 128), dtype=np.float32)), out, 128, 8, BLOCK=BLOCK)
     body = by_path(device.last).groups[0].body
     assert same_commands(body, body)
-    loads = [each for each in walk(body) if isinstance(each, DmaRead)]
+    loads = [node for node in walk(body) if isinstance(node, DmaRead)]
     moved = dataclasses.replace(loads[0].source, offset=loads[0].source.offset + Separable((), 4))
     others = (
         dataclasses.replace(loads[0], source=moved),
         dataclasses.replace(loads[0], line=loads[-1].line),
         dataclasses.replace(loads[0], volatile=True),
     )
-    assert not any(same_commands(loads[0], each) for each in others)
+    assert not any(same_commands(loads[0], item) for item in others)
     assert not same_commands(
         (loads[0], loads[0]), (loads[0], dataclasses.replace(loads[0], dst=loads[-1].dst))
     )

@@ -21,10 +21,10 @@ def ops_of(body: str, params: str = "%x: !tt.ptr<f32>") -> list[Op]:
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_text_of_every_version_of_triton_parses(path: Path) -> None:
-    found = parse_module(path.read_text())
-    assert found.kernel.is_public
-    assert found.kernel.line.file == "kernels.py"
-    for op in found.kernel.body.entry.ops:
+    module = parse_module(path.read_text())
+    assert module.kernel.is_public
+    assert module.kernel.line.file == "kernels.py"
+    for op in module.kernel.body.entry.ops:
         assert all(result.type.text != "?" for result in op.results), op.name
 
 
@@ -81,11 +81,11 @@ def test_every_form_of_location_resolves(location: str, line: int) -> None:
 
 
 def test_aliases_of_locations_resolve_whatever_their_order() -> None:
-    found = parse_module(
+    module = parse_module(
         '#loc = loc("k.py":1:1)\nmodule {\n  tt.func @k() {\n    tt.return loc(#loc2)\n  }\n}\n'
         '#loc2 = loc("x"(#loc3))\n#loc3 = loc("k.py":5:2)\n'
     )
-    assert found.kernel.body.entry.ops[0].line.line == 5
+    assert module.kernel.body.entry.ops[0].line.line == 5
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_several_results_are_told_apart() -> None:
 def test_blocks_and_branches_of_an_early_return() -> None:
     blocks = module("early").kernel.body.blocks
     assert [block.label for block in blocks] == ["", "^bb1", "^bb2", "^bb3"]
-    assert [each.label for each in blocks[2].ops[-1].successors] == ["^bb3", "^bb3"]
+    assert [successor.label for successor in blocks[2].ops[-1].successors] == ["^bb3", "^bb3"]
     assert len(blocks[3].args) == 1
 
 

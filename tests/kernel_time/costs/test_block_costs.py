@@ -179,14 +179,14 @@ def test_warps_are_laid_over_a_tile_as_triton_does(m: int, n: int, warps: int) -
         {"a": "*fp16", "b": "*fp16", "c": "*fp32"},
         {"M": m, "N": n, "K": 32},
     )
-    made = triton.compile(
+    result = triton.compile(
         source,
         target=GPUTarget("cuda", 80, 32),
         options={"num_warps": warps, "enable_fp_fusion": True},
     )
-    found = re.search(r"nvidia_mma<[^>]*warpsPerCTA = \[(\d+), (\d+)\]", made.asm["ttgir"])
-    assert found is not None
-    assert warp_grid(m, n, warps) == (int(found[1]), int(found[2]))
+    answer = re.search(r"nvidia_mma<[^>]*warpsPerCTA = \[(\d+), (\d+)\]", result.asm["ttgir"])
+    assert answer is not None
+    assert warp_grid(m, n, warps) == (int(answer[1]), int(answer[2]))
 
 
 def product_ps(sip: SipSpec, block: ThreadBlock, m: int, n: int) -> int:
@@ -199,8 +199,8 @@ def product_ps(sip: SipSpec, block: ThreadBlock, m: int, n: int) -> int:
 def test_small_tiles_cost_more_per_element_of_the_result() -> None:
     for sip, architecture in ((H100, 90), (A100, 80)):
         block = replace(ONE, architecture=architecture)
-        each = [product_ps(sip, block, size, size) / size**2 for size in (16, 32, 64, 128)]
-        assert each == sorted(each, reverse=True)
+        ps = [product_ps(sip, block, size, size) / size**2 for size in (16, 32, 64, 128)]
+        assert ps == sorted(ps, reverse=True)
     # Tiles of fewer than 64 rows or warps of no group do without wgmma.
     full, half = product_ps(H100, ONE, 128, 128), product_ps(H100, ONE, 64, 128)
     assert full == pytest.approx(2 * half, rel=0.01)
@@ -253,9 +253,9 @@ def times(machine: str, tile: tuple[int, int, int], warps: tuple[int, ...]) -> l
         grid = size // m, size // n
         return [
             triton.testing.do_bench(
-                lambda w=each: product[grid](a, b, out, size, m, n, k, num_warps=w)
+                lambda w=warp: product[grid](a, b, out, size, m, n, k, num_warps=w)
             )
-            for each in warps
+            for warp in warps
         ]
 
 
@@ -285,7 +285,7 @@ def test_few_warps_spill_a_large_tile_without_a_loop_too() -> None:
         return template.duration_ps, dict(template.given)
 
     for machine in ("h100-sxm", "a100-sxm-80g"):
-        (one, said), (eight, unsaid) = (took(machine, 32768, each) for each in (1, 8))
+        (one, said), (eight, unsaid) = (took(machine, 32768, number) for number in (1, 8))
         assert one > 3 * eight
         assert said["spilled_registers"] > 1000
         assert unsaid.get("spilled_registers", 0) == 0
@@ -305,18 +305,18 @@ def test_more_blocks_in_flight_hide_latency_until_hbm_is_full() -> None:
     with RuntimeContext(machine="h100-sxm", data=False) as torch:
         x, out = torch.empty(size), torch.empty(size)
         warps = 32, 16, 8, 4, 2
-        found = [
+        result = [
             triton.testing.do_bench_cudagraph(
-                lambda w=each: copy[(size // 512,)](x, out, 512, num_warps=w)
+                lambda w=warp: copy[(size // 512,)](x, out, 512, num_warps=w)
             )
-            for each in warps
+            for warp in warps
         ]
     reached = float(load_machine("h100-sxm", 1).sip.cube.hbm_efficiency)
     streams_ms = 2 * 4 * size / (3350e9 * reached) * 1e3
     # Two blocks of 32 warps cannot hide the latency; 32 of two warps do.
-    assert found[0] > 1.25 * found[-1]
-    assert streams_ms < found[-1] < 1.1 * streams_ms
-    assert found == sorted(found, reverse=True)
+    assert result[0] > 1.25 * result[-1]
+    assert streams_ms < result[-1] < 1.1 * streams_ms
+    assert result == sorted(result, reverse=True)
 
 
 @triton.jit
@@ -337,12 +337,12 @@ def test_loads_that_feed_no_product_wait_for_their_iteration_unless_they_are_nea
         with RuntimeContext(machine="h100-sxm", data=False) as torch:
             a, b = (torch.empty(64, 8192, dtype=torch.float16) for _ in range(2))
             scales, out = torch.empty(64 * 65536), torch.empty(64, 64)
-            found = triton.testing.do_bench(
+            testing = triton.testing.do_bench(
                 lambda: scaled_products[(1,)](
                     a, b, scales, out, 8192, step, 64, 64, num_stages=stages
                 )
             )
-            return float(found)
+            return float(testing)
 
     # 128 iterations: each waits for HBM, 472 cycles of 1.83 GHz, whatever runs ahead.
     waits_ms = 128 * 472 / 1.83e6
@@ -415,8 +415,8 @@ def test_products_of_few_rows_of_8_bit_floats_are_converted_on_hopper() -> None:
     # take longer, and are made meanwhile.
     rate = Fraction(4096)
     cycles = 2 * 16 * 128 * 128 / (rate * H100.pe.gemm.efficiency * Fraction(62, 100))
-    found = hopper.product_ps((1, 16, 128, 128), 1, rate, converted=True)
-    assert abs(found - cycles / H100.clock_ghz * 1000) <= 1000 / H100.clock_ghz
+    product_ps = hopper.product_ps((1, 16, 128, 128), 1, rate, converted=True)
+    assert abs(product_ps - cycles / H100.clock_ghz * 1000) <= 1000 / H100.clock_ghz
     fast = hopper.product_ps((1, 16, 128, 128), 1, rate * 100, converted=True)
     converts = Fraction((16 * 4 + 128) * 128, 64 * 2)
     assert abs(fast - converts / H100.clock_ghz * 1000) <= 1000 / H100.clock_ghz
@@ -475,9 +475,9 @@ def nothing():
 def test_a_device_begins_one_program_after_the_other(machine: str) -> None:
     programs = 1 << 22
     with RuntimeContext(machine=machine, data=False):
-        found = triton.testing.do_bench_cudagraph(lambda: nothing[(programs,)]())
+        testing = triton.testing.do_bench_cudagraph(lambda: nothing[(programs,)]())
     sip = load_machine(machine, 1).sip
-    assert found >= programs * sip.dispatch_ps / 1e9
+    assert testing >= programs * sip.dispatch_ps / 1e9
     if machine == "a100-sxm-80g":
         # Of programs of 4 and of 16 elements, 0.78 ns each were measured there.
-        assert found == pytest.approx(programs * 0.78e-6, rel=0.05)
+        assert testing == pytest.approx(programs * 0.78e-6, rel=0.05)

@@ -63,15 +63,15 @@ def test_a_tile_moves_the_bursts_that_its_active_elements_lie_in(command: DmaRea
         (a.shape[0] for d, a in command.source.offset.terms.items() if d[0] == 0), default=1
     )
     for program in range(count):
-        found = addresses(command.source, command.mask, program)
-        first = min(found, default=0)
-        bursts = {(each - first + byte) // BURST for each in found for byte in (0, 1)}
+        result = addresses(command.source, command.mask, program)
+        first = min(result, default=0)
+        bursts = {(item - first + byte) // BURST for item in result for byte in (0, 1)}
         dims, (moved,) = touched(site_of(command), program, BURST)
         assert dims == ()
         assert moved.burst_bytes == BURST * len(bursts)
         # Windows that overlap are moved to TCM once each; broadcasts only once.
         elements = int(np.prod(command.source.shape))
-        assert 2 * len(found) <= moved.useful_bytes <= 2 * elements
+        assert 2 * len(result) <= moved.useful_bytes <= 2 * elements
 
 
 @examples(100)

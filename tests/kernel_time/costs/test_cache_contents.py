@@ -92,7 +92,7 @@ def test_what_a_kernel_leaves_is_what_its_tiles_touched() -> None:
     trace = gemm_trace(128, 128, 128)
     operands = kernel_operands(trace)
     # In the order in which they are used: the result last.
-    assert [(each.param, each.low, each.high, each.size) for each in operands] == [
+    assert [(operand.param, operand.low, operand.high, operand.size) for operand in operands] == [
         (param, 0, 1 << 15, 1 << 15) for param in (0, 1, 2)
     ]
     contents = CacheContents(cache_of(1 << 16))
@@ -154,14 +154,14 @@ def test_sips_that_share_steps_hold_what_each_would_hold_alone(
             while len(alike) <= sip:
                 alike.append(CacheContents(cache_of(held), bases[len(alike)], shared))
             at = [bases[sip] + value for value in values]
-            found: list[object] = []
+            result: list[object] = []
             for contents in (alike[sip], alone[sip]):
                 if operands is None:
                     contents.touch(*at)
                 else:
-                    found.append(meet_operands(contents, operands, at))
-                found.append(contents.share(bases[sip], bases[sip] + 100))
-            assert found[: len(found) // 2] == found[len(found) // 2 :]
+                    result.append(meet_operands(contents, operands, at))
+                result.append(contents.share(bases[sip], bases[sip] + 100))
+            assert result[: len(result) // 2] == result[len(result) // 2 :]
 
 
 def test_what_one_sip_has_done_is_a_look_up_for_others() -> None:

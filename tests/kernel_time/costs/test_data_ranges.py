@@ -207,7 +207,7 @@ def ways(draw: st.DrawFn) -> Way:
 
 
 KINDS = [(rows, kind) for rows in ("named", "counted") for kind in ("load", "store", "atomic")]
-EXPECTED = {each: scheduled(*each, PLAIN) for each in KINDS}
+EXPECTED = {kind: scheduled(*kind, PLAIN) for kind in KINDS}
 
 
 @pytest.mark.adr("0100-D1")
@@ -216,8 +216,8 @@ EXPECTED = {each: scheduled(*each, PLAIN) for each in KINDS}
 def test_equal_addresses_cost_the_same_however_they_are_written(
     kind: tuple[str, str], way: Way
 ) -> None:
-    found, expected = scheduled(*kind, way), EXPECTED[kind]
-    assert (found.duration_ps, found.hbm_bytes) == (expected.duration_ps, expected.hbm_bytes)
+    result, expected = scheduled(*kind, way), EXPECTED[kind]
+    assert (result.duration_ps, result.hbm_bytes) == (expected.duration_ps, expected.hbm_bytes)
 
 
 @pytest.mark.adr("0100-D2")

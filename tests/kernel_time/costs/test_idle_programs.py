@@ -14,9 +14,9 @@ LOOK = DmaRead(Tile(9, (), int32), access(0, (), int32), Predicate(()), None, UN
 
 def test_programs_that_only_look_for_work_are_told_from_those_that_do() -> None:
     working = (LOOK, *only_gemm(16, 16, 16))
-    found = working_ids(trace_of(([0, 2, 5], working), ([1, 3], (LOOK,)), ([4], ())))
-    assert found is not None
-    assert found.tolist() == np.array([0, 2, 5]).tolist()
+    ids = working_ids(trace_of(([0, 2, 5], working), ([1, 3], (LOOK,)), ([4], ())))
+    assert ids is not None
+    assert ids.tolist() == np.array([0, 2, 5]).tolist()
     assert working_ids(gemm_trace(64, 64, 64)) is None
     # Where none does anything else, all are alike.
     assert working_ids(trace_of(([0, 1], (LOOK,)))) is None

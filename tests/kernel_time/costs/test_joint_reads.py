@@ -84,10 +84,10 @@ def launch(trips: list[int], inside: list[Site], after: list[Site]) -> KernelTra
         if not len(programs):
             continue
         counts = np.array(trips)[programs]
-        body: tuple[Command, ...] = tuple(each.load(programs, loop, 1) for each in after)
+        body: tuple[Command, ...] = tuple(item.load(programs, loop, 1) for item in after)
         if counts.any():
             most = int(counts.max())
-            loads = tuple(each.load(programs, loop, most) for each in inside)
+            loads = tuple(item.load(programs, loop, most) for item in inside)
             body = (Loop(loop, most, loads, (), 2, LINE), *body)
             groups.append(ProgramGroup(programs, body, ((loop, counts),)))
         else:
@@ -108,7 +108,7 @@ def launches(draw: st.DrawFn) -> tuple[list[int], list[Site], list[Site]]:
         starts = draw(st.lists(st.integers(0, 8), min_size=len(trips), max_size=len(trips)))
         # Far from 0, as a tensor does not begin before itself.
         first = 40 * stride + (6 * width if step < 0 and not by_rows else 0)
-        return Site(rows, width, stride, tuple(first + each * stride for each in starts), step)
+        return Site(rows, width, stride, tuple(first + start * stride for start in starts), step)
 
     inside = [site(rows, step) for _ in range(draw(st.integers(1, 2)))]
     after = [site(2 * rows, 0) for _ in range(draw(st.integers(0, 1)))]
@@ -122,7 +122,7 @@ def overlap_in_part(boxes: list[set[int]], stride: int) -> bool:
     """
     origins = 0
     for origin in range(stride):
-        places = [[divmod(each - origin, stride) for each in box] for box in boxes]
+        places = [[divmod(item - origin, stride) for item in box] for box in boxes]
         rows, columns = ([{place[side] for place in box} for box in places] for side in (0, 1))
         if any(
             len(down) * len(across) > len(box)
@@ -160,8 +160,8 @@ def test_a_wave_reads_the_union_of_the_bytes_that_its_programs_read(
     boxes = []
     waves: dict[int, set[int]] = {}
     for program, count in enumerate(trips):
-        for each in [*(inside if count else []), *after]:
-            elements = each.elements(program, count)
+        for item in [*(inside if count else []), *after]:
+            elements = item.elements(program, count)
             boxes.append(elements)
             waves.setdefault(program // num_pes, set()).update(elements)
     apart = sum(map(len, boxes))
@@ -170,15 +170,15 @@ def test_a_wave_reads_the_union_of_the_bytes_that_its_programs_read(
         (0, sum(map(len, waves.values()))),
         (ITEM * len(whole), len(whole)),
     ):
-        found = read_together(trace, num_pes, room)
-        assert found is not None
-        if not found.shares:
+        together = read_together(trace, num_pes, room)
+        assert together is not None
+        if not together.shares:
             assert overlap_in_part(boxes, inside[0].stride)
             continue
-        (share,) = set(found.shares.values())
+        (share,) = set(together.shares.values())
         assert Fraction(*share) == Fraction(expected, apart)
         kept = room and len(whole) < apart
-        assert found.room == (0 if kept else room)
+        assert together.room == (0 if kept else room)
 
 
 def causal_attention(heads: int, blocks: int, split: bool) -> KernelTrace:
@@ -190,8 +190,8 @@ def causal_attention(heads: int, blocks: int, split: bool) -> KernelTrace:
     block = np.arange(heads * blocks) % blocks
     tile = rows * width
     first = tuple((np.arange(heads * blocks) - block).tolist())
-    before = Site(rows, width, width, tuple(tile * each for each in first), tile)
-    own = Site(rows, width, width, tuple(tile * each for each in range(heads * blocks)), 0)
+    before = Site(rows, width, width, tuple(tile * item for item in first), tile)
+    own = Site(rows, width, width, tuple(tile * index for index in range(heads * blocks)), 0)
     trace = launch(block.tolist(), [before], [own])
     return by_path(trace) if split else trace
 
@@ -214,8 +214,8 @@ def test_the_keys_of_a_causal_head_come_from_hbm_once_per_wave(blocks: int, spli
     programs = range(heads * blocks)
     waves = [programs[start : start + num_pes] for start in programs[::num_pes]]
     tiles = sum(len({key for p in wave for key in range(p - p % blocks, p + 1)}) for wave in waves)
-    found = schedule_kernel(causal_attention(heads, blocks, split), machine, 0, Conditions())
-    assert found.hbm_bytes == tiles * tile_bytes
+    kernel = schedule_kernel(causal_attention(heads, blocks, split), machine, 0, Conditions())
+    assert kernel.hbm_bytes == tiles * tile_bytes
     # Without a cache nothing is shared.
     alone = schedule_kernel(
         causal_attention(heads, blocks, split), machine_with(cache=None), 0, Conditions()
@@ -240,17 +240,17 @@ def test_reads_that_are_no_boxes_and_launches_of_one_length_are_counted_as_ever(
         assert read_together(trace, 4, 1 << 20) is None
     trace = launch([1, 2, 3, 4], [Site(4, 8, 8, (0, 0, 0, 0), 32)], [])
     group, loop, load = only_load(trace)
-    found = read_together(trace, 4, 0)
-    assert found is not None
-    assert found.shares == {load: Fraction(4, 1 + 2 + 3 + 4).as_integer_ratio()}
+    together = read_together(trace, 4, 0)
+    assert together is not None
+    assert together.shares == {load: Fraction(4, 1 + 2 + 3 + 4).as_integer_ratio()}
     offset = load.source.offset
     uneven = {**offset.terms, (loop_dim(0),): np.array([0, 1, 5, 2]) * 64}
     other = dataclasses.replace(load.source, offset=Separable(offset.shape, 0, uneven))
     body = (dataclasses.replace(loop, body=(dataclasses.replace(load, source=other),)),)
     changed = dataclasses.replace(trace, groups=(dataclasses.replace(group, body=body),))
-    found = read_together(changed, 4, 1 << 20)
-    assert found is not None
-    assert (found.shares, found.room) == ({}, 1 << 20)
+    together = read_together(changed, 4, 1 << 20)
+    assert together is not None
+    assert (together.shares, together.room) == ({}, 1 << 20)
 
 
 def test_programs_that_a_mask_switches_off_read_nothing() -> None:
@@ -261,6 +261,6 @@ def test_programs_that_a_mask_switches_off_read_nothing() -> None:
     store = DmaWrite(load.source, Splat(0.0, shape, float16), mask, UNKNOWN_LINE)
     body = (dataclasses.replace(loop, body=(dataclasses.replace(load, mask=mask), store)),)
     masked = dataclasses.replace(trace, groups=(dataclasses.replace(group, body=body),))
-    found = read_together(masked, 4, 0)
-    assert found is not None
-    assert list(found.shares.values()) == [Fraction(3, 1 + 2 + 3).as_integer_ratio()]
+    together = read_together(masked, 4, 0)
+    assert together is not None
+    assert list(together.shares.values()) == [Fraction(3, 1 + 2 + 3).as_integer_ratio()]

@@ -53,9 +53,9 @@ def test_elements_and_bursts_of_any_addresses_are_those_of_their_set() -> None:
     for _ in range(50):
         addresses = 2 * generator.integers(0, 400, (6, 20))
         held = generator.random((6, 20)) < 0.7
-        found = addresses[held] - addresses[held].min()
-        bursts = {int(each + byte) // BURST for each in found for byte in (0, 1)}
-        runs = 1 + int((np.diff(np.unique(found)) > 2).sum())
+        address = addresses[held] - addresses[held].min()
+        bursts = {int(item + byte) // BURST for item in address for byte in (0, 1)}
+        runs = 1 + int((np.diff(np.unique(address)) > 2).sum())
         elements, *rest = count_lanes(addresses, held, 2, BURST)
         assert (elements, rest) == (int(held.sum()), [len(bursts), runs])
 

@@ -52,8 +52,8 @@ def channels_last(
         *([DmaRead(tile, read, everywhere, None, UNKNOWN_LINE)] if reads else []),
         *([DmaWrite(write, tile, everywhere, UNKNOWN_LINE)] if writes else []),
     )
-    found = start[:, None, None] + down[:, None] + across
-    return trace_of((programs.tolist(), body)), found.reshape(len(programs), -1)
+    result = start[:, None, None] + down[:, None] + across
+    return trace_of((programs.tolist(), body)), result.reshape(len(programs), -1)
 
 
 def bytes_in_bursts(addresses: np.ndarray) -> int:
@@ -87,8 +87,8 @@ def test_a_written_back_cache_gathers_what_programs_store_of_a_burst(
 ) -> None:
     trace, addresses = channels_last(pictures, pixels, width, reads=False, writes=True)
     through, back = (
-        schedule_kernel(trace, machine_with(cache__write_back=each), 0).hbm_bytes
-        for each in (False, True)
+        schedule_kernel(trace, machine_with(cache__write_back=flag), 0).hbm_bytes
+        for flag in (False, True)
     )
     assert back == bytes_in_bursts(addresses)
     assert through == sum(BURST * pixels for _ in addresses)
@@ -99,8 +99,8 @@ def test_each_program_asks_the_cache_for_its_bursts() -> None:
     slow = {"cube__hbm_bandwidth_gbps": 1e6, "cache__bandwidth_gbps": 100, "front_end_us": 0}
     machine = machine_with(**slow, cube__hbm_latency_ns=0, cache__latency_ns=0)
     narrow, wide = (
-        schedule_kernel(channels_last(8, 4096, each, reads=True, writes=False)[0], machine, 0)
-        for each in (2, 32)
+        schedule_kernel(channels_last(8, 4096, number, reads=True, writes=False)[0], machine, 0)
+        for number in (2, 32)
     )
     assert wide.hbm_bytes == 16 * narrow.hbm_bytes
     # What HBM brings crosses it twice: once in, which neighbours share, and once out.
@@ -139,8 +139,8 @@ def test_loads_of_the_same_bursts_move_them_once(
     ]
     once = len(np.unique(np.concatenate(by_load)))
     alone = [
-        schedule_kernel(trace_of((list(range(programs)), (each,))), machine_with(), 0).hbm_bytes
-        for each in (body[0].body if isinstance(body[0], Loop) else body)
+        schedule_kernel(trace_of((list(range(programs)), (item,))), machine_with(), 0).hbm_bytes
+        for item in (body[0].body if isinstance(body[0], Loop) else body)
     ]
     expected = sum(alone) * once / sum(map(len, by_load)) * (3 if is_looped else 1)
     assert template.hbm_bytes == pytest.approx(expected, rel=1e-5, abs=1)
@@ -169,9 +169,9 @@ def test_a_later_loop_finds_what_programs_of_a_wave_have_left_in_the_cache(
         )
         body.append(Loop(loop, blocks, (load,), (), 2, UNKNOWN_LINE))
     machine = machine_with(cache__capacity_mib=capacity_mib)
-    found = schedule_kernel(trace_of((list(range(rows)), tuple(body))), machine, 0).hbm_bytes
+    hbm_bytes = schedule_kernel(trace_of((list(range(rows)), tuple(body))), machine, 0).hbm_bytes
     # A wave of 32 rows is 4 MiB.
-    assert found == rows * row_bytes * (1 if capacity_mib > 4 else 2)
+    assert hbm_bytes == rows * row_bytes * (1 if capacity_mib > 4 else 2)
 
 
 def test_schedules_keep_at_most_a_number_for_each_program() -> None:
@@ -185,7 +185,7 @@ def test_schedules_keep_at_most_a_number_for_each_program() -> None:
         for site in group.plan.sites:
             assert isinstance(site.command, DmaRead | DmaWrite)
             dims = access_of(site.command).offset.dims
-            assert dims == tuple(each for each in dims if each != PROGRAM)
+            assert dims == tuple(dim for dim in dims if dim != PROGRAM)
         assert group.segments.first_program.size < trace.num_programs // 32
     # What waits in the device's queue differs in its front end alone.
     queued = replace(conditions, queued=True)

@@ -100,7 +100,7 @@ def test_the_tile_of_attention_that_was_tuned_on_devices_is_among_the_fast_ones(
     machine: str,
 ) -> None:
     heads, n, d = 64, 4096, 128
-    found: dict[tuple[int, int, int, int], float] = {}
+    numbers: dict[tuple[int, int, int, int], float] = {}
     with RuntimeContext(machine=machine, data=False) as torch:
         q, k, v, o = (torch.empty(heads, n, d, dtype=torch.float16) for _ in range(4))
         for tile in [
@@ -112,7 +112,7 @@ def test_the_tile_of_attention_that_was_tuned_on_devices_is_among_the_fast_ones(
             if columns <= rows
         ]:
             try:
-                found[tile] = triton.testing.do_bench_cudagraph(
+                numbers[tile] = triton.testing.do_bench_cudagraph(
                     lambda tile=tile: attention[(n // tile[0], heads)](
                         q, k, v, o, 0.1, n, d, *tile[:2], num_stages=tile[2], num_warps=tile[3]
                     )
@@ -120,15 +120,15 @@ def test_the_tile_of_attention_that_was_tuned_on_devices_is_among_the_fast_ones(
             except OutOfResources:
                 continue
     # PyTorch 2.13, torch/_inductor/template_heuristics/triton.py: the choice on all three.
-    published = found[128, 64, 3, 8]
-    assert published < 1.3 * min(found.values())
-    ahead = sum(each < published for each in found.values())
-    assert ahead <= 0.4 * len(found)
+    published = numbers[128, 64, 3, 8]
+    assert published < 1.3 * min(numbers.values())
+    ahead = sum(item < published for item in numbers.values())
+    assert ahead <= 0.4 * len(numbers)
     # Published kernels of Triton reach less than three quarters of an A100's peak, 312 TFLOP/s.
     if machine == "a100-sxm-80g":
-        best = 4 * heads * n * n * d / min(found.values()) / 1e9
+        best = 4 * heads * n * n * d / min(numbers.values()) / 1e9
         assert 150 < best < 0.75 * 312
-        assert ahead <= 0.25 * len(found)
+        assert ahead <= 0.25 * len(numbers)
 
 
 @pytest.mark.adr("0246-D1")
@@ -144,7 +144,7 @@ def test_waves_without_a_part_of_a_tile_repeat_what_others_do() -> None:
     )
     rate = Fraction(sip.gemm_flops_per_clock("float32"))
     # 64 x 64 are four tiles of 32 x 32, which a fifth wave can only repeat.
-    once, twice = (each.product_ps((1, 64, 64, 32), 4, rate) for each in (four, eight))
+    once, twice = (item.product_ps((1, 64, 64, 32), 4, rate) for item in (four, eight))
     assert twice == pytest.approx(2 * once, rel=0.01)
 
 

@@ -68,22 +68,22 @@ class EvenProgram(RandomProgram):
         return trips, cast(ProgramCosts, SimpleNamespace(busy_ps=busy))
 
 
-def _queues(nodes: tuple[Node, ...], found: dict[int, Queue]) -> None:
+def _queues(nodes: tuple[Node, ...], queues: dict[int, Queue]) -> None:
     for node in nodes:
         if isinstance(node, LoopNode):
-            _queues(node.body, found)
+            _queues(node.body, queues)
         else:
-            found[node.site] = node.queue
+            queues[node.site] = node.queue
 
 
 def _runs(
-    nodes: tuple[Node, ...], trips: dict[int, int], count: int, found: dict[int, int]
+    nodes: tuple[Node, ...], trips: dict[int, int], count: int, numbers: dict[int, int]
 ) -> None:
     for node in nodes:
         if isinstance(node, LoopNode):
-            _runs(node.body, trips, count * trips.get(node.loop_id, node.trip_count), found)
+            _runs(node.body, trips, count * trips.get(node.loop_id, node.trip_count), numbers)
         else:
-            found[node.site] = count
+            numbers[node.site] = count
 
 
 @examples(10)
@@ -115,11 +115,11 @@ def test_programs_put_on_a_line_are_timed_as_their_runs_are(
     ]
     paces = program.paces(PeTiming(resident, 100))
     programs = [program.program(trips) for trips in vectors]
-    for each, found in zip(programs, paces.of(programs), strict=True):
-        run = paces.run(*each)
-        assert found.pipeline == run.pipeline
-        assert (found.interval_ps is None) == (run.interval_ps is None)
-        assert abs((found.interval_ps or 0) - (run.interval_ps or 0)) <= 1
+    for item, result in zip(programs, paces.of(programs), strict=True):
+        run = paces.run(*item)
+        assert result.pipeline == run.pipeline
+        assert (result.interval_ps is None) == (run.interval_ps is None)
+        assert abs((result.interval_ps or 0) - (run.interval_ps or 0)) <= 1
 
 
 def ragged_launch(
@@ -167,7 +167,7 @@ def test_a_group_is_timed_as_its_paths_are(
     whole = ragged_launch(programs, per_path, length, ragged, shares)
     apart = by_path(whole)
     assert len(apart.groups) == -(-programs // per_path)
-    one, other = (schedule_kernel(each, machine, 0, Conditions()) for each in (whole, apart))
+    one, other = (schedule_kernel(item, machine, 0, Conditions()) for item in (whole, apart))
     # An interval may be off by 1 ps, for every program that a PE runs.
     assert one.duration_ps == pytest.approx(other.duration_ps, rel=1e-6, abs=programs)
     assert (one.flops, one.hbm_bytes) == (other.flops, other.hbm_bytes)

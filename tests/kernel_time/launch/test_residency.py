@@ -19,24 +19,24 @@ from kernbench.kernel_time.launch.residency import place_blocks
 
 
 def one_by_one(
-    kinds: list[int], found: BlockTimes, num_pes: int, room: int
+    kinds: list[int], block_times: BlockTimes, num_pes: int, room: int
 ) -> tuple[list[int], list[int], int]:
     """Return when and where blocks begin, and when the last one ends (docs/model/kernels.md).
 
     Where a block needs nothing of a resource, it does not wait for it (docs/model/kernels.md).
     """
     free, running = [0] * num_pes, [[0] * room for _ in range(num_pes)]
-    served = [0] * found.shared_ps.shape[1]
+    served = [0] * block_times.shared_ps.shape[1]
     starts, pes, ends = [], [], [0]
     for kind in kinds:
-        pe = min(range(num_pes), key=lambda each: (free[each], each))
+        pe = min(range(num_pes), key=lambda item: (free[item], item))
         start = free[pe]
-        end = start + int(found.duration_ps[kind])
-        for index, each in enumerate(found.shared_ps[kind].tolist()):
-            served[index] = max(served[index], start) + each
-            end = max(end, served[index]) if each else end
+        end = start + int(block_times.duration_ps[kind])
+        for index, entry in enumerate(block_times.shared_ps[kind].tolist()):
+            served[index] = max(served[index], start) + entry
+            end = max(end, served[index]) if entry else end
         running[pe] = [*running[pe][1:], end]
-        free[pe] = max(start + int(found.own_ps[kind]), running[pe][0])
+        free[pe] = max(start + int(block_times.own_ps[kind]), running[pe][0])
         starts.append(start)
         pes.append(pe)
         ends.append(end)
@@ -70,8 +70,8 @@ def test_all_blocks_that_fit_begin_together(blocks: int, shared: list[int], expe
 def test_blocks_without_work_wait_for_nothing(num_blocks: int) -> None:
     owner = np.ones(num_blocks, dtype=np.int64)
     owner[[0, 2]] = 0
-    found = BlockTimes(np.array([0, 0]), np.array([[100, 0], [0, 0]]), np.array([10, 0]))
-    placed = place_blocks(owner, found, num_pes=2, room=1)
+    block_times = BlockTimes(np.array([0, 0]), np.array([[100, 0], [0, 0]]), np.array([10, 0]))
+    placed = place_blocks(owner, block_times, num_pes=2, room=1)
     assert placed.last_start_ps[0] == 0
     assert placed.makespan_ps == 200
 
@@ -94,15 +94,15 @@ def test_blocks_without_work_wait_for_nothing(num_blocks: int) -> None:
 def test_runs_of_blocks_are_placed_as_single_ones(
     runs: list[tuple[int, int]], numbers: list[tuple[int, ...]], num_pes: int, room: int, few: int
 ) -> None:
-    found = BlockTimes(
+    block_times = BlockTimes(
         own_ps=np.array([1 + own for own, *_ in numbers]),
         shared_ps=np.array([shared for *_, one, two in numbers for shared in [(one, two)]]),
         duration_ps=np.array([1 + own + more for own, more, *_ in numbers]),
     )
     kinds = [value for value, count in runs for _ in range(count)]
-    expected = one_by_one(kinds, found, num_pes, room)
+    expected = one_by_one(kinds, block_times, num_pes, room)
     with patch.object(multiprocessors, "_FEW_BLOCKS", few):
-        starts, pes, makespan_ps = place_in_order(np.array(kinds), found, num_pes, room)
+        starts, pes, makespan_ps = place_in_order(np.array(kinds), block_times, num_pes, room)
     assert (starts.tolist(), pes.tolist(), makespan_ps) == expected
 
 
@@ -120,7 +120,7 @@ def test_blocks_that_repeat_are_placed_as_single_ones(
     num_pes: int,
     room: int,
 ) -> None:
-    found = BlockTimes(
+    block_times = BlockTimes(
         own_ps=np.array([1 + own for own, *_ in times_of]),
         shared_ps=np.array([two for *_, one, other in times_of for two in [(one, other)]]),
         duration_ps=np.array([1 + own + more for own, more, *_ in times_of]),
@@ -128,8 +128,8 @@ def test_blocks_that_repeat_are_placed_as_single_ones(
     first, then = sizes
     # A pattern, and another that does not go on where it ends.
     kinds = np.concatenate((np.resize(pattern, first), np.resize(pattern[::-1], then)))
-    expected = one_by_one(kinds.tolist(), found, num_pes, room)
-    starts, pes, makespan_ps = place_in_order(kinds, found, num_pes, room)
+    expected = one_by_one(kinds.tolist(), block_times, num_pes, room)
+    starts, pes, makespan_ps = place_in_order(kinds, block_times, num_pes, room)
     assert (starts.tolist(), pes.tolist(), makespan_ps) == expected
 
 
@@ -139,7 +139,7 @@ def test_what_repeats_is_placed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     Each begins as the thirty-third before it ends, so all is as it was after 7 x 33 blocks.
     """
     kind = np.arange(7)
-    found = BlockTimes(
+    block_times = BlockTimes(
         np.full(7, 2), np.stack((10 + kind % 3, np.ones_like(kind)), axis=1), 50 + kind
     )
     batches: list[int] = []
@@ -151,9 +151,9 @@ def test_what_repeats_is_placed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(multiprocessors.Multiprocessors, "place", counted)
     count = 1_000_003
-    starts, _, makespan_ps = place_in_order(np.resize(np.arange(7), count), found, 11, 3)
+    starts, _, makespan_ps = place_in_order(np.resize(np.arange(7), count), block_times, 11, 3)
     assert sum(batches) < 16 * 7 * 33
-    expected, _, until = one_by_one(np.resize(np.arange(7), 5_000).tolist(), found, 11, 3)
+    expected, _, until = one_by_one(np.resize(np.arange(7), 5_000).tolist(), block_times, 11, 3)
     assert starts[:5_000].tolist() == expected
     assert (np.diff(starts) >= 0).all()
     assert makespan_ps > until * (count // 5_000) * 0.99
@@ -163,10 +163,10 @@ def test_what_repeats_is_placed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_waves_of_equal_blocks_are_placed_as_single_ones(values: list[int], room: int) -> None:
     """Blocks that take no memory time: else those of a wave end one after another."""
     own, num_pes = np.array([7, 9, 4]), 5
-    found = BlockTimes(own, np.zeros((3, 2), dtype=np.int64), own + 11)
+    block_times = BlockTimes(own, np.zeros((3, 2), dtype=np.int64), own + 11)
     owners = np.repeat(values, num_pes).tolist()
-    _, _, makespan_ps = one_by_one(owners, found, num_pes, room)
-    in_step = residency._in_step(values, [num_pes] * len(values), found, num_pes, room)
+    _, _, makespan_ps = one_by_one(owners, block_times, num_pes, room)
+    in_step = residency._in_step(values, [num_pes] * len(values), block_times, num_pes, room)
     assert in_step.makespan_ps == makespan_ps
 
 
@@ -180,19 +180,19 @@ def test_segments_that_take_equally_long_are_placed_together(
 ) -> None:
     """Blocks of different segments follow each other, and each segment has its own first one."""
     own, shared, duration = np.array([7, 9]), np.array([[2, 3], [4, 1]]), np.array([20, 40])
-    found = BlockTimes(own[kinds], shared[kinds], duration[kinds])
+    block_times = BlockTimes(own[kinds], shared[kinds], duration[kinds])
     # A block of none: else equal ones may be placed in step.
-    placed = place_blocks(np.array([*owners, -1]), found, num_pes=3, room=room)
-    present = [each for each in owners if each >= 0]
-    starts, pes, makespan_ps = one_by_one(present, found, 3, room)
+    placed = place_blocks(np.array([*owners, -1]), block_times, num_pes=3, room=room)
+    present = [owner for owner in owners if owner >= 0]
+    starts, pes, makespan_ps = one_by_one(present, block_times, 3, room)
     assert placed.makespan_ps == makespan_ps
     by_segment: dict[int, list[int]] = {}
-    for block, each in enumerate(present):
-        by_segment.setdefault(each, []).append(block)
-    for each, blocks in by_segment.items():
-        assert placed.first_start_ps[each] == starts[blocks[0]]
-        assert placed.last_start_ps[each] == starts[blocks[-1]]
-        assert placed.first_pe[each] == pes[blocks[0]]
+    for block, item in enumerate(present):
+        by_segment.setdefault(item, []).append(block)
+    for name, blocks in by_segment.items():
+        assert placed.first_start_ps[name] == starts[blocks[0]]
+        assert placed.last_start_ps[name] == starts[blocks[-1]]
+        assert placed.first_pe[name] == pes[blocks[0]]
 
 
 @triton.jit
@@ -213,10 +213,10 @@ def test_twice_as_many_blocks_take_as_long_where_latency_decides() -> None:
             a = torch.empty(blocks * 16, 4096, dtype=torch.float16)
             b = torch.empty(4096, 16, dtype=torch.float16)
             out = torch.empty(blocks * 16, 16)
-            found: Any = triton.testing.do_bench(
+            value: Any = triton.testing.do_bench(
                 lambda: small_products[(blocks,)](a, b, out, 4096, 16, 64, num_warps=1)
             )
-            return float(found)
+            return float(value)
 
     # 132 multiprocessors hold two each at the same time; of 65 they hold no more than 32.
     one, two = time_ms(132), time_ms(264)

@@ -133,13 +133,13 @@ def test_more_bandwidth_is_never_slower(
     quarters: tuple[int, int],
 ) -> None:
     trace = gemm_trace(*shape, block)
-    cached = tuple((param, Fraction(each, 4)) for param, each in enumerate(quarters))
+    cached = tuple((param, Fraction(quarter, 4)) for param, quarter in enumerate(quarters))
     slow: dict[str, Any] = {
         "cube__hbm_bandwidth_gbps": 100,
         "cache": CACHE if any(quarters) or what == "cache" else None,
     }
     fast = slow | FASTER[what](1 + percent / 100)
-    times = [time_of(trace, machine_with(**each), cached=cached) for each in (slow, fast)]
+    times = [time_of(trace, machine_with(**item), cached=cached) for item in (slow, fast)]
     assert times[1] <= times[0]
 
 
@@ -158,7 +158,7 @@ def test_ragged_shapes_keep_the_gemm_engine_as_busy_as_padded_ones(
     shape: tuple[int, int, int],
 ) -> None:
     m, n, k = (-(-size // 64) * 64 for size in shape)
-    ragged, whole = (schedule_kernel(gemm_trace(*each), AHBM, 0) for each in (shape, (m, n, k)))
+    ragged, whole = (schedule_kernel(gemm_trace(*item), AHBM, 0) for item in (shape, (m, n, k)))
     assert ragged.engine_busy_ps[Engine.GEMM] == whole.engine_busy_ps[Engine.GEMM]
 
 
@@ -284,7 +284,7 @@ def test_program_order_matters_where_there_is_a_cache() -> None:
     machine = machine_with(cache__capacity_mib=0.001, cube__hbm_bandwidth_gbps=20)
     wide = gemm_trace(256, 4096, 512, num_stages=4)
     tall_order = gemm_trace(256, 4096, 512, num_stages=4, column_major=True)
-    rows, columns = (schedule_kernel(each, machine, 0) for each in (wide, tall_order))
+    rows, columns = (schedule_kernel(item, machine, 0) for item in (wide, tall_order))
     # Row-major: 2 waves of 64 tiles' halves see 1 row and 32 columns. Column-major: 4 rows, 8.
     assert columns.hbm_bytes < rows.hbm_bytes
     assert columns.duration_ps < rows.duration_ps

@@ -70,7 +70,7 @@ class RandomProgram:
             reads = self.some(known)
             writes = () if queue is Queue.DMA_OUT else (self.slot(),)
             known += writes
-            chosen = tuple(each for each in loops if self.random.random() < 0.25)
+            chosen = tuple(loop for loop in loops if self.random.random() < 0.25)
             nodes.append(QueueStep(len(self.costs), queue, reads, writes))
             self.costs.append(self.table(loops, chosen))
             self.varies.append(chosen)
@@ -96,7 +96,7 @@ class RandomProgram:
         node = LoopNode(
             loop_id=loop_id,
             trip_count=trip,
-            in_flight=1 if any(isinstance(each, LoopNode) for each in body) else self.stages(),
+            in_flight=1 if any(isinstance(item, LoopNode) for item in body) else self.stages(),
             body=body,
             sites=range(first, len(self.costs)),
             inits=inits,
@@ -207,8 +207,8 @@ def test_taking_turns_is_no_better_than_full_queues_or_nobody_waiting(
 ) -> None:
     program = RandomProgram(seed, max_trip=5)
     alone = run_pipeline(program.plan, program.times)
-    found = interval_in_turns_ps(side_by_side(program.plan, program.times, count))
-    assert found >= alone.end_ps // count
+    interval = interval_in_turns_ps(side_by_side(program.plan, program.times, count))
+    assert interval >= alone.end_ps // count
     assert interval_in_turns_ps(side_by_side(program.plan, program.times, 1)) == alone.end_ps
 
 

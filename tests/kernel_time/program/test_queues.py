@@ -26,14 +26,14 @@ NEEDS = st.tuples(*[st.integers(0, 50)] * 4)
 
 @st.composite
 def loads(draw: st.DrawFn) -> list[Load]:
-    found = []
+    result = []
     for _ in range(draw(st.integers(1, 4))):
         dims = tuple(dim for dim in DIMS if draw(st.booleans()))
         shape = tuple(DIMS[dim] for dim in dims)
         count = int(np.prod(shape, dtype=int))
         needs = draw(st.lists(NEEDS, min_size=count, max_size=count))
-        found.append(Load.of(dims, shape, needs))
-    return found
+        result.append(Load.of(dims, shape, needs))
+    return result
 
 
 def at(load: Load, iteration: dict[int, int]) -> Needs:
@@ -61,13 +61,13 @@ def test_a_load_is_there_when_every_resource_has_served_it_and_those_before(
         iteration = dict(zip(DIMS, place, strict=True))
         free = [0, 0, 0, 0]
         end = 0
-        for number, (load, each) in enumerate(zip(asked, taken, strict=True)):
+        for number, (load, pair) in enumerate(zip(asked, taken, strict=True)):
             free = [a + b for a, b in zip(free, at(load, iteration), strict=True)]
-            cost = cost_at(each, iteration)
+            cost = cost_at(pair, iteration)
             assert cost == ISSUE_PS + max(free) - end
             end = max(free)
             busy[number] += cost
-    assert busy == [each.busy_ps(6, ISSUE_PS) for each in taken]
+    assert busy == [item.busy_ps(6, ISSUE_PS) for item in taken]
 
 
 @given(loads(), st.integers(0, 3), st.data())
@@ -78,14 +78,14 @@ def test_a_faster_resource_makes_no_load_come_later(
 
     def faster(needs: Needs) -> Needs:
         return tuple(  # type: ignore[return-value]  # as long as it was
-            each * percent // 100 if place == resource else each for place, each in enumerate(needs)
+            need * percent // 100 if place == resource else need for place, need in enumerate(needs)
         )
 
     less = [Load(load.dims, load.shape, tuple(map(faster, load.needs))) for load in asked]
-    before, after = (overlapped(each, LOOPS, ISSUE_PS) for each in (asked, less))
+    before, after = (overlapped(item, LOOPS, ISSUE_PS) for item in (asked, less))
     for place in np.ndindex(*DIMS.values()):
         iteration = dict(zip(DIMS, place, strict=True))
-        ends = [np.cumsum([cost_at(each, iteration) for each in part]) for part in (after, before)]
+        ends = [np.cumsum([cost_at(item, iteration) for item in part]) for part in (after, before)]
         assert (ends[0] <= ends[1]).all()
 
 

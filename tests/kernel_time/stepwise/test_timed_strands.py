@@ -63,7 +63,7 @@ def test_in_parts_a_kernel_takes_as_long_as_in_one_piece(
     (group,) = trace.groups
     whole_ps = schedule_kernel(trace, AHBM, 0).duration_ps
     assert run_whole(trace, [group.body]) == whole_ps
-    assert run_whole(trace, [(each,) for each in group.body]) == whole_ps
+    assert run_whole(trace, [(item,) for item in group.body]) == whole_ps
 
 
 SIZE = 1 << 14

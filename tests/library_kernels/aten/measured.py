@@ -7,4 +7,4 @@ from kernbench.library_kernels import BlockLaunch, time_blocks
 
 
 def milliseconds(launches: Iterable[BlockLaunch], sip: SipSpec) -> float:
-    return sum(time_blocks(each, sip).total_us for each in launches) / 1e3
+    return sum(time_blocks(launch, sip).total_us for launch in launches) / 1e3

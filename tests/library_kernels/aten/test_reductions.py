@@ -65,7 +65,7 @@ def test_a_log_sum_exp_is_nine_launches() -> None:
     launches = log_sum_exp(whole(1 << 27), sip)
     assert len(launches) == 9
     # Two readings, a difference and exponentials in memory.
-    moved = sum(each.hbm_read_bytes + each.hbm_written_bytes for each in launches)
+    moved = sum(launch.hbm_read_bytes + launch.hbm_written_bytes for launch in launches)
     assert moved == pytest.approx(6 * 4 * (1 << 27), rel=1e-6)
     assert milliseconds(launches, sip) == pytest.approx(1.976, rel=0.1)
 
@@ -74,8 +74,8 @@ def test_deviations_are_bound_by_their_arithmetic() -> None:
     """TritonBench's gelu_std of 134,217,728 floats on an A100, less its gelu of as many."""
     sip = load_machine("a100-sxm-80g").sip
     std, total = (
-        milliseconds([reduction(replace(whole(1 << 27), is_of_moments=each), sip)], sip)
-        for each in (True, False)
+        milliseconds([reduction(replace(whole(1 << 27), is_of_moments=flag), sip)], sip)
+        for flag in (True, False)
     )
     assert std == pytest.approx(1.149 - 0.617, rel=0.1)
     assert std > 1.3 * total

@@ -12,7 +12,7 @@ from kernbench.library_kernels.aten import (
 )
 from tests.library_kernels.aten.measured import milliseconds
 
-H100, A100, L4 = (load_machine(each).sip for each in ("h100-sxm", "a100-sxm-80g", "l4"))
+H100, A100, L4 = (load_machine(name).sip for name in ("h100-sxm", "a100-sxm-80g", "l4"))
 
 
 @pytest.mark.adr("0242-D1")
@@ -88,7 +88,7 @@ def test_an_early_softmax_waits_for_what_is_no_multiple_of_its_block(
 
 
 def test_what_fits_in_shared_memory_is_read_once_from_release_2_4_on() -> None:
-    newer, early = (softmax(65536, 8192, 4, L4, is_early=each) for each in (False, True))
+    newer, early = (softmax(65536, 8192, 4, L4, is_early=flag) for flag in (False, True))
     assert len(newer.sweeps) == 1
     assert len(early.sweeps) == 3
     assert newer.hbm_read_bytes == 65536 * 8192 * 4 <= early.hbm_read_bytes

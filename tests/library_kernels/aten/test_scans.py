@@ -26,7 +26,7 @@ def test_a_row_is_scanned_part_by_part_by_its_block() -> None:
     few, longer = (scan(128, cols, 1, 4, 4) for cols in (4096, 8192))
     assert few.blocks == longer.blocks == 32
     more = scan(64, 4096, 1, 4, 4)
-    short_ms, long_ms, fewer_ms = (milliseconds([each], H100) for each in (few, longer, more))
+    short_ms, long_ms, fewer_ms = (milliseconds([item], H100) for item in (few, longer, more))
     assert long_ms > 1.7 * short_ms - 0.003
     assert fewer_ms <= short_ms
 

@@ -20,7 +20,7 @@ def test_conversions_take_as_long_as_measured_on_an_a100(
 ) -> None:
     """What more bfloat16 to float32 take, before pull request 195542 of PyTorch."""
     few, many = (
-        milliseconds([unlike(each, 2.0 * each, 4.0 * each)], A100) for each in (fewer, more)
+        milliseconds([unlike(item, 2.0 * item, 4.0 * item)], A100) for item in (fewer, more)
     )
     assert (many - few) * 1e3 == pytest.approx(measured_us, rel=0.15)
 

@@ -39,7 +39,10 @@ def a_run() -> list[Any]:
                 ]:
                     np.testing.assert_allclose(result.numpy(), expected, rtol=2e-2, atol=2e-2)
         torch.ahbm.synchronize()
-        return [(each.template.name, each.template.duration_ps) for each in torch.op_log.instances]
+        return [
+            (instance.template.name, instance.template.duration_ps)
+            for instance in torch.op_log.instances
+        ]
 
 
 def test_prepared_launches_are_right_and_take_the_time_of_the_first(
@@ -94,7 +97,7 @@ def test_a_prepared_launch_goes_to_triton_only_while_somebody_listens(
         assert (through_triton, seen) == (["relu"], ["elementwise_flat"])
         ops.relu(x)
         assert len(through_triton) == 1
-        assert [each.template.name for each in torch.op_log.instances][-1] == "relu"
+        assert [instance.template.name for instance in torch.op_log.instances][-1] == "relu"
 
 
 def test_a_prepared_launch_is_refused_where_tcm_is_too_small() -> None:
@@ -203,8 +206,14 @@ def outcome(condition: Any) -> tuple[Any, ...]:
         except kernbench.errors.KernbenchError as raised:
             error = type(raised), str(raised)
         log = [
-            (each.template.name, each.sips, each.starts_ps, each.ends_ps, each.stream)
-            for each in torch.op_log.instances
+            (
+                instance.template.name,
+                instance.sips,
+                instance.starts_ps,
+                instance.ends_ps,
+                instance.stream,
+            )
+            for instance in torch.op_log.instances
         ]
         return error, log, torch.run.simulation.now_ps
 
@@ -224,7 +233,7 @@ def outcome(condition: Any) -> tuple[Any, ...]:
 def test_a_prepared_launch_comes_to_what_it_does_through_triton(
     condition: Any, refused: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = outcome(condition)
-    assert found[0] is None if refused is None else refused in found[0][1]
+    result = outcome(condition)
+    assert result[0] is None if refused is None else refused in result[0][1]
     monkeypatch.setattr(CompiledLauncher, "plain", None)
-    assert outcome(condition) == found
+    assert outcome(condition) == result

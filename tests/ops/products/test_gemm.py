@@ -65,7 +65,7 @@ def test_batches_vectors_and_views_as_in_numpy(
     torch: Any, a_shape: tuple[int, ...], b_shape: tuple[int, ...], data: st.DataObject
 ) -> None:
     a, b = values(a_shape, "float32", 1), values(b_shape, "float32", 2)
-    x, y = (laid_out(torch, each, data.draw(layouts(each.shape))) for each in (a, b))
+    x, y = (laid_out(torch, item, data.draw(layouts(item.shape))) for item in (a, b))
     np.testing.assert_array_equal(ops.matmul(x, y).numpy(), product(a, b).astype(np.float32))
 
 
@@ -74,8 +74,8 @@ def test_the_epilogue_adds_bias_and_applies_the_activation(
     torch: Any, activation: str | None
 ) -> None:
     x, weight, bias = (values(s, "float32", i) for i, s in enumerate([(6, 10), (7, 10), (7,)]))
-    given, w, b = (torch.from_numpy(each) for each in (x, weight, bias))
-    result = ops.linear(given, w, b, activation=activation)
+    value, w, b = (torch.from_numpy(item) for item in (x, weight, bias))
+    result = ops.linear(value, w, b, activation=activation)
     expected = product(x, weight.T) + bias
     functions: dict[str | None, Any] = {
         None: lambda v: v,

@@ -30,7 +30,7 @@ def test_a_library_picks_the_tiles_of_products_of_matrices() -> None:
     exact = x.astype(np.float64) @ w
     asked.clear()
     with RuntimeContext(ranks=1) as torch:
-        a, b, c = (torch.from_numpy(each) for each in (x, w, bias))
+        a, b, c = (torch.from_numpy(item) for item in (x, w, bias))
         ops.use_tiles(always_split)
         np.testing.assert_allclose(ops.matmul(a, b).numpy(), exact, rtol=1e-4, atol=1e-4)
         transposed = ops.matmul(a, b.T.contiguous().T).numpy()
@@ -62,9 +62,9 @@ def test_a_product_of_a_run_takes_the_time_that_its_tile_was_chosen_for(
         ops.matmul(torch.empty((m, k), dtype="float16"), torch.empty((k, n), dtype="float16"))
         torch.ahbm.synchronize()
         times = [
-            each.template.duration_ps
-            for each in torch.op_log.instances
-            if each.template.kind == "kernel"
+            instance.template.duration_ps
+            for instance in torch.op_log.instances
+            if instance.template.kind == "kernel"
         ]
     assert len(times) == (2 if best.tile.split_k > 1 else 1)
     assert sum(times) / 1e6 == best.kernel_us

@@ -26,8 +26,10 @@ def duration_us(machine: Any, call: Callable[[Any], Any]) -> float:
     with RuntimeContext(machine=machine, ranks=1, data=False) as torch:
         call(torch)
         torch.ahbm.synchronize()
-        (found,) = (each for each in torch.op_log.instances if each.template.kind == "kernel")
-        return float(found.template.duration_ps / 1e6)
+        (result,) = (
+            instance for instance in torch.op_log.instances if instance.template.kind == "kernel"
+        )
+        return float(result.template.duration_ps / 1e6)
 
 
 def product(m: int, n: int, k: int) -> Callable[[Any], Any]:
@@ -99,13 +101,13 @@ def test_a_row_has_its_bias_and_activation(dtype: str, activation: str | None) -
     elif activation == "silu":
         exact = exact / (1 + np.exp(-exact))
     with RuntimeContext(machine=A100, ranks=1) as torch:
-        given = [torch.from_numpy(each) for each in (x, weight, bias)]
+        tensors = [torch.from_numpy(item) for item in (x, weight, bias)]
         assert_close(
-            ops.linear(given[0], given[1], given[2], activation=activation),
+            ops.linear(tensors[0], tensors[1], tensors[2], activation=activation),
             exact,
             dtype,
             scale=4 * k,
         )
-        vector = ops.matmul(given[0][0], given[1].T)
+        vector = ops.matmul(tensors[0][0], tensors[1].T)
         assert vector.shape == (n,)
         assert_close(vector, x[0].astype(np.float64) @ weight.astype(np.float64).T, dtype, 4 * k)

@@ -80,14 +80,14 @@ def test_means_deviations_and_norms(torch: Any, data: st.DataObject, dtype: str)
     dim = tuple(data.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
     agree(ours.mean(), theirs.mean())
     agree(torch.mean(ours, dim, keepdim=True), oracle.mean(theirs, dim, keepdim=True))
-    assume(math.prod(shape[each] for each in dim) > 1)
+    assume(math.prod(shape[item] for item in dim) > 1)
     correction = data.draw(st.integers(0, 1))
     agree(ours.std(dim, correction=correction), theirs.std(dim, correction=correction), 2.0**-18)
     agree(torch.var(ours, dim, keepdim=True), oracle.var(theirs, dim, keepdim=True), 2.0**-18)
     for p in ("fro", 1, 2, 3.5, math.inf, -math.inf, 0):
-        given = ours.norm(p, dim) if data.draw(st.booleans()) else torch.norm(ours, p=p, dim=dim)
+        norm = ours.norm(p, dim) if data.draw(st.booleans()) else torch.norm(ours, p=p, dim=dim)
         expected = oracle.linalg.vector_norm(theirs.float(), 2 if p == "fro" else p, dim)
-        agree(given, expected.to(theirs.dtype), 2.0**-18)
+        agree(norm, expected.to(theirs.dtype), 2.0**-18)
 
 
 @few
@@ -235,10 +235,10 @@ def test_comparing_whole_tensors(torch: Any) -> None:
             expected = oracle.allclose(
                 oracle.from_numpy(ours), oracle.from_numpy(other), equal_nan=equal_nan
             )
-            given = torch.allclose(
+            tensor = torch.allclose(
                 torch.from_numpy(ours), torch.from_numpy(other), equal_nan=equal_nan
             )
-            assert given is expected
+            assert tensor is expected
     x = torch.arange(6)
     assert torch.equal(x, torch.arange(6))
     assert not x.equal(torch.zeros(6, dtype="int64"))
@@ -282,7 +282,7 @@ def test_every_operation_is_a_kernel_that_takes_time() -> None:
         with RuntimeContext("h100-sxm", ranks=1, data=False) as torch:
             call(torch, torch.empty(64, 64))
             report = torch.report()
-        kernels = {each["name"]: each for each in report["kernels"]}
+        kernels = {item["name"]: item for item in report["kernels"]}
         assert name in kernels, (name, sorted(kernels))
         assert kernels[name]["time_ns"] > 0
 

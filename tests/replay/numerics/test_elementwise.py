@@ -126,7 +126,7 @@ def test_fma_of_narrow_types_rounds_once(dtype: str) -> None:
     # Half of the last bit, and less than float32 can hold beside it.
     narrow = as_dtype(dtype).numpy
     half = float(ml_dtypes.finfo(narrow).eps) / 2
-    a, b, c = (np.array([each], narrow) for each in (half, 1 + 2 * half, 1.0))
+    a, b, c = (np.array([item], narrow) for item in (half, 1 + 2 * half, 1.0))
     tiny = np.array([2.0**-14], narrow)
     assert apply("math.fma", a, b, c)[0] == 1 + 2 * half
     assert apply("math.fma", tiny, tiny, c)[0] == 1
@@ -195,8 +195,8 @@ def test_the_high_half_of_a_product(a: int, b: int) -> None:
 
     for bits in (32, 64):
         high = ((a % (1 << bits)) * (b % (1 << bits))) >> bits
-        found = apply("tt.mulhiui", signed(a, bits), signed(b, bits))
-        assert found[0] == signed(high, bits)[0]
+        result = apply("tt.mulhiui", signed(a, bits), signed(b, bits))
+        assert result[0] == signed(high, bits)[0]
 
 
 def test_comparisons_of_integers() -> None:
@@ -215,8 +215,8 @@ def test_comparisons_of_integers() -> None:
     }
     for index, (name, values) in enumerate(expected.items()):
         for predicate in (name, index):
-            found = apply("arith.cmpi", a, b, dtype="i1", predicate=predicate)
-            np.testing.assert_array_equal(found, np.array(values, bool), err_msg=name)
+            result = apply("arith.cmpi", a, b, dtype="i1", predicate=predicate)
+            np.testing.assert_array_equal(result, np.array(values, bool), err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -227,8 +227,8 @@ def test_comparisons_of_floats_with_nan(dtype: str) -> None:
     ordered |= {"le": [1, 1, 0], "ne": [1, 0, 1]}
     for name, values in ordered.items():
         for prefix, nan in (("o", 0), ("u", 1)):
-            found = apply("arith.cmpf", a, b, dtype="i1", predicate=prefix + name)
-            np.testing.assert_array_equal(found, np.array([*values, nan], bool), err_msg=name)
+            result = apply("arith.cmpf", a, b, dtype="i1", predicate=prefix + name)
+            np.testing.assert_array_equal(result, np.array([*values, nan], bool), err_msg=name)
     assert apply("arith.cmpf", a, b, dtype="i1", predicate="ord").tolist() == [1, 1, 1, 0]
     assert apply("arith.cmpf", a, b, dtype="i1", predicate="uno").tolist() == [0, 0, 0, 1]
 
@@ -245,8 +245,8 @@ def test_float_conversions_round_to_nearest_even(source: str, target: str) -> No
 
 def test_truncation_breaks_ties_to_even() -> None:
     x = np.array([1 + 2**-11, 1 + 3 * 2**-11, 65519.0, 65520.0, 2**-25], np.float32)
-    found = apply("arith.truncf", x, dtype="f16")
-    np.testing.assert_array_equal(found, np.array([1, 1 + 2**-9, 65504, np.inf, 0], np.float16))
+    result = apply("arith.truncf", x, dtype="f16")
+    np.testing.assert_array_equal(result, np.array([1, 1 + 2**-9, 65504, np.inf, 0], np.float16))
     y = np.array([1 + 2**-8, 1 + 3 * 2**-8], np.float32)
     expected = np.array([1, 1 + 2**-6], ml_dtypes.bfloat16)
     np.testing.assert_array_equal(apply("arith.truncf", y, dtype="bf16"), expected)
@@ -279,8 +279,8 @@ def test_libdevice_functions_go_by_their_symbol() -> None:
         ("__nv_rintf", "math.roundeven"),
         ("__nv_fabsf", "math.absf"),
     ):
-        found = apply("tt.extern_elementwise", x, symbol=symbol)
-        np.testing.assert_array_equal(found, apply(op, x))
+        result = apply("tt.extern_elementwise", x, symbol=symbol)
+        np.testing.assert_array_equal(result, apply(op, x))
     with pytest.raises(UnsupportedOpError, match="__nv_besselj0"):
         apply("tt.extern_elementwise", x, symbol="__nv_besselj0")
 
@@ -296,23 +296,23 @@ def test_numbers_too_large_for_8_bits_become_the_largest(dtype: str) -> None:
     numpy = as_dtype(dtype).numpy
     largest = float(ml_dtypes.finfo(numpy).max)
     x = np.array([1e6, -1e6, np.inf, -np.inf, np.nan, 1.0], np.float32)
-    found = as_f64(apply("tt.fp_to_fp", x, dtype=dtype, rounding="rtne"))
-    assert found[:4].tolist() == [largest, -largest, largest, -largest]
-    assert np.isnan(found[4])
-    assert found[5] == 1
+    f64 = as_f64(apply("tt.fp_to_fp", x, dtype=dtype, rounding="rtne"))
+    assert f64[:4].tolist() == [largest, -largest, largest, -largest]
+    assert np.isnan(f64[4])
+    assert f64[5] == 1
 
 
 @pytest.mark.adr("0042-D1")
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "fp8e4nv", "fp8e5"])
 def test_towards_zero_is_the_nearest_number_of_no_larger_magnitude(dtype: str) -> None:
     x = RNG.uniform(-400, 400, 2000).astype(np.float32)
-    found = as_f64(apply("tt.fp_to_fp", x, dtype=dtype, rounding="rtz"))
+    f64 = as_f64(apply("tt.fp_to_fp", x, dtype=dtype, rounding="rtz"))
     numpy = as_dtype(dtype).numpy
     codes = np.arange(1 << 8 * numpy.itemsize, dtype=f"u{numpy.itemsize}").view(numpy)
     numbers = as_f64(codes)
     numbers = np.unique(np.abs(numbers[np.isfinite(numbers)]))
     below = numbers[np.searchsorted(numbers, np.abs(x), side="right") - 1]
-    np.testing.assert_array_equal(found, np.copysign(below, x))
+    np.testing.assert_array_equal(f64, np.copysign(below, x))
     huge = np.array([3e38, -3e38, np.inf], np.float32)
     if dtype == "f16":
         kept = apply("tt.fp_to_fp", huge, dtype=dtype, rounding="rtz")

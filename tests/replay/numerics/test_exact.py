@@ -38,8 +38,10 @@ def rounded(exact: Fraction, dtype: Floats, mode: str, *, zero_is_negative: bool
         kept += rest != 0 and {"rz": False, "ru": not negative, "rd": negative}[mode]
     largest = float(np.finfo(dtype).max)
     goes_beyond = {"rn": True, "ru": not negative, "rd": negative}.get(mode, False)
-    found = kept * unit
-    number = float(found) if found <= Fraction(largest) else (math.inf if goes_beyond else largest)
+    result = kept * unit
+    number = (
+        float(result) if result <= Fraction(largest) else (math.inf if goes_beyond else largest)
+    )
     return dtype(-number if negative else number)
 
 
@@ -80,8 +82,8 @@ def root(x: Fraction) -> Fraction:
     """Return the square root, or a fraction so near that every direction finds the same float."""
     shift = 2400
     whole = math.isqrt((x.numerator << shift) // x.denominator)
-    found = Fraction(whole, 1 << shift // 2)
-    return found if found * found == x else found + Fraction(1, 1 << shift // 2 + 2)
+    fraction = Fraction(whole, 1 << shift // 2)
+    return fraction if fraction * fraction == x else fraction + Fraction(1, 1 << shift // 2 + 2)
 
 
 EXACT: dict[str, Callable[..., Fraction]] = {
@@ -98,7 +100,7 @@ COUNTS = {"rcp": 1, "sqrt": 1, "fma": 3}
 
 def zero_is_negative(name: str, mode: str, a: Any, b: Any, c: Any) -> bool:
     """Say the sign of a zero: a product's own, and of a sum of two signs minus only downwards."""
-    first, second, third = (bool(np.signbit(each)) for each in (a, b, c))
+    first, second, third = (bool(np.signbit(item)) for item in (a, b, c))
     if name in ("mul", "div"):
         return first != second
     if name in ("rcp", "sqrt"):
@@ -116,8 +118,8 @@ def test_results_are_the_exact_ones_rounded_once(name: str, mode: str, dtype: Fl
     if name == "sqrt":
         a = np.abs(a)
     with np.errstate(all="ignore"):
-        found = in_direction(name, mode)(*(a, b, c)[: COUNTS.get(name, 2)])
-    assert found.dtype == dtype
+        result = in_direction(name, mode)(*(a, b, c)[: COUNTS.get(name, 2)])
+    assert result.dtype == dtype
     divisor = {"div": b, "rcp": a}.get(name)
     for index in range(COUNT):
         if divisor is not None and divisor[index] == 0:
@@ -125,25 +127,25 @@ def test_results_are_the_exact_ones_rounded_once(name: str, mode: str, dtype: Fl
         exact = EXACT[name](*(Fraction(float(x[index])) for x in (a, b, c)))
         sign = zero_is_negative(name, mode, a[index], b[index], c[index])
         expected = rounded(exact, dtype, mode, zero_is_negative=sign)
-        said = (a[index], b[index], c[index], found[index], expected)
-        assert found[index].tobytes() == expected.tobytes(), said
+        said = (a[index], b[index], c[index], result[index], expected)
+        assert result[index].tobytes() == expected.tobytes(), said
 
 
 @pytest.mark.parametrize("mode", ["rn", "rz", "ru", "rd"])
 def test_what_is_not_finite_is_as_numpy_has_it(mode: str) -> None:
     x = np.array([np.inf, -np.inf, np.nan, 0, -0.0, 1, -1], np.float32)
-    a, b = (each.ravel() for each in np.meshgrid(x, x))
+    a, b = (item.ravel() for item in np.meshgrid(x, x))
     with np.errstate(all="ignore"):
         for name, function in (("div", np.divide), ("mul", np.multiply), ("sqrt", np.sqrt)):
-            given = (a,) if name == "sqrt" else (a, b)
-            found, expected = in_direction(name, mode)(*given), function(*given)
-            np.testing.assert_array_equal(found, expected)
+            value = (a,) if name == "sqrt" else (a, b)
+            result, expected = in_direction(name, mode)(*value), function(*value)
+            np.testing.assert_array_equal(result, expected)
             np.testing.assert_array_equal(
-                np.signbit(found[found == 0]), np.signbit(expected[expected == 0])
+                np.signbit(result[result == 0]), np.signbit(expected[expected == 0])
             )
         infinite = ~np.isfinite(a) | ~np.isfinite(b)
-        found = in_direction("add", mode)(a[infinite], b[infinite])
-        np.testing.assert_array_equal(found, a[infinite] + b[infinite])
+        result = in_direction("add", mode)(a[infinite], b[infinite])
+        np.testing.assert_array_equal(result, a[infinite] + b[infinite])
 
 
 def test_float32_fma_does_not_round_twice() -> None:
@@ -162,9 +164,9 @@ def test_reciprocal_square_roots_are_to_nearest() -> None:
     generator = np.random.default_rng(6)
     x = np.abs(np.frombuffer(generator.bytes(8000), np.float32))
     x = x[np.isfinite(x) & (x > 0)]
-    for number, found in zip(x, reciprocal_square_root(x), strict=True):
+    for number, result in zip(x, reciprocal_square_root(x), strict=True):
         exact = 1 / root(Fraction(float(number)))
-        assert found == rounded(exact, np.float32, "rn", zero_is_negative=False)
+        assert result == rounded(exact, np.float32, "rn", zero_is_negative=False)
     with np.errstate(all="ignore"):
         edges = reciprocal_square_root(np.array([0, -0.0, np.inf, -1, np.nan], np.float32))
     np.testing.assert_array_equal(edges, np.array([np.inf, -np.inf, 0, np.nan, np.nan], np.float32))

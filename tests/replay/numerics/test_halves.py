@@ -40,8 +40,8 @@ def test_floats_around_every_half_narrow_to_numpys_bits(step: int) -> None:
 def test_random_floats_narrow_to_numpys_bits() -> None:
     singles = np.random.default_rng(0).integers(0, 1 << 32, 1 << 18, dtype=np.uint32)
     singles = singles.view(np.float32)
-    found = narrow(singles, np.dtype(np.float16))
-    np.testing.assert_array_equal(bits(found), bits(singles.astype(np.float16)))
+    result = narrow(singles, np.dtype(np.float16))
+    np.testing.assert_array_equal(bits(result), bits(singles.astype(np.float16)))
 
 
 @given(
@@ -54,9 +54,9 @@ def test_any_layout_converts_and_keeps_its_order(
 ) -> None:
     count = int(np.prod(shape))
     array = np.resize(ALL_HALVES[15000:16000], count).reshape(shape).transpose(order)[:, ::cut]
-    found = widen(array)
-    np.testing.assert_array_equal(found, array.astype(np.float32))
-    np.testing.assert_array_equal(narrow(found, np.dtype(np.float16)), array)
+    result = widen(array)
+    np.testing.assert_array_equal(result, array.astype(np.float32))
+    np.testing.assert_array_equal(narrow(result, np.dtype(np.float16)), array)
 
 
 def test_a_transposed_matrix_stays_transposed_for_blas() -> None:

@@ -16,11 +16,11 @@ ALL = {"div": div_c, "floor": floor_div, "ceil": ceil_div, "rem": rem_c}
 def test_by_zero_all_bits_are_one(name: str, dtype: str) -> None:
     a, b = np.array([3, 7, 100, 1], dtype), np.array([0, 2, 0, 1], dtype)
     with np.errstate(all="ignore"):
-        found = ALL[name](a, b)
-    assert found.dtype == a.dtype
-    assert found.view(f"u{a.itemsize}")[[0, 2]].tolist() == [(1 << 8 * a.itemsize) - 1] * 2
+        result = ALL[name](a, b)
+    assert result.dtype == a.dtype
+    assert result.view(f"u{a.itemsize}")[[0, 2]].tolist() == [(1 << 8 * a.itemsize) - 1] * 2
     exact = {"div": [3, 1], "floor": [3, 1], "ceil": [4, 1], "rem": [1, 0]}
-    assert found[[1, 3]].tolist() == exact[name]
+    assert result[[1, 3]].tolist() == exact[name]
 
 
 @pytest.mark.adr("0232-D2")
@@ -29,8 +29,8 @@ def test_of_64_bits_the_low_half_is_one_where_the_dividend_fits_into_32(name: st
     # As PyTorch's test_fmod_remainder_by_zero_integral has it of CUDA.
     a = np.array([0, 5, 2**32 - 1, 2**32, -1, -(2**40)])
     with np.errstate(all="ignore"):
-        found = ALL[name](a, np.zeros(1, np.int64))
-    assert found.tolist() == [0xFFFFFFFF] * 3 + [-1] * 3
+        result = ALL[name](a, np.zeros(1, np.int64))
+    assert result.tolist() == [0xFFFFFFFF] * 3 + [-1] * 3
 
 
 @pytest.mark.adr("0232-D2")

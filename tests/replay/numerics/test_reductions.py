@@ -18,11 +18,11 @@ def reduce(combine: str, *arrays: Any, axis: int, region: CombineRegion | None =
     shape = tuple(n for i, n in enumerate(tiles[0].shape) if i != axis)
     dsts = tuple(Tile(9 + i, shape, t.dtype) for i, t in enumerate(tiles))
     command = Reduce(dsts, combine, tiles, axis, UNKNOWN_LINE, region)
-    found = build_reduction(command)(list(arrays))
-    for dst, array in zip(dsts, found, strict=True):
+    result = build_reduction(command)(list(arrays))
+    for dst, array in zip(dsts, result, strict=True):
         assert array.dtype == dst.dtype.numpy
         assert array.shape[1:] == dst.shape
-    return found
+    return result
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64", "i8", "i32", "i64"])
@@ -36,18 +36,18 @@ def test_sums_and_extremes_in_every_type(dtype: str, axis: int, name: str) -> No
         "max": "arith.maxnumf" if is_float else "arith.maxsi",
         "min": "arith.minnumf" if is_float else "arith.minsi",
     }[name]
-    (found,) = reduce(combine, x, axis=axis)
+    (result,) = reduce(combine, x, axis=axis)
     whole: dict[str, Any] = {"add": np.sum, "max": np.max, "min": np.min}
     expected = whole[name](x.astype(float), axis=axis + 1)
-    np.testing.assert_array_equal(found.astype(float), expected)
+    np.testing.assert_array_equal(result.astype(float), expected)
 
 
 @pytest.mark.adr("0005-D5")
 def test_a_half_sum_is_kept_in_float32_and_rounded_once() -> None:
     x = np.full((1, 4096), 1.0, np.float16)
     x[0, 0] = 2048
-    (found,) = reduce("arith.addf", x, axis=0)
-    assert found[0] == np.float16(2048 + 4095)
+    (result,) = reduce("arith.addf", x, axis=0)
+    assert result[0] == np.float16(2048 + 4095)
 
 
 def test_nan_rules() -> None:
@@ -126,8 +126,8 @@ def test_a_region_may_hold_constants() -> None:
         ),
         (halved,),
     )
-    (found,) = reduce("region", np.array([[2.0, 4.0]], np.float32), axis=0, region=region)
-    assert found.tolist() == [3.0]
+    (result,) = reduce("region", np.array([[2.0, 4.0]], np.float32), axis=0, region=region)
+    assert result.tolist() == [3.0]
 
 
 def test_an_unknown_combine_is_refused() -> None:

@@ -31,4 +31,4 @@ def test_every_emitted_operation_is_computed_and_the_other_way_round() -> None:
 
 
 def test_combines_with_a_name_are_those_that_numpy_reduces_with() -> None:
-    assert {name for name, each in NUMERICS.items() if each.combine} == reduce.NAMED
+    assert {name for name, item in NUMERICS.items() if item.combine} == reduce.NAMED

@@ -101,7 +101,7 @@ def counted_product_kernel(
 
 def product(a: Array, b: Array, precision: str, *, fades: bool = False, **options: Any) -> Array:
     with RuntimeContext(**options) as torch:
-        on_device = [torch.from_numpy(each) for each in (a, b)]
+        on_device = [torch.from_numpy(item) for item in (a, b)]
         c = torch.zeros(M, N)
         product_kernel[(M // 16, N // 16)](
             *on_device, c, 1.0, N, K, PRECISION=precision, FADES=fades, BLOCK=16
@@ -112,7 +112,7 @@ def product(a: Array, b: Array, precision: str, *, fades: bool = False, **option
 
 def counted_product(a: Array, b: Array, precision: str, **options: Any) -> Array:
     with RuntimeContext(**options) as torch:
-        on_device = [torch.from_numpy(each) for each in (a, b)]
+        on_device = [torch.from_numpy(item) for item in (a, b)]
         c, count = torch.zeros(M, N), torch.tensor([K // 16], dtype="i32")
         counted_product_kernel[(M // 16, N // 16)](
             *on_device, c, count, N, K, PRECISION=precision, BLOCK=16
@@ -162,7 +162,7 @@ def test_a_kernel_that_says_ieee_gets_float32() -> None:
 def test_a_run_chooses_how_tf32_is_computed(how: Any) -> None:
     a, b = matrices()
     assert worst(how(a, b, "tf32", tf32="ieee"), exactly(a, b)) < SUMMED
-    cut = [to_ten_bits(each, np.trunc) for each in (a, b)]
+    cut = [to_ten_bits(item, np.trunc) for item in (a, b)]
     assert worst(how(a, b, "tf32", tf32="truncate"), exactly(*cut)) < SUMMED
     # Several passes round to nearest in any case; in float32 they are one.
     assert worst(how(a, b, "tf32x3", tf32="truncate"), exactly(a, b)) < SUMMED
@@ -188,7 +188,7 @@ def test_a_machine_without_the_engine_computes_in_float32() -> None:
 @pytest.mark.adr("0042-D9")
 def test_what_is_computed_in_float32_takes_its_time() -> None:
     sip = load_machine("v100", 1).sip
-    assert {sip.float32_passes(each) for each in ("tf32", "tf32x3", "bf16x6")} == {("float32", 1)}
+    assert {sip.float32_passes(name) for name in ("tf32", "tf32x3", "bf16x6")} == {("float32", 1)}
     assert load_machine("a100-sxm-80g", 1).sip.float32_passes("tf32x3") == ("tf32", 3)
 
 
@@ -238,7 +238,7 @@ def test_other_types_have_no_such_rounding() -> None:
         }}"""  # noqa: E501
         assert parse_module(text).kernel.name == "k"
         trace = engine.evaluate(build_binary(text, "k", 4, 1, ()), (1, 1, 1), {})
-        (gemm,) = (each for each in trace.commands() if isinstance(each, Gemm))
+        (gemm,) = (command for command in trace.commands() if isinstance(command, Gemm))
         assert gemm.rounding == expected
 
 
@@ -261,6 +261,6 @@ def test_sums_of_float8_products_are_float32(imprecise: int | None) -> None:
     a[:, 0] = b[0] = 448
     with RuntimeContext() as torch:
         c = torch.zeros(16, 16)
-        on_device = [torch.from_numpy(each) for each in (a, b)]
+        on_device = [torch.from_numpy(item) for item in (a, b)]
         float8_product_kernel[(1,)](*on_device, c, IMPRECISE=imprecise)
         np.testing.assert_allclose(c.numpy(), exactly(a, b), rtol=1e-6)

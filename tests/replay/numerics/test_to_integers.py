@@ -24,25 +24,25 @@ def by_ptx(number: float, source: str, bits: int, *, is_signed: bool) -> int:
     wide = max(bits, 16)
     low, high = (-(1 << (wide - 1)), (1 << (wide - 1)) - 1) if is_signed else (0, (1 << wide) - 1)
     if math.isnan(number):
-        found = 1 << (wide - 1) if source == "f64" or wide == 64 else 0
+        result = 1 << (wide - 1) if source == "f64" or wide == 64 else 0
     elif math.isinf(number):
-        found = high if number > 0 else low
+        result = high if number > 0 else low
     else:
-        found = min(max(math.trunc(number), low), high)
-    found &= (1 << bits) - 1
-    return found - (1 << bits) if found >> (bits - 1) else found
+        result = min(max(math.trunc(number), low), high)
+    result &= (1 << bits) - 1
+    return result - (1 << bits) if result >> (bits - 1) else result
 
 
 def edges(bits: int) -> list[float]:
-    found = [0.0, -0.0, 0.5, -0.5, 1.9, -1.9, math.inf, -math.inf, math.nan, 1e30, -1e30]
+    result = [0.0, -0.0, 0.5, -0.5, 1.9, -1.9, math.inf, -math.inf, math.nan, 1e30, -1e30]
     for power in (bits - 1, bits, 7, 8, 15, 16):
         for sign in (1.0, -1.0):
             edge = sign * 2.0**power
-            found += [edge, edge + 1, edge - 1, edge + 0.5, edge - 0.5]
+            result += [edge, edge + 1, edge - 1, edge + 0.5, edge - 0.5]
             for direction in (math.inf, -math.inf):
-                found += [math.nextafter(edge, direction)]
-                found += [float(np.nextafter(np.float32(edge), np.float32(direction)))]
-    return found
+                result += [math.nextafter(edge, direction)]
+                result += [float(np.nextafter(np.float32(edge), np.float32(direction)))]
+    return result
 
 
 @pytest.mark.adr("0042-D13")
@@ -55,20 +55,20 @@ def test_a_conversion_gives_what_ptx_gives_at_every_edge(op: str, source: str, t
         numbers = np.array(edges(bits)).astype(FLOATS[source])
     is_signed = op == "arith.fptosi"
     exact = numbers.astype(np.float64).tolist()
-    expected = [by_ptx(each, source, bits, is_signed=is_signed) for each in exact]
+    expected = [by_ptx(item, source, bits, is_signed=is_signed) for item in exact]
     assert apply(op, numbers, dtype=target).tolist() == expected
-    for position, each in enumerate(expected):
+    for position, item in enumerate(expected):
         # Alone, what is in range is converted in another way.
-        assert apply(op, numbers[position : position + 1], dtype=target).tolist() == [each]
+        assert apply(op, numbers[position : position + 1], dtype=target).tolist() == [item]
 
 
 @pytest.mark.adr("0042-D13")
 @given(st.floats(width=64), st.sampled_from(INTEGERS), st.booleans())
 def test_any_float_becomes_what_ptx_makes_of_it(number: float, name: str, is_signed: bool) -> None:
     dtype = as_dtype(name).numpy
-    found = to_integers(np.array([number, 1.0]), dtype, is_signed=is_signed)
+    integers = to_integers(np.array([number, 1.0]), dtype, is_signed=is_signed)
     bits = 8 * dtype.itemsize
-    assert found.tolist() == [by_ptx(number, "f64", bits, is_signed=is_signed), 1]
+    assert integers.tolist() == [by_ptx(number, "f64", bits, is_signed=is_signed), 1]
 
 
 @given(st.floats(width=64), st.sampled_from(INTEGERS), st.booleans())

@@ -181,13 +181,13 @@ def test_programs_that_are_no_outer_product_take_the_general_path() -> None:
     partial = make_trace([ProgramGroup(keep, tuple(commands))], (16, 1, 1), trace.num_slots)
     assert composite_groups(partial.groups[0]) == [partial.groups[0]]
     arrays = _inputs(64, 64, 32, "f16")
-    found = _run(partial, arrays, (False, False), True)
+    result = _run(partial, arrays, (False, False), True)
     expected = np.full((64, 64), 7, np.float16)
     product = _expected(arrays, "none")
     for pid in keep:
         tile = np.s_[pid // 4 * 16 : pid // 4 * 16 + 16, pid % 4 * 16 : pid % 4 * 16 + 16]
         expected[tile] = product[tile]
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(result, expected)
 
 
 def test_a_reduction_in_the_epilogue_takes_the_general_path() -> None:

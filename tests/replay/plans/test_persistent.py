@@ -70,8 +70,8 @@ def run_product(device: ExecutingLauncher, m: int, n: int, k: int, programs: int
 
 @pytest.mark.parametrize("programs", [1, 4, 5, 12, 50])
 def test_a_persistent_product_is_one_product(device: ExecutingLauncher, programs: int) -> None:
-    found, expected = run_product(device, 96, 64, 40, programs)
-    np.testing.assert_array_equal(found, expected)
+    result, expected = run_product(device, 96, 64, 40, programs)
+    np.testing.assert_array_equal(result, expected)
     plan = Plan(device.last)
     assert [len(group.chunks.program_ids) for group in plan.groups] == [1]
 
@@ -83,8 +83,8 @@ def test_a_persistent_product_is_one_product(device: ExecutingLauncher, programs
 def test_a_persistent_product_is_right_for_any_size(m: int, n: int, k: int, programs: int) -> None:
     device = ExecutingLauncher()
     with activate(device):
-        found, expected = run_product(device, m, n, k, programs)
-    np.testing.assert_array_equal(found, expected)
+        result, expected = run_product(device, m, n, k, programs)
+    np.testing.assert_array_equal(result, expected)
 
 
 @triton.jit

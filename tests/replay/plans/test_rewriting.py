@@ -41,8 +41,8 @@ def dense(operand: Any) -> list[list[Any]]:
     if isinstance(operand, Splat):
         return [[operand.value] * 4] * 3
     values = operand.values.dense((PROGRAM, axis_dim(0)))
-    found: list[list[Any]] = np.broadcast_to(values, (3, 4)).tolist()
-    return found
+    result: list[list[Any]] = np.broadcast_to(values, (3, 4)).tolist()
+    return result
 
 
 def splat(value: Any, dtype: Any = int32) -> Splat:

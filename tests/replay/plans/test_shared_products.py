@@ -71,8 +71,8 @@ def run_in_halves(device: ExecutingLauncher, m: int, n: int, k: int) -> Any:
 
 
 def test_a_tile_that_is_split_in_two_is_part_of_one_product(device: ExecutingLauncher) -> None:
-    found, expected = run_in_halves(device, 96, 64, 40)
-    np.testing.assert_array_equal(found, expected)
+    result, expected = run_in_halves(device, 96, 64, 40)
+    np.testing.assert_array_equal(result, expected)
     assert num_shared(device.last) == 1
 
 
@@ -81,8 +81,8 @@ def test_a_tile_that_is_split_in_two_is_part_of_one_product(device: ExecutingLau
 def test_a_shared_product_is_right_for_any_size(m: int, n: int, k: int) -> None:
     device = ExecutingLauncher()
     with activate(device):
-        found, expected = run_in_halves(device, m, n, k)
-    np.testing.assert_array_equal(found, expected)
+        result, expected = run_in_halves(device, m, n, k)
+    np.testing.assert_array_equal(result, expected)
 
 
 @triton.jit

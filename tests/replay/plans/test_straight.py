@@ -41,21 +41,21 @@ def product(a_ptr, b_ptr, c_ptr, K: tl.constexpr, B: tl.constexpr):
 def plan_of(kernel: Any, grid: tuple[int, ...], *args: Any, **options: int) -> Plan:
     launcher = ExecutingLauncher()
     with activate(launcher):
-        given = [launcher.tensor(x) if isinstance(x, np.ndarray) else x for x in args]
-        kernel[grid](*given, **options)
+        tensors = [launcher.tensor(x) if isinstance(x, np.ndarray) else x for x in args]
+        kernel[grid](*tensors, **options)
     return Plan(launcher.last)
 
 
 def buffers(memory: DeviceMemory, *arrays: np.ndarray | int) -> list[Buffer]:
     """Return a buffer for each array, and one that nothing has used yet for each size."""
-    found = []
+    result = []
     for array in arrays:
         if isinstance(array, int):
-            found.append(memory.allocate(array, "result"))
+            result.append(memory.allocate(array, "result"))
             continue
-        found.append(memory.allocate(array.nbytes, "operand"))
-        found[-1].bytes[:] = array.reshape(-1).view(np.uint8)
-    return found
+        result.append(memory.allocate(array.nbytes, "operand"))
+        result[-1].bytes[:] = array.reshape(-1).view(np.uint8)
+    return result
 
 
 def both(plan: Plan, params: Sequence[Any], result: Buffer) -> tuple[bytes, bytes]:
@@ -77,8 +77,8 @@ def test_an_elementwise_operation_gives_the_bits_of_its_steps(unwritten: bool) -
     x = np.random.default_rng(0).standard_normal(256, dtype=np.float32)
     x[3], x[5] = np.inf, np.nan
     plan = plan_of(twice, (4,), x, x, 256, BLOCK=64)
-    given, made = buffers(DeviceMemory(0, 1 << 20, True), x, 1024 if unwritten else x)
-    short, long = both(plan, [PointerArg(given), PointerArg(made), 256], made)
+    value, result = buffers(DeviceMemory(0, 1 << 20, True), x, 1024 if unwritten else x)
+    short, long = both(plan, [PointerArg(value), PointerArg(result), 256], result)
     assert short == long == (x + x).tobytes()
 
 
@@ -87,8 +87,8 @@ def test_a_product_of_a_whole_grid_gives_the_bits_of_its_steps() -> None:
     a = rng.standard_normal((32, 64), dtype=np.float32)
     b = rng.standard_normal((64, 32), dtype=np.float32)
     plan = plan_of(product, (2, 2), a, b, np.empty((32, 32), np.float32), K=64, B=16)
-    *given, made = buffers(DeviceMemory(0, 1 << 20, True), a, b, 4096)
-    short, long = both(plan, [*map(PointerArg, given), PointerArg(made)], made)
+    *value, result = buffers(DeviceMemory(0, 1 << 20, True), a, b, 4096)
+    short, long = both(plan, [*map(PointerArg, value), PointerArg(result)], result)
     assert short == long
     np.testing.assert_allclose(
         np.frombuffer(short, np.float32).reshape(32, 32), a @ b, rtol=1e-4, atol=1e-4
@@ -98,8 +98,8 @@ def test_a_product_of_a_whole_grid_gives_the_bits_of_its_steps() -> None:
 def test_a_part_of_a_larger_tensor_keeps_the_rest() -> None:
     x = np.arange(256, dtype=np.float32)
     plan = plan_of(twice, (4,), x, x, 256, BLOCK=64)
-    given, made = buffers(DeviceMemory(0, 1 << 20, True), x, 2048)
-    short, long = both(plan, [PointerArg(given), PointerArg(made, 512), 256], made)
+    value, result = buffers(DeviceMemory(0, 1 << 20, True), x, 2048)
+    short, long = both(plan, [PointerArg(value), PointerArg(result, 512), 256], result)
     assert short == long
     whole = np.frombuffer(short, np.float32)
     assert whole.tolist() == [0] * 128 + (x + x).tolist() + [0] * 128
@@ -120,9 +120,9 @@ def test_a_result_in_the_memory_of_its_operand_is_left_to_the_steps() -> None:
 def test_what_lies_outside_is_named_by_the_steps() -> None:
     x = np.arange(256, dtype=np.float32)
     plan = plan_of(twice, (4,), x, x, 256, BLOCK=64)
-    given, made = buffers(DeviceMemory(0, 1 << 20, True), x[:128], 1024)
+    value, result = buffers(DeviceMemory(0, 1 << 20, True), x[:128], 1024)
     with pytest.raises(OutOfBoundsError, match=r"reads 4 bytes at operand\+512"):
-        plan.run([PointerArg(given), PointerArg(made), 256])
+        plan.run([PointerArg(value), PointerArg(result), 256])
 
 
 def test_masked_lanes_are_left_to_the_steps() -> None:

@@ -42,38 +42,38 @@ def replayed(kernel: Any, x: np.ndarray, size: int, *args: int, in_place: bool =
     launcher = ExecutingLauncher()
     launcher.sanitizer = None  # it watches each command by itself
     with activate(launcher):
-        given = launcher.tensor(x)
-        out = given if in_place else launcher.tensor(np.zeros(size, x.dtype))
-        kernel[(size // BLOCK,)](given, out, *args, BLOCK=BLOCK)
+        tensor = launcher.tensor(x)
+        out = tensor if in_place else launcher.tensor(np.zeros(size, x.dtype))
+        kernel[(size // BLOCK,)](tensor, out, *args, BLOCK=BLOCK)
     return out.numpy()
 
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[TileLoad]:
     """The loads that made a tile of their own."""
-    made: list[TileLoad] = []
+    tile_loads: list[TileLoad] = []
     load = TileLoad.__call__
 
     def noted(self: TileLoad, frame: Any) -> None:
-        made.append(self)
+        tile_loads.append(self)
         load(self, frame)
 
     monkeypatch.setattr(TileLoad, "__call__", noted)
-    return made
+    return tile_loads
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.int64])
 def test_a_transposition_is_copied_once(loads: list[TileLoad], dtype: Any) -> None:
     x = np.arange(ROWS * COLUMNS, dtype=dtype)
-    found = replayed(transpose, x, x.size)
-    np.testing.assert_array_equal(found, x.reshape(ROWS, COLUMNS).T.reshape(-1))
+    result = replayed(transpose, x, x.size)
+    np.testing.assert_array_equal(result, x.reshape(ROWS, COLUMNS).T.reshape(-1))
     assert not loads
 
 
 def test_what_a_mask_leaves_out_is_stored_as_its_other_value(loads: list[TileLoad]) -> None:
     x = np.arange(2 * BLOCK, dtype=np.float32)
-    found = replayed(shifted, x, x.size, 100)
-    np.testing.assert_array_equal(found, [*x[1:100], *[7.0] * (x.size - 99)])
+    result = replayed(shifted, x, x.size, 100)
+    np.testing.assert_array_equal(result, [*x[1:100], *[7.0] * (x.size - 99)])
     assert not loads
 
 

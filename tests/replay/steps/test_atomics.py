@@ -63,11 +63,11 @@ def test_integer_atomics_take_effect_one_after_another(
         expected[place] = wrapped(INTEGERS[kind](expected[place], value))
     places = np.array([place for place, _ in lanes], dtype=np.int64)
     values = np.array([value for _, value in lanes], dtype=np.int32)
-    found = change(kind, memory, places, values, None, reads)
+    result = change(kind, memory, places, values, None, reads)
     assert memory.tolist() == expected
     if reads:
-        assert found is not None
-        assert found.tolist() == found_before
+        assert result is not None
+        assert result.tolist() == found_before
 
 
 @given(
@@ -84,12 +84,12 @@ def test_a_float_sum_rounds_after_every_lane(
         found_before.append(expected[place])
         expected[place] = (expected[place] + np.array(value, dtype)[()]).astype(dtype)
     places = np.array([place for place, _ in lanes], dtype=np.int64)
-    found = change(
+    result = change(
         "fadd", memory, places, np.array([v for _, v in lanes]).astype(dtype), None, reads
     )
     np.testing.assert_array_equal(memory, np.array(expected, dtype))
-    if found is not None:
-        np.testing.assert_array_equal(found, np.array(found_before, dtype))
+    if result is not None:
+        np.testing.assert_array_equal(result, np.array(found_before, dtype))
 
 
 @given(
@@ -110,10 +110,10 @@ def test_compare_and_swap_lets_the_first_lane_win(
         if expected[place] == compare:
             expected[place] = value
     columns = np.array(lanes, dtype=np.int32).reshape(-1, 3)
-    found = change("cas", memory, columns[:, 0].astype(np.int64), columns[:, 2], columns[:, 1])
+    result = change("cas", memory, columns[:, 0].astype(np.int64), columns[:, 2], columns[:, 1])
     assert memory.tolist() == expected
-    assert found is not None
-    assert found.tolist() == found_before
+    assert result is not None
+    assert result.tolist() == found_before
 
 
 def test_every_kind_of_triton_is_known() -> None:
@@ -123,8 +123,8 @@ def test_every_kind_of_triton_is_known() -> None:
 @triton.jit
 def histogram(x, bins, old, n, B: tl.constexpr):
     at = tl.program_id(0) * B + tl.arange(0, B)
-    found = tl.atomic_add(bins + tl.load(x + at, at < n, other=0), 1, mask=at < n)
-    tl.store(old + at, found, at < n)
+    value = tl.atomic_add(bins + tl.load(x + at, at < n, other=0), 1, mask=at < n)
+    tl.store(old + at, value, at < n)
 
 
 @examples(10)

@@ -70,7 +70,7 @@ def test_parts_touch_exactly_the_active_elements(
 
 def check(geometry: Geometry, expected: Any) -> None:
     """Compare the byte of each element, by the parts, with what is expected."""
-    found = np.full(geometry.shape, NOWHERE, dtype=np.int64)
+    result = np.full(geometry.shape, NOWHERE, dtype=np.int64)
     for part in geometry.parts:
         if isinstance(part, Box):
             counts = np.indices(part.view_shape)
@@ -78,13 +78,13 @@ def check(geometry: Geometry, expected: Any) -> None:
                 (c * s for c, s in zip(counts, part.view_strides, strict=True)),
                 np.zeros(part.view_shape, np.int64),
             )
-            found[part.where] = where.reshape(part.merged)
+            result[part.where] = where.reshape(part.merged)
         elif isinstance(part, Stretch):
             assert len(part.offsets()) == part.size
-            found.reshape(-1)[part.first : part.first + part.size] = part.offsets()
+            result.reshape(-1)[part.first : part.first + part.size] = part.offsets()
         else:
-            found.reshape(-1)[part.positions] = part.offsets + part.low
-    np.testing.assert_array_equal(np.broadcast_to(found, expected.shape), expected)
+            result.reshape(-1)[part.positions] = part.offsets + part.low
+    np.testing.assert_array_equal(np.broadcast_to(result, expected.shape), expected)
 
 
 @pytest.fixture

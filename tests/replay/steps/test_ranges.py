@@ -34,10 +34,10 @@ def counts(x, out, n, MASKED: tl.constexpr, N: tl.constexpr):
     at = tl.arange(0, N)
     values = tl.load(x + at)
     if MASKED:
-        found = tl.histogram(values, 8, mask=at < n)
+        value = tl.histogram(values, 8, mask=at < n)
     else:
-        found = tl.histogram(values, 8)
-    tl.store(out + tl.arange(0, 8), found)
+        value = tl.histogram(values, 8)
+    tl.store(out + tl.arange(0, 8), value)
 
 
 def launched(torch: Any, x: Any, index: Any, out: Any, decides: bool) -> Any:
@@ -55,9 +55,9 @@ def test_a_gather_of_what_is_not_there_names_index_program_and_lane(
     index = np.arange(32, dtype=np.int32)[::-1] % 16
     with kernbench.RuntimeContext(machine="ahbm", check=check) as torch:
         x, out = torch.arange(32, dtype="f32"), torch.zeros(32)
-        found = launched(torch, x, index, out, decides)
+        result = launched(torch, x, index, out, decides)
         expected = x.numpy().reshape(2, 16)[[[0], [1]], index.reshape(2, 16)]
-        np.testing.assert_array_equal(found, expected.reshape(-1))
+        np.testing.assert_array_equal(result, expected.reshape(-1))
     index[21] = value
     words = rf"tt.gather at test_ranges.py:\d+ chooses element {value} of axis 0, which has 16 "
     words += r"\(kernel picks, program \(1, 0, 0\), lane \(5,\)\)"
@@ -85,8 +85,8 @@ def test_the_length_that_counts_is_that_of_the_axis() -> None:
         out = torch.zeros(8, 16)
         x = torch.arange(256, dtype="f32")
         picks_in_rows[(1,)](x, torch.from_numpy(index.reshape(-1)), out, N=16, M=8)
-        found: np.ndarray[Any, Any] = out.numpy()
-        return found
+        result: np.ndarray[Any, Any] = out.numpy()
+        return result
 
     with kernbench.RuntimeContext(machine="ahbm") as torch:
         expected = np.broadcast_to(15 * 16 + np.arange(16.0), (8, 16))
@@ -108,7 +108,7 @@ def test_a_histogram_counts_in_its_bins_alone(value: int) -> None:
         with kernbench.RuntimeContext(machine="ahbm") as torch:
             out = torch.zeros(8, dtype="i32")
             counts[(1,)](torch.from_numpy(values), out, 30, masked, N=32)
-            return [int(each) for each in out.tolist()]
+            return [int(item) for item in out.tolist()]
 
     assert run(masked=True) == np.bincount(values[:30], minlength=8).tolist()
     words = rf"tt.histogram at test_ranges.py:\d+ counts {value} in 8 bins \(0 to 7\)"

@@ -70,17 +70,17 @@ def test_a_row_that_ends_outside_of_its_tensor_is_refused(along: int) -> None:
 
 
 def test_whole_rows_are_not_read_by_element(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
+    result = []
     original = rows_module.rows_along
 
     def noted(*args):
-        found.append(original(*args))
-        return found[-1]
+        result.append(original(*args))
+        return result[-1]
 
     monkeypatch.setattr("kernbench.replay.steps.access.rows_along", noted)
     copied(1, D, list(range(ROWS)), list(range(ROWS)))
     copied(0, D, list(range(ROWS)), list(range(ROWS)))
-    assert sum(each is not None for each in found) == 4
+    assert sum(item is not None for item in result) == 4
 
 
 @triton.jit
@@ -102,5 +102,5 @@ def test_rows_that_data_names_move_with_the_loop() -> None:
         y = torch.empty((ROWS, D))
         index = torch.tensor(source, dtype=torch.int32)
         add_parts_of_rows[(1,)](torch.tensor(x), index, y, 3, ROWS=ROWS, D=D)
-        found = np.array(y.tolist(), dtype=np.float32)
-    np.testing.assert_array_equal(found, x[source].reshape(ROWS, 3, D).sum(1))
+        result = np.array(y.tolist(), dtype=np.float32)
+    np.testing.assert_array_equal(result, x[source].reshape(ROWS, 3, D).sum(1))

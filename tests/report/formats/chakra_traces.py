@@ -36,10 +36,10 @@ def _classes() -> dict[str, Any]:
         name="chakra_of_tests.proto", package="kernbench_tests", syntax="proto3"
     )
     for name, fields in _MESSAGES.items():
-        made = file.message_type.add(name=name)
+        message_type = file.message_type.add(name=name)
         for key, (number, kind) in fields.items():
             label, kind = (3, kind[1:]) if kind.startswith("*") else (1, kind)
-            field = made.field.add(name=key, number=number, label=label)
+            field = message_type.field.add(name=key, number=number, label=label)
             if kind in _MESSAGES:
                 field.type, field.type_name = 11, f".kernbench_tests.{kind}"
             else:
@@ -97,20 +97,20 @@ def read_trace(path: Path) -> ReadTrace:
 
 
 def _parsed(kind: Any, data: bytes) -> Any:
-    made = kind.FromString(data)
-    before = made.ByteSize()
-    made.DiscardUnknownFields()
-    assert made.ByteSize() == before, "there are no fields that Chakra does not have"
-    return made
+    string = kind.FromString(data)
+    before = string.ByteSize()
+    string.DiscardUnknownFields()
+    assert string.ByteSize() == before, "there are no fields that Chakra does not have"
+    return string
 
 
-def _attributes(given: Any) -> dict[str, Any]:
-    found = {}
-    for each in given:
+def _attributes(argument: Any) -> dict[str, Any]:
+    attributes = {}
+    for item in argument:
         # Zero is not written, so the name says which of them it would be.
-        (value,) = [value for _, value in each.ListFields()[1:]] or [0]
-        found[each.name] = value
-    return found
+        (value,) = [value for _, value in item.ListFields()[1:]] or [0]
+        attributes[item.name] = value
+    return attributes
 
 
 def run_again(traces: dict[int, ReadTrace]) -> dict[int, dict[int, int]]:
@@ -137,12 +137,12 @@ def run_again(traces: dict[int, ReadTrace]) -> dict[int, dict[int, int]]:
         ready = [
             key
             for key, members in waiting.items()
-            if all(each in ends[rank] for rank, node in members for each in node.after)
+            if all(item in ends[rank] for rank, node in members for item in node.after)
         ]
         assert ready, "the graph has a cycle, or depends on what is not in it"
         for key in ready:
             members = waiting.pop(key)
-            before = [ends[rank][each] for rank, node in members for each in node.after]
+            before = [ends[rank][item] for rank, node in members for item in node.after]
             start = max(before, default=0)
             for rank, node in members:
                 ends[rank][node.number] = start + node.attributes["duration_ps"]

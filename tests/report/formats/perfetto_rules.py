@@ -50,15 +50,15 @@ def packets_of(path: Path) -> list[Any]:
     data = path.read_bytes()
     trace = _PACKETS.Trace()
     trace.ParseFromString(gzip.decompress(data) if path.suffix == ".gz" else data)
-    found: list[Any] = []
+    packets: list[Any] = []
     for packet in trace.packet:
         if packet.compressed_packets:
             inner = _PACKETS.Trace()
             inner.ParseFromString(zlib.decompress(packet.compressed_packets))
-            found += inner.packet
+            packets += inner.packet
         else:
-            found.append(packet)
-    return found
+            packets.append(packet)
+    return packets
 
 
 def read_native(path: Path) -> NativeTrace:
@@ -73,8 +73,8 @@ def read_native(path: Path) -> NativeTrace:
         if packet.HasField("track_descriptor")
     }
     tracks = {
-        uuid: NativeTrack(each.name, each.sibling_order_rank, each.counter.unit_name)
-        for uuid, each in described.items()
+        uuid: NativeTrack(value.name, value.sibling_order_rank, value.counter.unit_name)
+        for uuid, value in described.items()
     }
     open_slices: dict[int, list[NativeSlice]] = defaultdict(list)
     times: dict[int, int] = defaultdict(int)
@@ -86,7 +86,7 @@ def read_native(path: Path) -> NativeTrace:
             times[event.track_uuid] = packet.timestamp
             _take(event, packet.timestamp, tracks[event.track_uuid], open_slices, interned)
     assert not any(open_slices.values())
-    (root,) = (uuid for uuid, each in described.items() if not each.HasField("parent_uuid"))
+    (root,) = (uuid for uuid, value in described.items() if not value.HasField("parent_uuid"))
     return NativeTrace(
         dict(_in_order("", root, described, tracks)),
         described[root].description,
@@ -108,16 +108,16 @@ def _take(
     elif event.type == BEGIN:
         assert not track.unit
         name, kind = (
-            {each.iid: each.name for each in texts}[iid]
+            {text.iid: text.name for text in texts}[iid]
             for texts, iid in (
                 (interned.event_names, event.name_iid),
                 (interned.event_categories, event.category_iids[0]),
             )
         )
         args = dict(_named(event.debug_annotations, interned))
-        made = NativeSlice(name, kind, time_ns, args, leaving=list(event.flow_ids))
-        track.slices.append(made)
-        inside.append(made)
+        native_slice = NativeSlice(name, kind, time_ns, args, leaving=list(event.flow_ids))
+        track.slices.append(native_slice)
+        inside.append(native_slice)
     else:
         assert event.type == END
         inside[-1].end_ns = time_ns
@@ -125,8 +125,13 @@ def _take(
 
 
 def _named(annotations: Any, interned: Any) -> Any:
-    names = {each.iid: each.name for each in interned.debug_annotation_names}
-    return [(names[each.name_iid], _value(each, interned)) for each in annotations]
+    names = {
+        annotation_name.iid: annotation_name.name
+        for annotation_name in interned.debug_annotation_names
+    }
+    return [
+        (names[annotation.name_iid], _value(annotation, interned)) for annotation in annotations
+    ]
 
 
 def _value(annotation: Any, interned: Any) -> Any:
@@ -134,17 +139,20 @@ def _value(annotation: Any, interned: Any) -> Any:
         return dict(_named(annotation.dict_entries, interned))
     which = annotation.WhichOneof("value")
     if which == "string_value_iid":
-        texts = {each.iid: each.str for each in interned.debug_annotation_string_values}
+        texts = {
+            string_value.iid: string_value.str
+            for string_value in interned.debug_annotation_string_values
+        }
         return texts[annotation.string_value_iid].decode()
     if which is None:
-        return [_value(each, interned) for each in annotation.array_values]
+        return [_value(array_value, interned) for array_value in annotation.array_values]
     return getattr(annotation, which)
 
 
 def _in_order(before: str, parent: int, described: Any, tracks: Any) -> Any:
     # As explicit ordering has it: by rank, whatever the names.
     assert described[parent].child_ordering == 3
-    children = [uuid for uuid, each in described.items() if each.parent_uuid == parent]
+    children = [uuid for uuid, value in described.items() if value.parent_uuid == parent]
     ranks = [tracks[uuid].rank for uuid in children]
     assert len(set(ranks)) == len(ranks)
     names = [tracks[uuid].name for uuid in children]
@@ -157,11 +165,11 @@ def _in_order(before: str, parent: int, described: Any, tracks: Any) -> Any:
 def _flows(tracks: Any) -> dict[int, tuple[NativeSlice, NativeSlice]]:
     sources: dict[int, NativeSlice] = {}
     targets: dict[int, NativeSlice] = {}
-    for each in (each for track in tracks for each in track.slices):
-        for ids, found in ((each.leaving, sources), (each.arriving, targets)):
+    for item in (entry for track in tracks for entry in track.slices):
+        for ids, result in ((item.leaving, sources), (item.arriving, targets)):
             for number in ids:
-                assert number not in found
-                found[number] = each
+                assert number not in result
+                result[number] = item
     assert sources.keys() == targets.keys()
     for number, source in sources.items():
         assert source.start_ns <= targets[number].end_ns, "arrows lead forward in time"

@@ -72,12 +72,12 @@ def test_a_trace_run_again_ends_when_the_run_did(tmp_path: Path) -> None:
     for rank, trace in traces.items():
         assert trace.about == {"rank": rank, "world_size": 4}
         logged = {
-            each.template.name: each.ends_ps[each.ranks.index(rank)]
-            for each in log.instances
-            if rank in each.ranks
+            instance.template.name: instance.ends_ps[instance.ranks.index(rank)]
+            for instance in log.instances
+            if rank in instance.ranks
         }
         commands = [node for node in trace.nodes if not node.attributes["is_cpu_op"]]
-        assert len(commands) == sum(rank in each.ranks for each in log.instances)
+        assert len(commands) == sum(rank in instance.ranks for instance in log.instances)
         again = {node.name: ends[rank][node.number] for node in commands}
         assert again == logged
         hosts = [span.end_ps for span in log.host_spans if span.rank == rank]
@@ -118,9 +118,9 @@ def test_chakras_own_reader_reads_them(tmp_path: Path) -> None:
     )
     write_execution_traces(example().op_log, MACHINE, 4, tmp_path)
     out = tmp_path / "read.json"
-    given = ["", "--input_filename", str(tmp_path / "run.1.et"), "--output_filename", str(out)]
+    value = ["", "--input_filename", str(tmp_path / "run.1.et"), "--output_filename", str(out)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", given)
+        patch.setattr(sys, "argv", value)
         jsonizer.main()
     text = out.read_text()
     nodes = read_trace(tmp_path / "run.1.et").nodes

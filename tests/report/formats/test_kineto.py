@@ -37,8 +37,8 @@ def written(log: OpLog, folder: Path) -> list[dict[str, Any]]:
 
 
 def of_kind(trace: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    found = [each for each in trace["traceEvents"] if each.get("cat") == kind]
-    return sorted(found, key=lambda each: each["ts"])
+    result = [item for item in trace["traceEvents"] if item.get("cat") == kind]
+    return sorted(result, key=lambda item: item["ts"])
 
 
 @pytest.mark.adr("0010-D9")
@@ -47,7 +47,7 @@ def test_each_rank_has_its_operations_launches_kernels_and_collectives(tmp_path:
     log.host_ranges.append(HostRange(0, "ProfilerStep#3", 0, 1_800_000))
     traces = written(log, tmp_path)
     assert [trace["distributedInfo"]["rank"] for trace in traces] == [0, 1]
-    names = [each["name"] for each in of_kind(traces[0], "kernel")]
+    names = [item["name"] for item in of_kind(traces[0], "kernel")]
     assert names == ["matmul", "ncclDevKernel_AllGather_RING", "gelu"]
     for kind in ("cpu_op", "cuda_runtime"):
         assert len(of_kind(traces[1], kind)) == 2
@@ -55,7 +55,7 @@ def test_each_rank_has_its_operations_launches_kernels_and_collectives(tmp_path:
     assert launch["name"] == "cudaLaunchKernel"
     assert launch["args"]["correlation"] == product["args"]["correlation"]
     assert (product["ts"], product["dur"]) == (0.5, 1.0)
-    (gathered,) = (each["args"] for each in of_kind(traces[1], "kernel") if "nccl" in each["name"])
+    (gathered,) = (item["args"] for item in of_kind(traces[1], "kernel") if "nccl" in item["name"])
     assert gathered["Collective name"] == "_allgather_base"
     assert (gathered["Group size"], gathered["bytes"]) == (2, 1024)
     assert gathered["Process Group Ranks"] == "[0, 1]"
@@ -67,8 +67,8 @@ def test_each_rank_has_its_operations_launches_kernels_and_collectives(tmp_path:
 
 def test_kernels_name_grid_block_and_what_they_were_given(tmp_path: Path) -> None:
     builder = LogBuilder()
-    given = {"grid": [4, 2, 1], "num_warps": 8, "arguments": {"n": 250}}
-    builder.launch(kernel(given=given), 0, 500_000)
+    value = {"grid": [4, 2, 1], "num_warps": 8, "arguments": {"n": 250}}
+    builder.launch(kernel(given=value), 0, 500_000)
     operation = {"shapes": [[4, 8], [8]], "dtypes": ["float32", "int64"]}
     builder.launch(kernel("aten.add", given=operation), 0, 2_500_000)
     (trace,) = written(builder.log, tmp_path)
@@ -145,8 +145,8 @@ def analysed(*folders: Path) -> list[dict[str, Any]]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    data: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return data
 
 
 def one_rank() -> RuntimeContext:
@@ -183,10 +183,10 @@ def analyses(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[OpLog, dict
 
 def intervals(log: OpLog, rank: int, kinds: set[str]) -> tuple[Any, Any]:
     times = [
-        (each.starts_ps[position], each.ends_ps[position])
-        for each in log.instances
-        for position, mine in enumerate(each.ranks)
-        if mine == rank and each.template.kind in kinds
+        (instance.starts_ps[position], instance.ends_ps[position])
+        for instance in log.instances
+        for position, mine in enumerate(instance.ranks)
+        if mine == rank and instance.template.kind in kinds
     ]
     starts, ends = np.array(times, dtype=np.int64).reshape(-1, 2).T
     return starts, ends
@@ -197,9 +197,9 @@ def intervals(log: OpLog, rank: int, kinds: set[str]) -> tuple[Any, Any]:
 def test_holistic_trace_analysis_finds_the_times_of_the_log(
     analyses: list[tuple[OpLog, dict[str, Any]]],
 ) -> None:
-    log, found = analyses[0]
+    log, result = analyses[0]
     everything = {"kernel", "collective", "copy", "fill"}
-    for rank, parts in enumerate(found["temporal"]):
+    for rank, parts in enumerate(result["temporal"]):
         starts, ends = intervals(log, rank, everything)
         # Each event is rounded down to a nanosecond.
         near = 0.001 * 2 * len(starts)
@@ -214,39 +214,39 @@ def test_holistic_trace_analysis_finds_the_times_of_the_log(
         either = (np.concatenate(pair) for pair in zip(computing, talking, strict=True))
         both_ps = busy_ps + talked_ps - covered_ps(*either)
         (overlap,) = (
-            each["comp_comm_overlap_pctg"] for each in found["overlap"] if each["rank"] == rank
+            item["comp_comm_overlap_pctg"] for item in result["overlap"] if item["rank"] == rank
         )
         assert 20 < overlap < 99
         assert overlap == pytest.approx(100 * both_ps / talked_ps, abs=0.5)
     times: defaultdict[tuple[int, str], int] = defaultdict(int)
-    for each in log.instances:
-        for position, rank in enumerate(each.ranks):
-            ps = each.ends_ps[position] - each.starts_ps[position]
-            times[rank, each.template.name] += ps
-    shown = {(each["rank"], each["name"]): each["sum (us)"] for each in found["kernels"]}
+    for instance in log.instances:
+        for position, rank in enumerate(instance.ranks):
+            ps = instance.ends_ps[position] - instance.starts_ps[position]
+            times[rank, instance.template.name] += ps
+    shown = {(item["rank"], item["name"]): item["sum (us)"] for item in result["kernels"]}
     for name in ("aten.mm", "aten.relu"):
         for rank in range(2):
             assert shown[rank, name] == pytest.approx(times[rank, name] / 1e6, abs=0.05)
     assert any(name.startswith("ncclDevKernel_AllReduce") for _, name in shown)
-    assert {each["idle_category"] for each in found["idle"]} >= {"host_wait"}
+    assert {item["idle_category"] for item in result["idle"]} >= {"host_wait"}
 
 
 @pytest.mark.slow
 def test_its_critical_path_has_the_kernels_of_ours(
     analyses: list[tuple[OpLog, dict[str, Any]]],
 ) -> None:
-    log, found = analyses[1]
-    (path,) = found["paths"]
+    log, result = analyses[1]
+    (path,) = result["paths"]
     theirs = Counter(
-        each["s_name"]
-        for each in path
-        if each["type"] == "critical_path_operator" and each["stream"] > 0
+        item["s_name"]
+        for item in path
+        if item["type"] == "critical_path_operator" and item["stream"] > 0
     )
     ours = critical_path(log)
     # HTA takes it that a kernel waited for the one before it if its launch had begun when that
     # ended: instead of launches it may have kernels that take as long.
-    shown = Counter(each.name.replace("fill", "Memset (Device)") for each in ours if each.launch)
+    shown = Counter(item.name.replace("fill", "Memset (Device)") for item in ours if item.launch)
     assert shown["matmul"] == theirs["matmul"] == 3
     assert not shown - theirs
-    total_us = sum(each["duration"] for each in path)
-    assert total_us == pytest.approx(sum(each.duration_ps for each in ours) / 1e6, rel=0.02)
+    total_us = sum(item["duration"] for item in path)
+    assert total_us == pytest.approx(sum(item.duration_ps for item in ours) / 1e6, rel=0.02)

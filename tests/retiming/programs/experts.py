@@ -8,5 +8,5 @@ ends = torch.tensor(sizes).cumsum(0).to(torch.int32).cuda()
 tokens = torch.empty(sum(sizes), 512, dtype=torch.bfloat16, device="cuda")
 weights = torch.empty(len(sizes), 512, 1024, dtype=torch.bfloat16, device="cuda")
 for _ in range(2):
-    made = F.grouped_mm(tokens, weights, offs=ends)
-    F.grouped_mm(tokens.t(), made, offs=ends)
+    tensor = F.grouped_mm(tokens, weights, offs=ends)
+    F.grouped_mm(tokens.t(), tensor, offs=ends)

@@ -19,9 +19,9 @@ SIZE = 1 << 20
 def spans(torch: Any, name: str) -> list[tuple[int, int]]:
     """Return start and end of every command of a name."""
     return [
-        (each.starts_ps[0], each.ends_ps[0])
-        for each in torch.op_log.instances
-        if each.template.name == name
+        (instance.starts_ps[0], instance.ends_ps[0])
+        for instance in torch.op_log.instances
+        if instance.template.name == name
     ]
 
 
@@ -39,9 +39,9 @@ def test_kernels_of_two_streams_share_the_pes_and_copies_run_beside_them() -> No
             x.numpy()
         torch.ahbm.synchronize()
         kernels = sorted(
-            (each.starts_ps[0], each.ends_ps[0], each.stream)
-            for each in torch.op_log.instances
-            if each.template.kind == "kernel"
+            (instance.starts_ps[0], instance.ends_ps[0], instance.stream)
+            for instance in torch.op_log.instances
+            if instance.template.kind == "kernel"
         )
         (copy,) = spans(torch, "copy_to_host")
         assert (y.numpy()[0], z.numpy()[0]) == (1, 0)
@@ -155,11 +155,11 @@ def overlapped(
 
         torch.multiprocessing.spawn(worker, nprocs=2)
         torch.drain()
-        found = {
-            each.template.name: (each.starts_ps[0], max(each.ends_ps))
-            for each in torch.op_log.instances
+        instances = {
+            instance.template.name: (instance.starts_ps[0], max(instance.ends_ps))
+            for instance in torch.op_log.instances
         }
-        return found, torch.op_log.to_arrow()
+        return instances, torch.op_log.to_arrow()
 
 
 @pytest.mark.adr("0036-D4")
@@ -171,8 +171,8 @@ def test_a_kernel_and_a_collective_slow_each_other_down_whichever_starts_later(
     took = {name: end - start for name, (start, end) in together.items()}
     alone: dict[str, Any] = {}
     for only in ("kernel", "collective"):
-        found, _ = overlapped(kernel_first, only)
-        alone |= {name: end - start for name, (start, end) in found.items()}
+        result, _ = overlapped(kernel_first, only)
+        alone |= {name: end - start for name, (start, end) in result.items()}
     assert set(took) == set(alone) == {"add_one", "all_reduce"}
     first, second = ("add_one", "all_reduce") if kernel_first else ("all_reduce", "add_one")
     assert together[first][0] < together[second][0] < together[first][1]
@@ -190,8 +190,8 @@ def test_a_kernel_and_a_collective_slow_each_other_down_whichever_starts_later(
 def test_one_after_the_other_nothing_is_slowed_down() -> None:
     apart, _ = overlapped(True, "after")
     for only in ("kernel", "collective"):
-        found, _ = overlapped(True, only)
-        for name, (start, end) in found.items():
+        result, _ = overlapped(True, only)
+        for name, (start, end) in result.items():
             assert apart[name][1] - apart[name][0] == end - start
 
 
@@ -245,9 +245,9 @@ def test_the_host_runs_ahead_of_collectives_that_only_the_stream_waits_for() -> 
             torch.multiprocessing.spawn(_reduce_thrice, args=(torch, seen, blocking), nprocs=2)
             reduced = sorted(spans(torch, "all_reduce"))
             added = sorted(
-                (each.starts_ps[0], each.ends_ps[0])
-                for each in torch.op_log.instances
-                if each.template.name == "add" and each.ranks == (0,)
+                (instance.starts_ps[0], instance.ends_ps[0])
+                for instance in torch.op_log.instances
+                if instance.template.name == "add" and instance.ranks == (0,)
             )
         # ((1 + 1) * 2 + 1) * 2 + 1) * 2
         assert [value for _, value, _ in seen.values()] == [22.0, 22.0]

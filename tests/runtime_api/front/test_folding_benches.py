@@ -39,9 +39,9 @@ def ran(
 
 def commands(log: OpLog, rank: int) -> list[tuple[str, int, int]]:
     return sorted(
-        (each.template.name, each.starts_ps[place], each.ends_ps[place])
-        for each in log.instances
-        for place, of in enumerate(each.ranks)
+        (instance.template.name, instance.starts_ps[place], instance.ends_ps[place])
+        for instance in log.instances
+        for place, of in enumerate(instance.ranks)
         if of == rank
     )
 
@@ -88,14 +88,14 @@ def test_ranks_that_run_take_as_long_as_with_all(
     worker: Worker, machine: str, axes: tuple[RankAxis, ...]
 ) -> None:
     tried = ran(worker, machine, axes, keeps=True)
-    found = ran(worker, machine, axes, placements=placements_of_all(tried))
+    result = ran(worker, machine, axes, placements=placements_of_all(tried))
     whole = ran(worker, machine, None).op_log
-    folding = found.run.folding
+    folding = result.run.folding
     assert folding is not None
     assert folding.is_exact
     assert len(folding.running) == 1 + len(axes)
     for rank in folding.running:
-        assert commands(found.op_log, rank) == commands(whole, rank)
+        assert commands(result.op_log, rank) == commands(whole, rank)
 
 
 def test_stages_that_one_rank_runs_for_are_found() -> None:

@@ -32,7 +32,7 @@ def test_more_ranks_than_were_asked_for_are_ranks_of_the_run() -> None:
             torch.multiprocessing.spawn(worker, args=(torch,), nprocs=4)
             report = torch.report()
         assert (torch.world_size, report["ranks"]) == (4, 4)
-        assert all(each["compute_ns"] for each in report["per_rank"])
+        assert all(item["compute_ns"] for item in report["per_rank"])
 
 
 @pytest.mark.adr("0027-D1")
@@ -273,12 +273,12 @@ def test_the_ranks_of_a_spawn_are_its_processes() -> None:
         context = torch.multiprocessing.spawn(worker, nprocs=2, join=False)
         assert context is not None
         processes = context.processes
-        assert [each.name for each in processes] == ["SpawnProcess-1", "SpawnProcess-2"]
-        assert [each.is_alive() for each in processes] == [True, True]
-        assert [each.exitcode for each in processes] == context.pids() == [None, None]
+        assert [process.name for process in processes] == ["SpawnProcess-1", "SpawnProcess-2"]
+        assert [process.is_alive() for process in processes] == [True, True]
+        assert [process.exitcode for process in processes] == context.pids() == [None, None]
         context.join()
-        assert [each.is_alive() for each in processes] == [False, False]
-        assert [each.exitcode for each in processes] == [0, 0]
+        assert [process.is_alive() for process in processes] == [False, False]
+        assert [process.exitcode for process in processes] == [0, 0]
         # There is nothing left to end.
         processes[0].terminate()
 
@@ -302,7 +302,7 @@ def test_a_process_of_a_spawn_that_is_ended_fails_it(how: str) -> None:
             context.join()
     assert f"ended by the program, which called {how}()" in str(caught.value.errors[1])
     # As the signal of the one, and of who ends the other.
-    assert [each.exitcode for each in context.processes] == [-15, -15]
+    assert [process.exitcode for process in context.processes] == [-15, -15]
     assert sorted(cleaned) == [0, 1]
 
 

@@ -15,7 +15,7 @@ from tests.page.browser import MISSING, browser
 
 def texts_of(shown: Any) -> list[str]:
     """Return the texts in what an object shows, whose tags must match."""
-    found: list[str] = []
+    texts: list[str] = []
     open_tags: list[str] = []
 
     class Reader(HTMLParser):
@@ -26,11 +26,11 @@ def texts_of(shown: Any) -> list[str]:
             assert open_tags.pop() == tag
 
         def handle_data(self, data: str) -> None:
-            found.append(data)
+            texts.append(data)
 
     Reader().feed(shown._repr_html_())
     assert not open_tags
-    return found
+    return texts
 
 
 def test_what_a_notebook_shows_has_what_it_is_of() -> None:
@@ -43,7 +43,10 @@ def test_what_a_notebook_shows_has_what_it_is_of() -> None:
             for column in range(9)
         ]
         column = torch.arange(9).reshape(9, 1) + 123456789012
-        assert texts_of(column)[1:] == [*(str(123456789012 + each) for each in range(8)), "\u2026"]
+        assert texts_of(column)[1:] == [
+            *(str(123456789012 + index) for index in range(8)),
+            "\u2026",
+        ]
         assert texts_of(torch.tensor([True, False]))[1:] == ["True", "False"]
         assert "us so far" in texts_of(torch)[0]
         assert "(0,)" in texts_of(torch.zeros(0))[0]
@@ -68,11 +71,11 @@ def test_what_a_notebook_shows_has_what_it_is_of() -> None:
 def test_what_a_notebook_shows_stays_inside_its_cell(tmp_path: Path) -> None:
     with RuntimeContext("h100-sxm:2") as torch:
         shown: list[Any] = [torch.ones(40, 40), torch.ones(2, 2, 2), torch.machine, torch.op_log]
-        html = [each._repr_html_() for each in shown]
+        html = [item._repr_html_() for item in shown]
         more: list[Any] = [torch, torch.report(), torch.op_log]
-    html += [each._repr_html_() for each in more]
+    html += [item._repr_html_() for item in more]
     page = tmp_path / "cells.html"
-    cells = "".join(f"<section>{each}</section>" for each in html)
+    cells = "".join(f"<section>{item}</section>" for item in html)
     page.write_text(f"<!doctype html><meta charset=utf-8><body style='width:900px'>{cells}")
     with browser() as window:
         window.size(1000, 900)

@@ -36,10 +36,10 @@ class Training:
             x = ops.add(x, x)
             torch.distributed.all_reduce(x, op="max")
             if step % 2:
-                found = x[0, 0].item()
+                item = x[0, 0].item()
                 torch.distributed.barrier()
                 if rank == 0:
-                    self.kept = (step + 1, found)
+                    self.kept = (step + 1, item)
         self.results.append(x[0, 0].item())
 
     def run(self, torch: Any) -> None:
@@ -59,9 +59,9 @@ def test_a_program_resumes_where_its_own_checkpoint_says() -> None:
     assert starts == sorted(starts)
     assert starts[2] > 0
     assert 4 * 10**12 < torch.op_log.end_ps < 4.001 * 10**12
-    restarts = [each for each in torch.op_log.host_spans if each.kind == "restart"]
-    assert [each.rank for each in restarts] == [0, 1, 2, 0, 1, 2]
-    assert {each.end_ps - each.start_ps for each in restarts} == {2 * 10**12}
+    restarts = [host_span for host_span in torch.op_log.host_spans if host_span.kind == "restart"]
+    assert [restart.rank for restart in restarts] == [0, 1, 2, 0, 1, 2]
+    assert {restart.end_ps - restart.start_ps for restart in restarts} == {2 * 10**12}
     said = [line for ask in torch.run.remarks for line in ask()]
     died = "rank 1 died at 5e-05 s, as scenario.deaths says"
     assert f"restart 1 of 2 at 2.00005 s, as of 5e-05 s: {died}" in said

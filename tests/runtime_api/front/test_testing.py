@@ -83,10 +83,10 @@ def test_the_tolerances_are_torchs() -> None:
     import torch
     from torch.testing._comparison import default_tolerances
 
-    for each in ALL:
+    for item in ALL:
         # Not every torch knows those.
-        if not each.name.startswith(("float8", "uint")):
-            assert default_tolerances(getattr(torch, each.name)) == each.tolerances
+        if not item.name.startswith(("float8", "uint")):
+            assert default_tolerances(getattr(torch, item.name)) == item.tolerances
 
 
 @triton.jit

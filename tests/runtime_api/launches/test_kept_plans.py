@@ -18,13 +18,13 @@ def scale(x_ptr, n, BLOCK: tl.constexpr):
 
 
 def durations_us(torch: RuntimeContext, sizes: range) -> list[float]:
-    found = []
+    result = []
     for n in sizes:
         x = torch.zeros(n)
-        found.append(
+        result.append(
             triton.testing.do_bench(lambda n=n, x=x: scale[(-(-n // 64),)](x, n, BLOCK=64))
         )
-    return found
+    return result
 
 
 @pytest.mark.adr("0080-D1")
@@ -53,7 +53,7 @@ def test_a_plan_that_is_launched_again_and_again_stays() -> None:
         launcher = torch.launcher
         launcher.kept_plans = KeptPlans(room)
         durations_us(torch, range(64, 65))
-        ((entry, plans),) = [(each, each.plans) for each in launcher._entries.values()]
+        ((entry, plans),) = [(entry, entry.plans) for entry in launcher._entries.values()]
         (plan,) = plans.values()
         for n in range(100, 160):
             durations_us(torch, range(n, n + 1))

@@ -37,10 +37,10 @@ def test_the_log_names_grid_and_arguments_of_every_launch(torch) -> None:
     for size in (250, 200, 250):
         add_one[(4,)](x, y, size, BLOCK=64, num_warps=2)
     torch.ahbm.synchronize()
-    given = [each.template.given for each in torch.op_log.instances[-3:]]
-    assert [each["arguments"]["n"] for each in given] == [250, 200, 250]
-    assert given[0]["arguments"]["BLOCK"] == "64"
-    assert (given[0]["grid"], given[0]["num_warps"]) == ([4, 1, 1], 2)
+    instances = [instance.template.given for instance in torch.op_log.instances[-3:]]
+    assert [item["arguments"]["n"] for item in instances] == [250, 200, 250]
+    assert instances[0]["arguments"]["BLOCK"] == "64"
+    assert (instances[0]["grid"], instances[0]["num_warps"]) == ([4, 1, 1], 2)
 
 
 @pytest.mark.adr("0024-D2")
@@ -217,8 +217,8 @@ def test_runs_in_threads_launch_each_to_its_own() -> None:
             return sorted(results), torch.report()["kernels"][0]["launches"]
 
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(run, [0.0, 10.0]))
-    assert found == [([1.0, 2.0], 2), ([11.0, 12.0], 2)]
+        numbers = list(pool.map(run, [0.0, 10.0]))
+    assert numbers == [([1.0, 2.0], 2), ([11.0, 12.0], 2)]
 
 
 def test_what_the_torch_of_a_run_lacks_is_named_with_the_nearest_that_it_has(torch) -> None:
@@ -404,7 +404,9 @@ def _durations(machine: str, attributes: LaunchAttributes | None) -> int:
         grid = (1 << 10,)
         torch.launch("inc", add_one, x, out, 1 << 20, grid=grid, attributes=attributes, BLOCK=1024)
         torch.ahbm.synchronize()
-        (launch,) = [each for each in torch.op_log.instances if each.template.name == "inc"]
+        (launch,) = [
+            instance for instance in torch.op_log.instances if instance.template.name == "inc"
+        ]
     return launch.template.duration_ps
 
 

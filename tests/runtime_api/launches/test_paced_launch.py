@@ -41,7 +41,7 @@ def values_of(rank: int, count: int) -> Any:
 
 
 def launches(torch: RuntimeContext, name: str) -> list[Any]:
-    return [each for each in torch.op_log.instances if each.template.name == name]
+    return [instance for instance in torch.op_log.instances if instance.template.name == name]
 
 
 def rows_of(torch: RuntimeContext, name: str) -> list[dict[str, Any]]:
@@ -84,8 +84,8 @@ def test_all_ways_to_reduce_give_what_the_library_gives(ranks: int) -> None:
                 parts_of(torch, shared, x), one, count, WORLD=ranks, B=block
             )
             results = [one]
-        for each in (library, *results):
-            np.testing.assert_array_equal(each.numpy(), expected)
+        for item in (library, *results):
+            np.testing.assert_array_equal(item.numpy(), expected)
         torch.distributed.barrier()
 
     on_ranks(ranks, body)
@@ -438,7 +438,7 @@ def test_a_rank_that_fails_ends_who_waits_in_a_kernel() -> None:
 
         with pytest.raises(ExceptionGroup) as caught:
             torch.multiprocessing.spawn(main, nprocs=2)
-        assert [type(each) for each in caught.value.exceptions] == [ValueError]
+        assert [type(exception) for exception in caught.value.exceptions] == [ValueError]
 
 
 @pytest.mark.adr("0032-D7")
@@ -460,7 +460,7 @@ def test_without_data_a_known_kernel_takes_the_time_that_it_takes_with() -> None
             torch.ahbm.synchronize()
 
         torch = on_ranks(4, body, data=data)
-        times[data] = [each.ends_ps for each in launches(torch, "sum_of_arguments")]
+        times[data] = [launch.ends_ps for launch in launches(torch, "sum_of_arguments")]
     assert times[False] == times[True]
 
 

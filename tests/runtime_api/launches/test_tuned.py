@@ -87,7 +87,7 @@ def test_in_place_and_atomics_name_kernel_and_argument() -> None:
         (doubles, {"configs": CONFIGS[:1]}, 3),
         (
             doubles,
-            {"prune_configs_by": {"early_config_prune": lambda given, *_, **__: given[:1]}},
+            {"prune_configs_by": {"early_config_prune": lambda value, *_, **__: value[:1]}},
             3,
         ),
         (doubles, {"pre_hook": lambda *_, **__: None, "post_hook": lambda *_, **__: None}, 3),

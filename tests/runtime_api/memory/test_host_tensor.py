@@ -114,12 +114,12 @@ def test_a_foreign_tensor_costs_no_transfer_and_one_on_another_device_is_refused
 
 
 def test_an_address_in_no_tensor_is_refused() -> None:
-    given = SimpleNamespace(data_ptr=lambda: 4096, dtype="float32")
+    simple_namespace = SimpleNamespace(data_ptr=lambda: 4096, dtype="float32")
     with (
         pytest.raises(BadPointerError, match=r"x of kernel add_one, a Simple.* 0x1000"),
         kernbench.RuntimeContext(ranks=1),
     ):
-        add_one[(1,)](given, given, 32, BLOCK=32)
+        add_one[(1,)](simple_namespace, simple_namespace, 32, BLOCK=32)
 
 
 @pytest.mark.adr("0050-D7")

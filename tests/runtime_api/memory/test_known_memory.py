@@ -69,8 +69,8 @@ def time_ps(data: bool, program: Callable[[Any], None]) -> tuple[int, int]:
     with kernbench.RuntimeContext("h100-sxm", ranks=1, data=data) as torch:
         program(torch)
         torch.ahbm.synchronize()
-        found = [each for each in torch.op_log.instances if each.addresses]
-    kernel = found[-1]
+        instances = [instance for instance in torch.op_log.instances if instance.addresses]
+    kernel = instances[-1]
     return kernel.ends_ps[0] - kernel.starts_ps[0], kernel.template.hbm_bytes
 
 

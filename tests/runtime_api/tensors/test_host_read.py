@@ -145,8 +145,8 @@ def test_an_entry_that_is_not_registered_is_refused() -> None:
 @pytest.mark.adr("0027-D0.5")
 def test_every_caller_of_the_barrier_gives_a_registered_name() -> None:
     source = "".join(inspect.getsource(module) for module in (tensor_reads, tensor_writes, testing))
-    given = {part.split('"')[1] for part in source.split("read(")[1:] if '"' in part.split(")")[0]}
-    assert given == HOST_READS
+    words = {part.split('"')[1] for part in source.split("read(")[1:] if '"' in part.split(")")[0]}
+    assert words == HOST_READS
 
 
 @pytest.mark.adr("0027-D0.5")

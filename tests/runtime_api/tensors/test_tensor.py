@@ -224,7 +224,7 @@ def test_manual_seed_starts_again(torch) -> None:
     first = torch.rand(4).tolist()
     torch.manual_seed(5)
     assert torch.rand(4).tolist() == first
-    assert all(0 <= each < 1 for each in first)
+    assert all(0 <= item < 1 for item in first)
 
 
 def test_a_tensor_says_where_it_lies(torch) -> None:
@@ -345,7 +345,7 @@ def test_memory_is_free_again_when_the_last_view_is_gone(sizes: list[int]) -> No
 COMPARISONS = [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne]
 
 
-@pytest.mark.parametrize("compare", COMPARISONS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("compare", COMPARISONS, ids=lambda item: item.__name__)
 def test_a_comparison_gives_a_boolean_per_element(compare: Any) -> None:
     left, right = np.array([1.0, 2.0, np.nan], np.float32), np.array([2.0, 2.0, 2.0], np.float32)
     with RuntimeContext(ranks=1) as torch:

@@ -69,7 +69,7 @@ def run(launch: Callable[[Any, Any], Any], dtype: str = "i32") -> list[int]:
     with kernbench.RuntimeContext(machine="h100-sxm", check=True) as torch:
         out = torch.zeros(8, dtype=dtype)
         launch(torch, out)
-        return [int(each) for each in out.tolist()]
+        return [int(item) for item in out.tolist()]
 
 
 def on_data(

@@ -68,9 +68,9 @@ def launched(kernel: Any, numbers: list[float], dtype: str = "i32", n: int = 4) 
         y = torch.zeros(4, dtype=dtype)
         for _ in range(2):
             kernel[(1,)](torch.tensor(numbers), y, n, BLOCK=4)
-            found: list[Any] = y.tolist()
+            result: list[Any] = y.tolist()
             y = torch.zeros(4, dtype=dtype)
-    return found
+    return result
 
 
 @pytest.mark.adr("0042-D14")
@@ -84,10 +84,10 @@ def launched(kernel: Any, numbers: list[float], dtype: str = "i32", n: int = 4) 
     ],
 )
 def test_what_is_stored_or_steers_a_store_is_reported_once(kernel: Any, words: str) -> None:
-    with pytest.warns(ConversionWarning, match=words.replace("(", r"\(")) as found:
+    with pytest.warns(ConversionWarning, match=words.replace("(", r"\(")) as warns:
         launched(kernel, BIG)
-    assert len(found) == 1
-    assert "3e+09 becomes 2147483647 (int32) on NVIDIA's GPUs" in str(found[0].message)
+    assert len(warns) == 1
+    assert "3e+09 becomes 2147483647 (int32) on NVIDIA's GPUs" in str(warns[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConversionWarning)
         launched(kernel, [1.0, 2.0, 0.0, 3.0])
@@ -99,14 +99,14 @@ def test_what_is_stored_or_steers_a_store_is_reported_once(kernel: Any, words: s
 def test_what_the_program_drops_or_clamps_is_no_mistake(
     kernel: Callable[..., Any], numbers: list[float]
 ) -> None:
-    given = [0.0 if math.isnan(each) and kernel is clamps else each for each in numbers]
+    value = [0.0 if math.isnan(number) and kernel is clamps else number for number in numbers]
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConversionWarning)
-        found = launched(kernel, given, n=3)
+        result = launched(kernel, value, n=3)
     if kernel is clamps:
-        assert found == [int(min(max(each, -1e9), 1e9)) for each in given]
+        assert result == [int(min(max(item, -1e9), 1e9)) for item in value]
     else:
-        assert found == [*(int(each) if abs(each) < 1e9 else 7 for each in given[:3]), 0]
+        assert result == [*(int(item) if abs(item) < 1e9 else 7 for item in value[:3]), 0]
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,10 @@ __all__ = ["torch"]
 def scaled(count, x, out, by, LIVE: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     times = tl.load(count) if LIVE else 2
-    found = tl.load(x + at)
+    value = tl.load(x + at)
     for _ in range(times):
-        found = found * by
-    tl.store(out + at, found)
+        value = value * by
+    tl.store(out + at, value)
 
 
 @pytest.mark.adr("0020-D6")
@@ -35,8 +35,8 @@ def test_inf_is_made_out_of_finite_numbers_or_given(torch: Any, live: bool) -> N
     def run(by: float) -> list[float]:
         out = torch.zeros(8)
         scaled[(1,)](count, x, out, by, LIVE=live, BLOCK=8)
-        found: list[float] = out.tolist()
-        return found
+        numbers: list[float] = out.tolist()
+        return numbers
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", NonFiniteWarning)

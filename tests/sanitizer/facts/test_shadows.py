@@ -21,8 +21,8 @@ def counted(x, out, n, BUG: tl.constexpr):
     at = tl.arange(0, 16)
     values = tl.load(x + at, mask=at < n)
     # One more than was loaded.
-    found = tl.histogram(values, 16, mask=at < (n + 1 if BUG else n))
-    tl.store(out + at, found)
+    value = tl.histogram(values, 16, mask=at < (n + 1 if BUG else n))
+    tl.store(out + at, value)
 
 
 @triton.jit
@@ -97,7 +97,7 @@ def run(kernel: Any, bug: bool) -> list[int]:
     with kernbench.RuntimeContext(machine="h100-sxm", check=True) as torch:
         out = torch.zeros(16, dtype="i32")
         kernel[(1,)](torch.arange(16, dtype="i32"), out, N, bug)
-        return [int(each) for each in out.tolist()]
+        return [int(item) for item in out.tolist()]
 
 
 EXPECTED: dict[Any, Callable[[], list[int]]] = {
@@ -111,9 +111,9 @@ EXPECTED: dict[Any, Callable[[], list[int]]] = {
 @pytest.mark.adr("0020-D4")
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.fn.__name__)
 def test_a_lane_is_undefined_where_one_is_used_that_was_masked_off(kernel: Any) -> None:
-    found = run(kernel, bug=False)
+    result = run(kernel, bug=False)
     if kernel in EXPECTED:
-        assert found == EXPECTED[kernel]()
+        assert result == EXPECTED[kernel]()
     name = "tt.atomic_rmw" if kernel is updated else "tt.load"
     with pytest.raises(UndefinedValueError, match=f"masked-off lanes of {name} at"):
         run(kernel, bug=True)

@@ -23,7 +23,7 @@ DIMS = tuple(SIZES)
 
 @st.composite
 def terms(draw: Any, numbers: bool, many_axes: bool) -> dict[tuple[int, ...], Any]:
-    found = {}
+    result = {}
     for _ in range(draw(st.integers(0, 4))):
         dims = tuple(sorted(draw(st.sets(st.sampled_from(DIMS), min_size=1, max_size=3))))
         if not many_axes and len([dim for dim in dims if dim >= axis_dim(0)]) > 1:
@@ -32,13 +32,13 @@ def terms(draw: Any, numbers: bool, many_axes: bool) -> dict[tuple[int, ...], An
         count = int(np.prod(shape))
         if numbers:
             values = draw(st.lists(st.integers(0, 6), min_size=count, max_size=count))
-            found[dims] = np.array(values, np.int64).reshape(shape) * draw(
+            result[dims] = np.array(values, np.int64).reshape(shape) * draw(
                 st.sampled_from([1, 2, 4, 16])
             )
         else:
             flags = draw(st.lists(st.booleans(), min_size=count, max_size=count))
-            found[dims] = np.array(flags, np.bool_).reshape(shape)
-    return found
+            result[dims] = np.array(flags, np.bool_).reshape(shape)
+    return result
 
 
 def bytes_of(spans: Any) -> set[int]:

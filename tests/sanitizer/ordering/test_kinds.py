@@ -101,7 +101,7 @@ def peek(how: str) -> Any:
     [("own", 1, 1), ("volatile", 1, 4), ("atomic", 0, 3), ("cta of its own", 0, 0)],
 )
 def test_what_looks_as_one_may_look_at_what_others_update(how: str, least: int, most: int) -> None:
-    assert all(least <= each <= most for each in peek(how))
+    assert all(least <= item <= most for item in peek(how))
 
 
 @pytest.mark.adr("0232-D6")
@@ -127,7 +127,7 @@ def test_one_that_follows_the_updates_may() -> None:
 @pytest.mark.adr("0232-D6")
 def test_so_may_one_under_a_lock() -> None:
     def launch(torch: Any) -> float:
-        lock, count, out = (torch.zeros(1, dtype=each) for each in ("i32", "i32", "f32"))
+        lock, count, out = (torch.zeros(1, dtype=name) for name in ("i32", "i32", "f32"))
         under_a_lock[(8,)](lock, count, out)
         return float(out.item())
 
@@ -139,7 +139,7 @@ def test_an_atomic_of_a_program_is_a_plain_access_to_others() -> None:
     def launch(torch: Any, scope: str) -> list[float]:
         x = torch.zeros(4)
         chain[(4,)](x, torch.zeros(4, dtype="i32"), scope)
-        return [float(each) for each in x.tolist()]
+        return [float(item) for item in x.tolist()]
 
     for scope in ("gpu", "sys"):
         assert run(lambda torch, scope=scope: launch(torch, scope)) == [1, 2, 3, 4]

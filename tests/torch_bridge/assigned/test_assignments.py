@@ -20,16 +20,16 @@ PROGRAM = "assigned_in_parts.py"
 
 
 def seen(folder: Path) -> list[Any]:
-    return [json.loads(each.read_text()) for each in sorted(folder.glob("rank*.json"))]
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
 
 
 def both(folder: Path, program: str, *args: str, nprocs: int) -> tuple[list[Any], list[Any]]:
     """Return what simulated processes have seen, and what real ones have."""
     folders = [folder / "ours", folder / "theirs"]
-    for each in folders:
-        each.mkdir()
+    for item in folders:
+        item.mkdir()
     name, *rest = args or ("",)
-    ours, theirs = ([name, str(each), *rest] if name else [str(each)] for each in folders)
+    ours, theirs = ([name, str(folder), *rest] if name else [str(folder)] for folder in folders)
     real(program, *theirs, nprocs=nprocs)
     simulated(program, *ours, nprocs=nprocs)
     return seen(folders[0]), seen(folders[1])
@@ -71,11 +71,11 @@ def state() -> dict[str, Any]:
         "finders": [*sys.meta_path, *sys.path_hooks],
         "recursion": sys.getrecursionlimit(),
         "module": "kb_not_installed" in sys.modules,
-        "writes": [vars(each).get("__setattr__") for each in (type(sys), type, abc.ABCMeta)],
-        "objects": [dict(vars(each)) for each in (reprlib.aRepr, logging.lastResort, exit)],
+        "writes": [vars(item).get("__setattr__") for item in (type(sys), type, abc.ABCMeta)],
+        "objects": [dict(vars(item)) for item in (reprlib.aRepr, logging.lastResort, exit)],
         "of objects": [
-            vars(each).get("__setattr__")
-            for each in (reprlib.Repr, decimal.Context, torch._ops.OpOverload)
+            vars(item).get("__setattr__")
+            for item in (reprlib.Repr, decimal.Context, torch._ops.OpOverload)
         ],
         "prec": decimal.BasicContext.prec,
         "collected": gc.get_threshold(),
@@ -92,7 +92,7 @@ def test_each_kind_of_state_is_a_ranks_own_as_in_real_processes_and_gone_afterwa
     before = state()
     ours, theirs = both(tmp_path, "assigned.py", nprocs=2)
     assert len(theirs[0]) >= 122
-    assert not [each for each in theirs[0].values() if "Error" in str(each)]
+    assert not [their for their in theirs[0].values() if "Error" in str(their)]
     for rank in range(2):
         differing = {k: (ours[rank][k], v) for k, v in theirs[rank].items() if ours[rank][k] != v}
         assert not differing
@@ -181,7 +181,7 @@ def test_what_a_run_replaces_in_tables_while_a_process_runs_is_restored(tmp_path
     )
     simulated(program)
     answers = fake_tensor._DISPATCH_META_HANDLERS
-    assert {each.__module__ for each in answers.values()} == {fake_tensor.__name__}
+    assert {answer.__module__ for answer in answers.values()} == {fake_tensor.__name__}
 
 
 def test_an_interrupt_waits_from_the_first_that_is_shown_again_to_the_last(

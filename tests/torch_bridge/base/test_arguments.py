@@ -38,12 +38,12 @@ def test_what_fits_is_handed_on() -> None:
 
 
 def test_what_does_not_is_named_with_its_function() -> None:
-    given: Any = "x"
+    value: Any = "x"
     for call, words in (
-        (lambda: Line(given), r"Line\(\): argument 'length' must be int, not str"),
+        (lambda: Line(value), r"Line\(\): argument 'length' must be int, not str"),
         (lambda: Line(1.5), "argument 'length' must be int, not float"),  # type: ignore[arg-type]
-        (lambda: Line(other=given), "argument 'other' must be Line or None, not str"),
-        (lambda: meet(Line(), given), r"meet\(\): argument 'second' must be Line, not str"),
+        (lambda: Line(other=value), "argument 'other' must be Line or None, not str"),
+        (lambda: meet(Line(), value), r"meet\(\): argument 'second' must be Line, not str"),
         (lambda: meet(Line(), second=None), "not NoneType"),  # type: ignore[arg-type]
         (lambda: meet(Line()), "missing 1 required positional argument"),  # type: ignore[call-arg]
     ):

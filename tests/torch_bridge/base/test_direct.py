@@ -41,13 +41,13 @@ def first(func: Any, *args: Any, **kwargs: Any) -> tuple[Any, bool]:
 def test_a_function_that_comes_to_the_same_call_is_used(func: Any, args: Any, kwargs: Any) -> None:
     def on(tensors: dict[str, Any]) -> list[Any]:
         return [
-            [tensors[each] for each in arg] if arg == ["x", "y"] else tensors.get(str(arg), arg)
+            [tensors[item] for item in arg] if arg == ["x", "y"] else tensors.get(str(arg), arg)
             for arg in args
         ]
 
     torch.manual_seed(0)
     tensors = {name: torch.randn(3, 3) for name in "xy"}
-    expected = func(*on({name: each.clone() for name, each in tensors.items()}), **kwargs)
+    expected = func(*on({name: tensor.clone() for name, tensor in tensors.items()}), **kwargs)
     result, is_direct = first(func, *on(tensors), **kwargs)
     assert is_direct
     assert torch.equal(result, expected)
@@ -90,13 +90,13 @@ def test_classes_of_the_program_and_single_numbers_are_left_to_the_overload() ->
 def test_errors_of_an_operation_are_its_own() -> None:
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         first(aten.mm.default, torch.ones(2, 3), torch.ones(2, 3))
-    given = torch.ones(2, dtype=torch.complex64)
+    tensor = torch.ones(2, dtype=torch.complex64)
     # Releases of PyTorch refuse it with different errors.
     with pytest.raises((NotImplementedError, TypeError)) as plain:
-        torch.histc(given, 4)
-    with pytest.raises(plain.type, match="not implemented for") as found:
-        first(aten.histc.default, given, 4)
-    assert str(found.value) == str(plain.value)
+        torch.histc(tensor, 4)
+    with pytest.raises(plain.type, match="not implemented for") as raises:
+        first(aten.histc.default, tensor, 4)
+    assert str(raises.value) == str(plain.value)
 
 
 def test_modes_for_functions_see_what_the_program_calls(tmp_path: Path) -> None:

@@ -61,13 +61,13 @@ def test_an_interrupt_waits_until_everything_is_restored() -> None:
 
 
 def snapshot(modules: list[Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for owner in modules:
         for name, value in vars(owner).items():
             # Modules that are imported later appear as attributes of their packages.
             if type(value) is not ModuleType and not name.startswith("__"):
-                found[f"{owner.__name__}.{name}"] = value
-    return found
+                result[f"{owner.__name__}.{name}"] = value
+    return result
 
 
 @pytest.mark.adr("0060-D4")

@@ -16,12 +16,12 @@ from tests.releases import LIBRARIES
 ROOT = Path(__file__).parents[3]
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, found: str | None) -> None:
+def pretend(monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
     def version(name: str) -> str:
         assert name == "torch"
-        if found is None:
+        if text is None:
             raise metadata.PackageNotFoundError(name)
-        return found
+        return text
 
     monkeypatch.setattr(metadata, "version", version)
 

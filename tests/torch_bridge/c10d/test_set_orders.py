@@ -14,7 +14,7 @@ LINES = (PROGRAMS / PROGRAM).read_text().splitlines()
 
 def remarks(case: str) -> list[str]:
     context = simulated(PROGRAM, case, nprocs=2)
-    return [each for make in context.run.remarks for each in make() if "order of a set" in each]
+    return [item for make in context.run.remarks for item in make() if "order of a set" in item]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def remarks(case: str) -> list[str]:
     ],
 )
 def test_a_loop_over_a_set_of_strings_is_named(case: str, loop: str) -> None:
-    line = next(number for number, each in enumerate(LINES, 1) if each.strip() == loop)
+    line = next(number for number, line in enumerate(LINES, 1) if line.strip() == loop)
     (remark,) = remarks(case)
     assert f"at {PROGRAM}:{line}: ranks have one order" in remark
 

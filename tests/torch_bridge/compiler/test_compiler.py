@@ -68,7 +68,7 @@ def test_what_is_compiled_computes_as_the_host_in_kernels_that_the_report_names(
     report = tmp_path / "report.json"
     done = run_compiled(tmp_path, "inductor.py", "--json", str(report))
     assert done.returncode == 0, done.stderr
-    names = {each["name"] for each in json.loads(report.read_text())["kernels"]}
+    names = {item["name"] for item in json.loads(report.read_text())["kernels"]}
     assert "triton_per_fused_add_gelu_mean_mul_pow_rsqrt_0" in names
 
 
@@ -115,7 +115,7 @@ def test_what_programs_put_beside_tensors_into_compiled_functions_is_right(tmp_p
     assert done.returncode == 0, done.stderr
     # What the compiler tries runs, and nothing of it is in the run: a trial is called triton_.
     assert "Failed during launch" not in done.stderr
-    assert "triton_" not in {each["name"] for each in json.loads(report.read_text())["kernels"]}
+    assert "triton_" not in {item["name"] for item in json.loads(report.read_text())["kernels"]}
 
 
 @pytest.mark.campaign

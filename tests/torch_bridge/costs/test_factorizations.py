@@ -51,13 +51,13 @@ def test_a_factorization_takes_about_what_was_measured(
 def test_a_large_matrix_takes_its_arithmetic_too() -> None:
     """Closed form: a third of the cube, by the rate of float32, behind the columns' steps."""
     n, sip = 1 << 15, load_machine("h100-sxm", 1).sip
-    found = template("h100-sxm", CHOLESKY, n, n)
+    result = template("h100-sxm", CHOLESKY, n, n)
     rate = sip.pe.gemm.flops_per_clock["float32"] * sip.num_pes
     arithmetic_ps = sip.cycles_ps(round(n**3 / 3 / rate))
     of_columns_ps = n * template("h100-sxm", CHOLESKY, 256, 256).duration_ps / 256
-    assert found.duration_ps == pytest.approx(arithmetic_ps + of_columns_ps, rel=0.05)
+    assert result.duration_ps == pytest.approx(arithmetic_ps + of_columns_ps, rel=0.05)
     complex_ps = template("h100-sxm", CHOLESKY, n, n, dtype=torch.complex64).duration_ps
-    assert complex_ps - found.duration_ps == pytest.approx(3 * arithmetic_ps, rel=0.01)
+    assert complex_ps - result.duration_ps == pytest.approx(3 * arithmetic_ps, rel=0.01)
 
 
 def test_iterations_that_depend_on_numbers_are_listed_as_bounds() -> None:

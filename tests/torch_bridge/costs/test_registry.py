@@ -47,11 +47,11 @@ FAMILY = Family(
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder whose modules are families, too."""
     monkeypatch.setattr(families, "__path__", [*families.__path__, str(tmp_path)])
-    for each in (operations._families, operations.family_of):
-        each.cache_clear()
+    for item in (operations._families, operations.family_of):
+        item.cache_clear()
     yield tmp_path
-    for each in (operations._families, operations.family_of):
-        each.cache_clear()
+    for entry in (operations._families, operations.family_of):
+        entry.cache_clear()
 
 
 def template(costs: OperationCosts, func: Any, *shape: int, sip_id: int = 0) -> Template:
@@ -64,11 +64,11 @@ def test_a_module_is_all_that_a_family_takes(folder: Path) -> None:
     (folder / "planted.py").write_text(FAMILY.replace("NAME", "erfinv"))
     costs = OperationCosts(MACHINE, Float32())
     start_ps = MACHINE.sip.queued_front_end_ps + MACHINE.sip.hbm_latency_ps
-    found = template(costs, aten.erfinv.default, 3, 8)
-    assert found.duration_ps == start_ps + 3 * WAIT_PS
+    result = template(costs, aten.erfinv.default, 3, 8)
+    assert result.duration_ps == start_ps + 3 * WAIT_PS
     # What has no key streams its bytes, as what is in no family.
     streamed, other = (
-        template(costs, each, 1, 8) for each in (aten.erfinv.default, aten.i0.default)
+        template(costs, item, 1, 8) for item in (aten.erfinv.default, aten.i0.default)
     )
     assert streamed.hbm_bytes == 2 * 8 * 4
     assert streamed.duration_ps == other.duration_ps < WAIT_PS
@@ -78,17 +78,17 @@ def test_a_module_is_all_that_a_family_takes(folder: Path) -> None:
 def test_no_operation_of_pytorch_is_in_two_families(folder: Path) -> None:
     packets = [getattr(aten, name) for name in dir(aten)]
     overloads = [
-        getattr(each, name)
-        for each in packets
-        if isinstance(each, torch._ops.OpOverloadPacket)
-        for name in each.overloads()
+        getattr(packet, name)
+        for packet in packets
+        if isinstance(packet, torch._ops.OpOverloadPacket)
+        for name in packet.overloads()
     ]
     assert len(overloads) > 2000
-    named = {str(each): operations.family_of(each) for each in overloads}
+    named = {str(overload): operations.family_of(overload) for overload in overloads}
     assert named["aten.mm.default"] is not named["aten.convolution.default"]
     (folder / "second.py").write_text(FAMILY.replace("NAME", "mm"))
-    for each in (operations._families, operations.family_of):
-        each.cache_clear()
+    for item in (operations._families, operations.family_of):
+        item.cache_clear()
     with pytest.raises(InternalError, match=r"aten\.mm.*gemm, second"):
         operations.family_of(aten.mm.default)
 
@@ -101,7 +101,7 @@ def test_equal_problems_are_timed_once_on_sips_of_a_kind(
     costs = OperationCosts(MACHINE, Float32())
     timed = import_of("counted").TIMED
     func = aten.erfinv.default
-    first, second = (template(costs, func, 2, 8, sip_id=each) for each in (0, 1))
+    first, second = (template(costs, func, 2, 8, sip_id=number) for number in (0, 1))
     assert first is second
     template(costs, func, 2, 9)
     assert timed == [2]

@@ -20,10 +20,10 @@ run = partial(simulated, "kernels.py")
 @pytest.mark.adr("0067-D1")
 def test_a_llama_of_triton_kernels_learns_what_its_twin_of_operations_does(tmp_path: Path) -> None:
     context = simulated("triton_llama.py", tmp_path, nprocs=2)
-    found = results(tmp_path)
-    assert len(found) == 2
-    for each in found:
-        kernels, plain = each["Kernels"], each["Plain"]
+    result = results(tmp_path)
+    assert len(result) == 2
+    for item in result:
+        kernels, plain = item["Kernels"], item["Plain"]
         assert kernels.keys() == plain.keys()
         for name, expected in plain.items():
             torch.testing.assert_close(kernels[name], expected, rtol=1e-4, atol=1e-6, msg=name)
@@ -44,7 +44,7 @@ def test_a_kernel_takes_its_modeled_time_in_the_order_of_its_stream() -> None:
     context = run("a_kernel_takes_its_modeled_time_in_the_order_of_its_stream")
     names = ("aten.add_", "double")
     before, kernel, after = (
-        each for each in context.op_log.instances if each.template.name in names
+        instance for instance in context.op_log.instances if instance.template.name in names
     )
     assert kernel.template.name == "double"
     assert before.ends_ps[0] <= kernel.starts_ps[0]
@@ -56,14 +56,14 @@ def test_a_kernel_takes_its_modeled_time_in_the_order_of_its_stream() -> None:
 @pytest.mark.adr("0050-D1")
 def test_operations_and_graphs_are_benchmarked_without_a_trace() -> None:
     context = run("operations_and_graphs_are_benchmarked_without_a_trace")
-    names = [each.template.name for each in context.op_log.instances]
+    names = [instance.template.name for instance in context.op_log.instances]
     assert names.count("aten.add") == 1
 
 
 @pytest.mark.adr("0067-D1")
 def test_a_kernel_that_decides_by_data_sees_what_came_before() -> None:
     context = run("a_kernel_that_decides_by_data_sees_what_came_before")
-    assert "gather" in {each.template.name for each in context.op_log.instances}
+    assert "gather" in {instance.template.name for instance in context.op_log.instances}
 
 
 MARKED = (
@@ -107,7 +107,7 @@ def test_a_kernel_on_a_tensor_of_a_collective_under_way_is_refused() -> None:
 def test_operations_of_the_program_are_its_kernels(devices: str, data: bool) -> None:
     case = "operations_of_the_program_are_its_kernels"
     context = run(case, devices, "data" if data else "no data", data=data)
-    names = [each.template.name for each in context.op_log.instances]
+    names = [instance.template.name for instance in context.op_log.instances]
     assert names.count("double") == 3 + data
     assert not any(name.startswith("kernbench_tests") for name in names)
 
@@ -118,7 +118,7 @@ def test_a_lookup_costs_no_more_than_its_table_and_its_assumption_is_said(data: 
     moved, said = {}, {}
     for entries in (16, 1 << 24):
         context = run("a_lookup", entries, machine="h100-sxm", data=data)
-        (kernel,) = [each for each in context.report()["kernels"] if each["name"] == "decode"]
+        (kernel,) = [item for item in context.report()["kernels"] if item["name"] == "decode"]
         moved[entries] = kernel["bytes"]
         said[entries] = [
             line for ask in context.run.remarks for line in ask() if "far apart" in line

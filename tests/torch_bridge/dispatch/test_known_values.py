@@ -82,36 +82,36 @@ def remarks_on(case: str) -> list[str]:
 @pytest.mark.adr("0193-D1")
 def test_routers_choose_experts_evenly() -> None:
     said = remarks_on("routers_choose_experts_evenly")
-    assert any("is taken to be even" in each and "known_values.py" in each for each in said)
+    assert any("is taken to be even" in item and "known_values.py" in item for item in said)
 
 
 @pytest.mark.adr("0098-D9")
 def test_masks_of_chosen_experts_are_known() -> None:
     said = remarks_on("masks_of_chosen_experts_are_known")
-    assert sum("is taken to be even" in each for each in said) == 1
+    assert sum("is taken to be even" in item for item in said) == 1
 
 
 @pytest.mark.adr("0193-D2")
 def test_choices_that_decide_nothing_are_not_mentioned() -> None:
     said = remarks_on("routers_whose_choices_nobody_reads")
-    assert not any("is taken to be even" in each for each in said)
+    assert not any("is taken to be even" in item for item in said)
 
 
 @pytest.mark.adr("0098-D6")
 def test_kernels_decide_by_known_numbers_and_take_the_time_that_data_takes() -> None:
     names = ("sum_rows", "find_offsets", "double_each")
-    found = []
+    result = []
     for data in (True, False):
         context = run_kernels("what_the_program_knows", data=data)
-        found.append(
+        result.append(
             [
-                (each.template.name, each.ends_ps[0] - each.starts_ps[0])
-                for each in context.op_log.instances
-                if each.template.name in names
+                (instance.template.name, instance.ends_ps[0] - instance.starts_ps[0])
+                for instance in context.op_log.instances
+                if instance.template.name in names
             ]
         )
-    assert len(found[0]) == 5
-    assert found[0] == found[1]
+    assert len(result[0]) == 5
+    assert result[0] == result[1]
 
 
 @pytest.mark.adr("0098-D6")
@@ -126,9 +126,9 @@ def test_launches_that_read_the_same_numbers_take_the_same_time_without_running(
 ) -> None:
     executed, run_live = [], KernelEngine.run_live
 
-    def counted(self: KernelEngine, plan: LivePlan, *given: Any) -> Any:
+    def counted(self: KernelEngine, plan: LivePlan, *value: Any) -> Any:
         executed.append(plan.kernel.name)
-        return run_live(self, plan, *given)
+        return run_live(self, plan, *value)
 
     monkeypatch.setattr(KernelEngine, "run_live", counted)
     times = []
@@ -137,9 +137,9 @@ def test_launches_that_read_the_same_numbers_take_the_same_time_without_running(
         log = run_kernels("launches_that_are_alike", data=data).op_log
         times.append(
             [
-                (each.template.name, each.ends_ps[0] - each.starts_ps[0])
-                for each in log.instances
-                if each.template.name in ("sum_rows", "find_offsets")
+                (instance.template.name, instance.ends_ps[0] - instance.starts_ps[0])
+                for instance in log.instances
+                if instance.template.name in ("sum_rows", "find_offsets")
             ]
         )
     assert times[0] == times[1]
@@ -172,13 +172,13 @@ def test_scores_that_nobody_knows_take_a_sampler_one_pass() -> None:
     for data in (True, False):
         context = run_kernels("what_scores_decide", data, data=data)
         took[data], _ = (
-            each.ends_ps[0] - each.starts_ps[0]
-            for each in context.run.op_log.instances
-            if each.template.name == "largest"
+            instance.ends_ps[0] - instance.starts_ps[0]
+            for instance in context.run.op_log.instances
+            if instance.template.name == "largest"
         )
-        said = [line for each in context.run.remarks for line in each() if "equal" in line]
+        said = [line for remark in context.run.remarks for line in remark() if "equal" in line]
         assert len(said) == (not data)
-        assert all("in one pass: largest" in each for each in said)
+        assert all("in one pass: largest" in item for item in said)
     assert took[False] < took[True]
 
 
@@ -189,5 +189,9 @@ def test_what_a_kernel_writes_of_unknown_numbers_is_unknown() -> None:
 @pytest.mark.parametrize("data", [True, False])
 def test_numbers_of_a_device_among_others_are_read_by_the_host(data: bool) -> None:
     context = run("numbers_of_a_device_among_others_are_read_by_the_host", data=data)
-    copies = [each for each in context.op_log.instances if each.template.name == "copy_to_host"]
+    copies = [
+        instance
+        for instance in context.op_log.instances
+        if instance.template.name == "copy_to_host"
+    ]
     assert len(copies) >= 12

@@ -19,8 +19,10 @@ def test_launches_without_data_hold_no_traces_that_nobody_reads(
         _, plans, _, size_bytes = capsys.readouterr().out.split()
         assert int(plans) == len(SIZES)
         held.append(int(size_bytes))
-        launched = [each for each in run.op_log.instances if each.template.name == "scale"]
-        durations.append([each.template.duration_ps for each in launched])
+        launched = [
+            instance for instance in run.op_log.instances if instance.template.name == "scale"
+        ]
+        durations.append([item.template.duration_ps for item in launched])
     programs = sum(SIZES) // 16
     # With data: ids, and an address for the load and for the store, in 64 bits each.
     assert held[0] > 3 * 8 * programs

@@ -35,8 +35,8 @@ def test_a_convolution_without_data_keeps_the_memory_format(
     shapes = Shapes()
     for _ in range(2):
         # The second answer is the one that was kept.
-        found, _ = shapes.execute(func, describe(func), args, {})
-        assert (found.shape, found.stride()) == (expected.shape, expected.stride())
+        result, _ = shapes.execute(func, describe(func), args, {})
+        assert (result.shape, result.stride()) == (expected.shape, expected.stride())
 
 
 def test_three_dims_have_a_format_of_their_own() -> None:
@@ -44,8 +44,8 @@ def test_three_dims_have_a_format_of_their_own() -> None:
     weight = torch.empty(4, 8, 1, 3, 3, device="meta")
     func = aten.convolution.default
     args = (image, weight, None, [1] * 3, [0, 1, 1], [1] * 3, False, [0] * 3, 1)
-    found, _ = Shapes().execute(func, describe(func), args, {})
-    assert found.is_contiguous(memory_format=torch.channels_last_3d)
+    result, _ = Shapes().execute(func, describe(func), args, {})
+    assert result.is_contiguous(memory_format=torch.channels_last_3d)
 
 
 @pytest.mark.parametrize("offset", [0, 4])
@@ -54,11 +54,11 @@ def test_a_part_of_an_operand_stays_one_though_the_schema_does_not_say_so(offset
     import torch.distributed.fsdp
 
     func = torch.ops.fsdp.all_gather_copy_in.default
-    given = torch.empty(4, device="meta")
+    tensor = torch.empty(4, device="meta")
     whole = torch.empty(8, device="meta")
     shapes = Shapes()
     for _ in range(2):
-        args = ([given], whole, [4], 4, offset // 4)
+        args = ([tensor], whole, [4], 4, offset // 4)
         (part, filled), _ = shapes.execute(func, describe(func), args, {})
         assert filled is whole
         assert part.untyped_storage()._cdata == whole.untyped_storage()._cdata

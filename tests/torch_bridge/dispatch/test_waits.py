@@ -59,9 +59,9 @@ with open(sys.argv[1], "w") as file:
 
 @pytest.mark.parametrize("data", [True, False], ids=["data", "no-data"])
 def test_the_host_waits_for_sizes_that_are_on_the_device(tmp_path: Path, data: bool) -> None:
-    program, found = tmp_path / "program.py", tmp_path / "found.json"
+    program, result = tmp_path / "program.py", tmp_path / "found.json"
     program.write_text(SOURCE.replace("DATA", str(data)))
     # No host time: what passes is the device's.
-    simulated(program, found, machine="ahbm", data=data)
-    waited = json.loads(found.read_text())
+    simulated(program, result, machine="ahbm", data=data)
+    waited = json.loads(result.read_text())
     assert waited == {name: not name.startswith("free") for name in waited}

@@ -160,9 +160,9 @@ WIDTH = 11
 """
     named = ranks_named_in(compile(program, "program.py", "exec"))
     assert named == {3, 5, 9, 12}
-    found = chosen(Folding(16), [tuple(range(16))], 8, COVERING, named)
-    assert {3, 5, 9, 12, 15} <= set(found.bases)
-    assert found.covers == "all 8 places in a node and all 1 groups of ranks"
+    result = chosen(Folding(16), [tuple(range(16))], 8, COVERING, named)
+    assert {3, 5, 9, 12, 15} <= set(result.bases)
+    assert result.covers == "all 8 places in a node and all 1 groups of ranks"
     assert (
         "2 of 5 ranks that the program names"
         in chosen(Folding(16), [tuple(range(16))], 8, 2, named).covers
@@ -171,9 +171,9 @@ WIDTH = 11
 
 def test_a_check_of_some_says_what_it_has_not_covered() -> None:
     groups = [tuple(range(8)), (0, 8)]
-    found = chosen(Folding(16), groups, 8, 2)
-    assert len(found.bases) == 2
-    assert found.covers == "3 of 8 places in a node and 5 of 10 groups of ranks"
+    result = chosen(Folding(16), groups, 8, 2)
+    assert len(result.bases) == 2
+    assert result.covers == "3 of 8 places in a node and 5 of 10 groups of ranks"
 
 
 def test_more_ranks_are_taken_from_each_group() -> None:
@@ -196,42 +196,42 @@ def on_command_line(
 @pytest.mark.slow
 @pytest.mark.parametrize("case", daily("neighbours", of=REFUSED))
 def test_what_cannot_be_folded_is_refused(case: str) -> None:
-    found = on_command_line(case, "--fold=check")
-    assert found.returncode == 1
-    assert REFUSED[case] in found.stderr
+    result = on_command_line(case, "--fold=check")
+    assert result.returncode == 1
+    assert REFUSED[case] in result.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.adr("0166-D5")
 @pytest.mark.adr("0231-D1")
 def test_only_what_was_compared_is_claimed() -> None:
-    found = on_command_line("straggles 1", "--fold=check")
-    assert found.returncode == 1
+    result = on_command_line("straggles 1", "--fold=check")
+    assert result.returncode == 1
     line = line_of("found = found @ found")
     assert "fold check: rank 1 does not do what rank 0 does, which ran for it: aten.mm at " in (
-        found.stdout
+        result.stdout
     )
-    assert f"fold_differences.py:{line} instead of" in found.stdout
-    assert "each of ranks 2 and 3 did what ran for it did" in found.stdout
-    assert "picosecond" not in found.stdout
-    found = on_command_line("twin_trains", "--fold=check")
-    assert found.returncode == 0
-    assert "each of ranks 1 to 3 did what ran for it did" in found.stdout
-    assert "the same peak of memory" in found.stdout
-    assert "folded: they took as long as with all ranks, to the picosecond" in found.stdout
+    assert f"fold_differences.py:{line} instead of" in result.stdout
+    assert "each of ranks 2 and 3 did what ran for it did" in result.stdout
+    assert "picosecond" not in result.stdout
+    result = on_command_line("twin_trains", "--fold=check")
+    assert result.returncode == 0
+    assert "each of ranks 1 to 3 did what ran for it did" in result.stdout
+    assert "the same peak of memory" in result.stdout
+    assert "folded: they took as long as with all ranks, to the picosecond" in result.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.adr("0231-D2")
 def test_time_of_a_host_is_named_and_fails_nothing() -> None:
-    found = on_command_line("works_on_host 1", "--fold=check", machine="h100-sxm")
-    assert found.returncode == 0
+    result = on_command_line("works_on_host 1", "--fold=check", machine="h100-sxm")
+    assert result.returncode == 0
     assert re.search(
         r"rank 1 does, but in another time, what rank 0 does, which ran for it: \+[0-9,]+ calls of "
         r"Python before aten.ones at fold_differences.py:\d+; its host is busy [0-9.]+ ms longer",
-        found.stdout,
+        result.stdout,
     )
-    assert "they took as long" not in found.stdout
+    assert "they took as long" not in result.stdout
 
 
 @pytest.mark.slow
@@ -240,17 +240,17 @@ def test_time_of_a_host_is_named_and_fails_nothing() -> None:
     "case", daily("last_of_all", of=("last_of_all", "first_of_node", "one_row"))
 )
 def test_on_several_nodes_each_kind_of_rank_is_run(case: str) -> None:
-    found = on_command_line(case, "--fold=check", machine="h100-sxm:2x6", ranks=6, nodes=2)
-    assert found.returncode == 1
-    assert "does not do what rank 0 does, which ran for it: " in found.stdout
+    result = on_command_line(case, "--fold=check", machine="h100-sxm:2x6", ranks=6, nodes=2)
+    assert result.returncode == 1
+    assert "does not do what rank 0 does, which ran for it: " in result.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.adr("0231-D4")
 def test_without_a_check_a_second_rank_is_looked_at() -> None:
-    found = on_command_line("straggles 1", "--fold", machine="h100-sxm")
-    assert "folded: rank 1 does not do what rank 0 does: aten.mm at fold_diff" in found.stdout
-    assert "they took as long" not in found.stdout
+    result = on_command_line("straggles 1", "--fold", machine="h100-sxm")
+    assert "folded: rank 1 does not do what rank 0 does: aten.mm at fold_diff" in result.stdout
+    assert "they took as long" not in result.stdout
 
 
 UNITS = {"ns": 1, "us": 10**3, "ms": 10**6}
@@ -262,9 +262,9 @@ def times_of(
     """Return when each step of a model ended, in ns, and what was printed."""
     command = ["kernbench", "torchrun", "--nproc-per-node", str(ranks), "--nnodes", str(nodes)]
     command += ["--machine", machine, "--no-data", *options, str(MODELS), case, "timed"]
-    found = run_forked(*command, imports=PYTORCH)
-    assert found.returncode == 0, found.stderr
-    return [int(each) for each in re.findall(r" at (\d+) ns", found.stdout)], found.stdout
+    forked = run_forked(*command, imports=PYTORCH)
+    assert forked.returncode == 0, forked.stderr
+    return [int(item) for item in re.findall(r" at (\d+) ns", forked.stdout)], forked.stdout
 
 
 @pytest.mark.slow
@@ -312,15 +312,15 @@ def test_a_folded_run_is_said_in_one_number_of_ranks_and_plain_units(
     tmp_path: Path, nodes: int
 ) -> None:
     run = str(tmp_path / "folded.run")
-    found = on_command_line(
+    result = on_command_line(
         "twin_broadcasts",
         *("--fold", "--save", run),
         machine=f"h100-sxm:{nodes}x8",
         ranks=8,
         nodes=nodes,
     )
-    assert found.returncode == 0, found.stderr
-    assert re.search(r"shorter, by up to [0-9.]+ [mu]s; ", found.stdout)
-    assert "e+" not in found.stdout
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"shorter, by up to [0-9.]+ [mu]s; ", result.stdout)
+    assert "e+" not in result.stdout
     why = run_forked("kernbench", "why", run, imports=PYTORCH)
     assert f"{8 * nodes} ranks of h100-sxm (1 of them ran)" in why.stdout

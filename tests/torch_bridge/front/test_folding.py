@@ -67,9 +67,9 @@ def nodes_in(machine: Machine) -> int:
 
 def commands(log: OpLog, rank: int) -> list[tuple[str, int, int]]:
     return [
-        (each.template.name, each.starts_ps[place], each.ends_ps[place])
-        for each in log.instances
-        for place, of in enumerate(each.ranks)
+        (instance.template.name, instance.starts_ps[place], instance.ends_ps[place])
+        for instance in log.instances
+        for place, of in enumerate(instance.ranks)
         if of == rank
     ]
 
@@ -115,25 +115,25 @@ def test_ranks_that_run_take_as_long_as_with_all(
     assert tried.run.folding is not None
     assert not tried.run.folding.is_exact
     placements = placements_of_all(tried)
-    found = folded(case, ranks, loaded, axes, program=MODELS, placements=placements)
-    assert found.run.folding is not None
-    assert found.run.folding.is_exact
+    result = folded(case, ranks, loaded, axes, program=MODELS, placements=placements)
+    assert result.run.folding is not None
+    assert result.run.folding.is_exact
     nodes = nodes_in(loaded)
     whole = simulated(
         MODELS, case, nprocs=ranks // nodes, machine=loaded, data=False, num_nodes=nodes
     ).op_log
-    for rank in found.run.folding.running:
-        assert sorted(commands(found.op_log, rank)) == sorted(commands(whole, rank))
+    for rank in result.run.folding.running:
+        assert sorted(commands(result.op_log, rank)) == sorted(commands(whole, rank))
 
 
 @pytest.mark.slow
 @pytest.mark.adr("0166-D1")
 def test_stages_of_a_pipeline_take_as_long_as_in_a_run_of_all_ranks(without_host: str) -> None:
     whole = simulated("folded.py", "pipeline", nprocs=8, machine=without_host, data=False).op_log
-    found = folded("pipeline", 8, without_host, (RankAxis(4, 2),)).op_log
-    assert {rank for each in found.instances for rank in each.ranks} == {0, 4}
+    op_log = folded("pipeline", 8, without_host, (RankAxis(4, 2),)).op_log
+    assert {rank for instance in op_log.instances for rank in instance.ranks} == {0, 4}
     for rank in (0, 4):
-        assert commands(found, rank) == commands(whole, rank)
+        assert commands(op_log, rank) == commands(whole, rank)
 
 
 @pytest.mark.adr("0166-D2")
@@ -154,7 +154,7 @@ def test_groups_that_share_links_count(capfd: pytest.CaptureFixture[str]) -> Non
     assert of_rank_0[1][2] == latest[2]
     assert context.run.folding is not None
     assert any(
-        "all_reduce at one time share links" in each for each in context.run.folding.remarks()
+        "all_reduce at one time share links" in remark for remark in context.run.folding.remarks()
     )
     # What an absent rank would have sent is what the rank that runs has.
     assert capfd.readouterr().out.strip() == str(["rank 0"] * 4)
@@ -182,13 +182,13 @@ def test_ranks_of_a_row_with_unequal_parts_all_run() -> None:
     assert context.run.folding.wanted == RankAxis(1, 4)
     axes = (RankAxis(1, 4),)
     placements = placements_of_all(folded("uneven_in_rows", 8, "ahbm:8", axes, keeps=True))
-    found = folded("uneven_in_rows", 8, "ahbm:8", axes, placements=placements)
-    assert found.run.folding is not None
-    assert found.run.folding.is_exact
+    result = folded("uneven_in_rows", 8, "ahbm:8", axes, placements=placements)
+    assert result.run.folding is not None
+    assert result.run.folding.is_exact
     machine = "ahbm:8"
     whole = simulated("folded.py", "uneven_in_rows", nprocs=8, machine=machine, data=False).op_log
     for rank in range(4):
-        assert commands(found.op_log, rank) == commands(whole, rank)
+        assert commands(result.op_log, rank) == commands(whole, rank)
 
 
 @pytest.mark.slow
@@ -201,11 +201,11 @@ def test_ranks_that_share_a_text_all_run_and_take_as_long_as_with_all() -> None:
         run_in(context, case, 8, program)
     assert context.run.folding.wanted == axes[0]
     tried = folded(case, 8, "ahbm:8", axes, keeps=True, program=program)
-    found = folded(case, 8, "ahbm:8", axes, program=program, placements=placements_of_all(tried))
+    result = folded(case, 8, "ahbm:8", axes, program=program, placements=placements_of_all(tried))
     machine = load_machine("ahbm:8")
     whole = simulated(program, *case.split(), nprocs=8, machine=machine, data=False).op_log
     for rank in range(4):
-        assert sorted(commands(found.op_log, rank)) == sorted(commands(whole, rank))
+        assert sorted(commands(result.op_log, rank)) == sorted(commands(whole, rank))
 
 
 def test_a_group_without_whoever_runs_for_its_ranks_is_refused() -> None:
@@ -218,8 +218,8 @@ def test_a_report_is_of_the_ranks_that_ran() -> None:
     context = folded("replicas", 4, "ahbm:4")
     report = context.report()
     assert report["ranks"] == 4
-    assert [each["rank"] for each in report["per_rank"]] == [0]
-    assert {rank for each in context.op_log.instances for rank in each.ranks} == {0}
+    assert [item["rank"] for item in report["per_rank"]] == [0]
+    assert {rank for instance in context.op_log.instances for rank in instance.ranks} == {0}
     assert context.run.folding is not None
     assert context.run.folding.remarks()[0].startswith("folded: 1 of 4 ranks ran (0)")
 
@@ -233,31 +233,31 @@ def on_command_line(case: str, *options: str) -> subprocess.CompletedProcess[str
 @pytest.mark.slow
 @pytest.mark.adr("0166-D5", "0185-D4")
 def test_others_are_run_to_compare_them() -> None:
-    found = on_command_line("branching", "--no-data", "--fold", "--fold-check", "1")
-    assert re.search(r"rank [123] does not do what rank 0 does", found.stdout)
-    assert re.search(r"aten.mm at folded.py:\d+ instead of all_reduce at folded.py", found.stdout)
+    result = on_command_line("branching", "--no-data", "--fold", "--fold-check", "1")
+    assert re.search(r"rank [123] does not do what rank 0 does", result.stdout)
+    assert re.search(r"aten.mm at folded.py:\d+ instead of all_reduce at folded.py", result.stdout)
     # A check that failed: nothing is claimed of times.
-    assert found.returncode == 1
-    assert "folded: 1 of 4 ranks ran (0)" in found.stdout
-    assert "as long as with all ranks" not in found.stdout
+    assert result.returncode == 1
+    assert "folded: 1 of 4 ranks ran (0)" in result.stdout
+    assert "as long as with all ranks" not in result.stdout
     # Nor is anything without one.
-    found = on_command_line("branching", "--no-data", "--fold")
-    assert "folded: if they do, they took as long as with all ranks" in found.stdout
-    found = on_command_line("pipeline", "--no-data", "--fold=check")
-    assert "starts again" not in found.stderr
-    assert found.returncode == 0
-    assert "each of ranks 1 and 3 did what ran for it did" in found.stdout
-    assert "folded: they took as long as with all ranks, to the picosecond" in found.stdout
+    result = on_command_line("branching", "--no-data", "--fold")
+    assert "folded: if they do, they took as long as with all ranks" in result.stdout
+    result = on_command_line("pipeline", "--no-data", "--fold=check")
+    assert "starts again" not in result.stderr
+    assert result.returncode == 0
+    assert "each of ranks 1 and 3 did what ran for it did" in result.stdout
+    assert "folded: they took as long as with all ranks, to the picosecond" in result.stdout
     # Only what was checked is claimed: two other ranks do what rank 0 does, and rank 3 does not.
-    found = on_command_line("late", "--no-data", "--fold-check", "1")
-    assert found.returncode == 0
-    assert re.search(r"rank [12] did what ran for it did", found.stdout)
-    assert "if the 2 that were not checked do as well, they took as long" in found.stdout
-    assert "--fold-check 3 checks them all" in found.stdout
-    assert "1 of 3 other ranks ran" in found.stdout
-    found = on_command_line("late", "--no-data", "--fold-check", "3")
-    assert found.returncode == 1
-    assert "rank 3 does not do what rank 0 does" in found.stdout
+    result = on_command_line("late", "--no-data", "--fold-check", "1")
+    assert result.returncode == 0
+    assert re.search(r"rank [12] did what ran for it did", result.stdout)
+    assert "if the 2 that were not checked do as well, they took as long" in result.stdout
+    assert "--fold-check 3 checks them all" in result.stdout
+    assert "1 of 3 other ranks ran" in result.stdout
+    result = on_command_line("late", "--no-data", "--fold-check", "3")
+    assert result.returncode == 1
+    assert "rank 3 does not do what rank 0 does" in result.stdout
 
 
 @pytest.mark.adr("0185-D3")
@@ -297,9 +297,9 @@ def test_a_program_that_comes_at_other_times_is_noticed() -> None:
     ],
 )
 def test_what_does_not_go_together_is_refused(options: list[str], said: str) -> None:
-    found = on_command_line("replicas", *options)
-    assert found.returncode == 2
-    assert said in found.stderr
+    result = on_command_line("replicas", *options)
+    assert result.returncode == 2
+    assert said in result.stderr
 
 
 @pytest.mark.adr("0155-D1")

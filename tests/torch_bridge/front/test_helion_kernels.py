@@ -20,7 +20,7 @@ def test_kernels_of_helion_compute_and_compile_in_no_time(
     # It uses parts of PyTorch's compiler, with the properties of the device.
     monkeypatch.setenv("KERNBENCH_COMPILE", "inductor")
     context = simulated("helion_kernels.py", "main", machine="h100-sxm:1")
-    names = {each.template.name for each in context.op_log.instances}
+    names = {instance.template.name for instance in context.op_log.instances}
     assert {"_helion_matmul", "_helion_softmax"} <= names
     # It traces with tensors of the device, also where it takes their shapes as constants.
     assert "WrongDevice" not in capsys.readouterr().err
@@ -37,5 +37,5 @@ def test_the_autotuner_of_helion_measures_in_modeled_time(monkeypatch: pytest.Mo
     monkeypatch.setenv("HELION_AUTOTUNE_RANDOM_SEED", "1")
     monkeypatch.setenv("HELION_FORCE_AUTOTUNE", "1")
     context = simulated("helion_kernels.py", "tuned", machine="h100-sxm:1")
-    names = {each.template.name for each in context.op_log.instances}
+    names = {instance.template.name for instance in context.op_log.instances}
     assert "_helion_scaled_sum" in names

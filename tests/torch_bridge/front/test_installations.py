@@ -55,7 +55,7 @@ class Replaced:
 
         monkeypatch.setattr(Patches, "set", note)
         monkeypatch.setattr(device, "INSTALLATIONS", _Each(lambda: watched(of_device)))
-        monkeypatch.setattr(programs, "installations", lambda given: watched(real(given)))
+        monkeypatch.setattr(programs, "installations", lambda argument: watched(real(argument)))
 
     def _noting(self, row: Installation) -> Callable[[Patches], None]:
         def install(patches: Patches) -> None:
@@ -92,10 +92,10 @@ class _Each:
 
 
 def _all_before(name: str, after: dict[str, set[str]]) -> set[str]:
-    found = set(after[name])
-    for each in after[name]:
-        found |= _all_before(each, after)
-    return found
+    result = set(after[name])
+    for item in after[name]:
+        result |= _all_before(item, after)
+    return result
 
 
 def shuffled(table: Sequence[Installation], rng: random.Random) -> list[Installation]:
@@ -103,7 +103,7 @@ def shuffled(table: Sequence[Installation], rng: random.Random) -> list[Installa
     left = {row.name: row for row in table}
     order = []
     while left:
-        row = rng.choice([each for each in left.values() if not each.after.keys() & left.keys()])
+        row = rng.choice([item for item in left.values() if not item.after.keys() & left.keys()])
         order.append(left.pop(row.name))
     return order
 
@@ -118,9 +118,9 @@ def test_rows_that_replace_the_same_have_an_order_with_a_reason(
     assert replaced.without_order() == []
     # The check finds what the table does not say.
     replaced.tables = [[replace(row, after={}) for row in table] for table in replaced.tables]
-    found = {each[1:] for each in replaced.without_order()}
-    assert ("replaced.attention", "replaced.context_parallel") in found
-    assert (("compiler", "replaced.stand_ins") in found) is not has_compiler
+    order = {item[1:] for item in replaced.without_order()}
+    assert ("replaced.attention", "replaced.context_parallel") in order
+    assert (("compiler", "replaced.stand_ins") in order) is not has_compiler
 
 
 def test_what_a_build_for_cuda_has_too_is_put_there_after_that_is_hidden(
@@ -153,7 +153,7 @@ def test_rows_that_no_reason_orders_may_come_in_any_order(
         run = simulated("installed.py", folder, nprocs=2, data=data)
         saved = [torch.load(path, weights_only=False) for path in sorted(folder.iterdir())]
         assert len(saved) == 2
-        log = [(each.template.name, each.ends_ps) for each in run.op_log.instances]
+        log = [(instance.template.name, instance.ends_ps) for instance in run.op_log.instances]
         return saved, log, replaced.values
 
     expected = run(tmp_path / "table")
@@ -178,13 +178,13 @@ def test_a_row_before_what_it_needs_is_found() -> None:
 def test_every_module_that_installs_is_in_a_table_or_part_of_one_that_is() -> None:
     sources = {path: path.read_text() for path in BRIDGE.rglob("*.py")}
     defines = re.compile(r"^def install\(", re.MULTILINE)
-    found = {path for path, text in sources.items() if defines.search(text)}
-    assert len(found) > 30
-    for path in found:
+    paths = {path for path, text in sources.items() if defines.search(text)}
+    assert len(paths) > 30
+    for path in paths:
         name = path.parent.name if path.stem in ("install", "__init__") else path.stem
         # What a package shows as its own is installed by the package's name.
         if f"{path.stem} import install" in (path.parent / "__init__.py").read_text():
             name = path.parent.name
         called = {f"{name}.install"}
-        users = [other for other, text in sources.items() if any(each in text for each in called)]
+        users = [other for other, text in sources.items() if any(item in text for item in called)]
         assert [other for other in users if other != path], f"nobody installs {path}"

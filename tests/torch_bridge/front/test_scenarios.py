@@ -34,7 +34,7 @@ def on(machine: Machine, folder: Path, *, data: bool = True, **options: object) 
 
 
 def changed(*settings: str, name: str = "ahbm:2") -> Machine:
-    return set_keys(load_machine(name), [f"scenario.{each}" for each in settings])[0]
+    return set_keys(load_machine(name), [f"scenario.{setting}" for setting in settings])[0]
 
 
 @pytest.mark.adr("0176-D5")
@@ -44,14 +44,14 @@ def test_a_program_whose_rank_dies_ends_with_the_weights_of_one_that_was_not_dis
     usual = on(load_machine("ahbm:2"), tmp_path / "usual")
     at_s = usual.op_log.end_ps * 0.6 / 10**12
     machine = changed(f"deaths=[{{rank: 1, at_s: {at_s:.6f}}}]", "restart_s=3")
-    found = on(machine, tmp_path / "found", max_restarts=2)
+    result = on(machine, tmp_path / "found", max_restarts=2)
     assert_same_bits(results(tmp_path / "found"), results(tmp_path / "usual"))
     assert (tmp_path / "usual" / "started1").read_text() == "0 0 0\n"
     first, second = (tmp_path / "found" / "started1").read_text().splitlines()
     assert first == "0 2 0"
     assert second.startswith("1 2 ")
     assert 0 < int(second.split()[2]) < STEPS
-    assert 3 * 10**12 < found.op_log.end_ps < 3 * 10**12 + 2 * usual.op_log.end_ps
+    assert 3 * 10**12 < result.op_log.end_ps < 3 * 10**12 + 2 * usual.op_log.end_ps
     with pytest.raises(SpawnException) as raised:
         on(machine, tmp_path / "dead")
     assert isinstance(raised.value.errors[1], RankDiedError)
@@ -69,6 +69,6 @@ def test_hosts_are_interrupted_whether_a_run_is_kept_or_not_and_when_it_is_retim
     if name == "ahbm:2":
         # Hosts of others take time for what libraries do once.
         assert_same(on(machine, tmp_path / "again", data=False).op_log, kept.op_log)
-    lost_ps = sum(each.end_ps - each.start_ps for each in kept.op_log.host_spans
-                  if each.kind == "interruption")  # fmt: skip
+    lost_ps = sum(host_span.end_ps - host_span.start_ps for host_span in kept.op_log.host_spans
+                  if host_span.kind == "interruption")  # fmt: skip
     assert lost_ps >= 25 * 10**6

@@ -47,8 +47,10 @@ def run(folder: Path, storage: str, scenario: str = "{}", *, data: bool = True) 
 
 def spans(context: Any) -> list[tuple[str, float]]:
     """Return the labels and the ends of what storage took, in seconds."""
-    found = [each for each in context.op_log.host_spans if each.kind == "storage"]
-    return sorted((each.label, each.end_ps / 10**12) for each in found)
+    host_spans = [
+        host_span for host_span in context.op_log.host_spans if host_span.kind == "storage"
+    ]
+    return sorted((item.label, item.end_ps / 10**12) for item in host_spans)
 
 
 @pytest.mark.adr("0176-D8")
@@ -66,13 +68,13 @@ def spans(context: Any) -> list[tuple[str, float]]:
 def test_ranks_share_their_node_and_the_file_system(
     storage: str, of_four: list[float], data: bool, tmp_path: Path
 ) -> None:
-    found = spans(run(tmp_path, storage, data=data))
-    assert [label for label, _ in found] == ["torch.load"] * 4 + ["torch.save"] * 8
-    first = sorted(end for label, end in found if label == "torch.save")[:4]
+    result = spans(run(tmp_path, storage, data=data))
+    assert [label for label, _ in result] == ["torch.load"] * 4 + ["torch.save"] * 8
+    first = sorted(end for label, end in result if label == "torch.save")[:4]
     # A file has some bytes more than its tensor.
     assert first == pytest.approx(of_four, rel=0.03)
     # Each moves three files: no server is ever idle.
-    assert max(end for _, end in found) == pytest.approx(3 * max(of_four), rel=0.03)
+    assert max(end for _, end in result) == pytest.approx(3 * max(of_four), rel=0.03)
 
 
 @pytest.mark.adr("0176-D8")

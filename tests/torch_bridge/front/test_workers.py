@@ -42,8 +42,8 @@ def test_workers_of_a_rank_do_what_real_ones_do(
     simulated("workers.py", f"{tmp_path}/simulated", nprocs=2)
     printed = capfd.readouterr().err
     for rank in range(2):
-        found = (tmp_path / f"simulated{rank}").read_text()
-        assert found == (tmp_path / "real0").read_text()
+        text = (tmp_path / f"simulated{rank}").read_text()
+        assert text == (tmp_path / "real0").read_text()
     for words in ("words\n", "ValueError: of a worker\n"):
         assert words in said
         assert printed.count(words) == 2
@@ -67,8 +67,8 @@ def test_pools_and_executors_do_what_real_ones_do(
         other.unlink()
     really("pools.py", f"{tmp_path}/real")
     for rank in range(2):
-        found = (tmp_path / f"simulated{rank}").read_text()
-        assert found == (tmp_path / "real0").read_text()
+        text = (tmp_path / f"simulated{rank}").read_text()
+        assert text == (tmp_path / "real0").read_text()
 
 
 @pytest.mark.adr("0177-D1")
@@ -116,7 +116,7 @@ def test_names_of_shared_memory_are_those_of_a_run_and_a_host(tmp_path: Path) ->
     with context:
         run_torchrun(context, path, code, [str(path)], 2, num_nodes=2)
     left = set(Path("/dev/shm").iterdir()) - before
-    assert not [each for each in left if "of_tests" in each.name]
+    assert not [item for item in left if "of_tests" in item.name]
 
 
 @pytest.mark.adr("0177-D1")

@@ -15,7 +15,7 @@ def test_memory_is_given_back_when_the_process_has_grown_by_a_fourth() -> None:
         size[0] += LEAST_BYTES // TURNS // 2
         heap.next_turn()
     # A fourth of 8, then a fourth of the 9.5 that were left, at the next look.
-    assert [each / LEAST_BYTES for each in trims] == [10.5, 12.0]
+    assert [trim / LEAST_BYTES for trim in trims] == [10.5, 12.0]
 
 
 def test_a_real_process_has_a_size_and_a_search() -> None:

@@ -97,8 +97,8 @@ def times(program: list[tuple[Any, ...]], launch: Any) -> dict[str, tuple[str, i
             host.wait(queues[rest[0]].tail)
     run.drain()
     return {
-        each.template.name: (each.stream, each.starts_ps[0], each.ends_ps[0])
-        for each in run.op_log.instances
+        instance.template.name: (instance.stream, instance.starts_ps[0], instance.ends_ps[0])
+        for instance in run.op_log.instances
     }
 
 
@@ -145,8 +145,8 @@ def test_an_operation_of_another_stream_comes_in_after_the_one_that_runs() -> No
     run.simulation.run_until(run.simulation.timer(250_000_000))
     in_bursts(host, run, second, Fixed("urgent", 1001))
     run.drain()
-    order = sorted(run.op_log.instances, key=lambda each: each.starts_ps)
-    assert [each.template.name for each in order][:5] == ["op0", "op1", "op2", "urgent", "op3"]
+    order = sorted(run.op_log.instances, key=lambda item: item.starts_ps)
+    assert [entry.template.name for entry in order][:5] == ["op0", "op1", "op2", "urgent", "op3"]
 
 
 def test_what_others_wait_for_takes_no_more_operations() -> None:
@@ -166,10 +166,12 @@ def test_what_others_wait_for_takes_no_more_operations() -> None:
 def test_an_operation_before_a_pause_takes_its_own_time() -> None:
     """A collective that takes the device in the pause does not make it longer."""
     log = simulated("cut_bursts.py", nprocs=2, machine="h100-sxm:2", data=False).op_log
-    relus = [each for each in log.instances if each.template.name == "aten.relu"]
+    relus = [instance for instance in log.instances if instance.template.name == "aten.relu"]
     assert len(relus) == 2
-    for each in relus:
-        assert each.ends_ps[0] - each.starts_ps[0] == each.template.duration_ps
+    for item in relus:
+        assert item.ends_ps[0] - item.starts_ps[0] == item.template.duration_ps
     # It waited for its other rank, and for no operation.
-    (collective,) = [each for each in log.instances if each.template.name == "all_reduce"]
+    (collective,) = [
+        instance for instance in log.instances if instance.template.name == "all_reduce"
+    ]
     assert log.number_of(collective.after[1]) == 0

@@ -29,9 +29,9 @@ def _first_run() -> None:
 
 
 def host() -> HostSpec:
-    found = load_machine(MACHINE, 1).spec.host
-    assert found is not None
-    return found
+    result = load_machine(MACHINE, 1).spec.host
+    assert result is not None
+    return result
 
 
 def spans_of(kind: str, count: int) -> list[HostSpan]:
@@ -80,8 +80,8 @@ def test_calls_of_several_ranks_are_counted_each_and_two_runs_are_the_same() -> 
         context = simulated("eager_host.py", "calls", count, nprocs=2, machine=MACHINE, data=False)
         return context.op_log.host_spans
 
-    def python_us(found: list[HostSpan], rank: int) -> float:
-        mine = [span for span in found if span.rank == rank and span.kind == "python"]
+    def python_us(host_spans: list[HostSpan], rank: int) -> float:
+        mine = [span for span in host_spans if span.rank == rank and span.kind == "python"]
         return sum(span.end_ps - span.start_ps for span in mine) / 1e6
 
     spans(1)
@@ -152,8 +152,8 @@ def test_gradient_buckets_are_made_in_cxx() -> None:
 @pytest.mark.adr("0130-D2")
 def test_collections_of_garbage_count_nothing_whenever_they_come() -> None:
     def spans() -> list[HostSpan]:
-        found = simulated("memory_use.py", "serving", machine="h100-sxm", data=False)
-        return found.op_log.host_spans
+        result = simulated("memory_use.py", "serving", machine="h100-sxm", data=False)
+        return result.op_log.host_spans
 
     *_, expected = [spans() for _ in range(3)]
     before = gc.get_threshold()
@@ -207,7 +207,7 @@ def test_clocks_without_a_date_show_the_same_in_every_run(
         shown.append(capsys.readouterr().out)
         time.sleep(0.01)
     assert shown[0] == shown[1]
-    assert all(int(each) > DAY_NS for each in shown[0].split())
+    assert all(int(word) > DAY_NS for word in shown[0].split())
 
 
 @pytest.mark.adr("0130-D5")
@@ -245,9 +245,9 @@ def test_when_a_thread_really_starts_changes_no_count(
     start_thread: Any = threading._start_new_thread  # type: ignore[attr-defined]
 
     def at_once(function: Any, args: Any, *more: Any) -> Any:
-        made = start_thread(function, args, *more)
+        once = start_thread(function, args, *more)
         sleep(0.05)
-        return made
+        return once
 
     def late(function: Any, args: Any, *more: Any) -> Any:
         def begin(*args: Any) -> None:
@@ -258,8 +258,8 @@ def test_when_a_thread_really_starts_changes_no_count(
 
     said = []
     # In the first run PyTorch does what it does once.
-    for each in (at_once, at_once, late):
-        monkeypatch.setattr(threading, "_start_new_thread", each)
+    for item in (at_once, at_once, late):
+        monkeypatch.setattr(threading, "_start_new_thread", item)
         simulated(program, machine="h100-sxm")
         said.append(capsys.readouterr().out)
     assert said[1] == said[2] != ""

@@ -26,9 +26,11 @@ def times_ps(context: RuntimeContext, name: str, rank: int = 0) -> list[int]:
     """Return how long each launch of a rank took."""
     return [
         int(end - start)
-        for each in context.op_log.instances
-        if each.template.name == name
-        for who, start, end in zip(each.ranks, each.starts_ps, each.ends_ps, strict=True)
+        for instance in context.op_log.instances
+        if instance.template.name == name
+        for who, start, end in zip(
+            instance.ranks, instance.starts_ps, instance.ends_ps, strict=True
+        )
         if who == rank
     ]
 
@@ -79,9 +81,9 @@ def test_what_a_rank_asks_for_decides_the_time_of_its_products(tmp_path: Path) -
         assert torch.get_float32_matmul_precision() == "highest"
     sip = load_machine("h100-sxm", 1).sip
     for rank, expected in enumerate((EXPECTED, [FLOAT32] * 3)):
-        found = times_ps(context, "aten.mm", rank)
-        assert len(found) == len(expected)
-        for time_ps, dtype in zip(found, expected, strict=True):
+        ps = times_ps(context, "aten.mm", rank)
+        assert len(ps) == len(expected)
+        for time_ps, dtype in zip(ps, expected, strict=True):
             rate = sip.gemm_flops_per_clock(dtype) * sip.num_pes * sip.clock_ghz / 1000
             assert 1 <= time_ps / (2 * 4096**3 / rate) < 1.8, dtype
 
@@ -96,11 +98,11 @@ assert torch.equal((x.cuda() @ x.cuda()).cpu(), x @ x)
     said = "their values are those of float32"
     for asks in (True, False):
         remarks = [
-            each for make in run(tmp_path, source.format(asks)).run.remarks for each in make()
+            item for make in run(tmp_path, source.format(asks)).run.remarks for item in make()
         ]
-        assert any(said in each for each in remarks) == asks
+        assert any(said in remark for remark in remarks) == asks
     context = run(tmp_path, source.format(True).replace("assert", "# "), data=False)
-    assert not any(said in each for make in context.run.remarks for each in make())
+    assert not any(said in item for make in context.run.remarks for item in make())
 
 
 CONVOLUTIONS = """
@@ -128,7 +130,7 @@ def test_convolutions_run_near_the_rate_of_their_engine_in_both_directions(tmp_p
     # A host that is ahead of its device, so that all kernels wait in its queue.
     machine = changed_machine(load_machine("a100-sxm-80g", 1), {"host": None})
     context = run(tmp_path, CONVOLUTIONS, machine=machine, data=False)
-    forward, backward = (times_ps(context, f"aten.convolution{each}") for each in ("", "_backward"))
+    forward, backward = (times_ps(context, f"aten.convolution{name}") for name in ("", "_backward"))
     half, tf32, legacy, exact = range(4)
     last = 4
     flops = 2 * 64 * 28 * 28 * 128 * 128 * 9
@@ -186,7 +188,7 @@ def test_the_variable_of_nvidias_libraries_overrides_what_is_asked_for(
     source = "x = torch.zeros(4096, 4096, device='cuda')\n" + OVERRIDDEN
     context = run(tmp_path, source, machine="a100-sxm-80g:1", data=False)
     products = times_ps(context, "aten.mm", 0)
-    assert [each < products[0] / 2 for each in products] == [False, True, False, True]
+    assert [product < products[0] / 2 for product in products] == [False, True, False, True]
     convolved = times_ps(context, "aten.convolution", 0)
     assert convolved[2] == max(convolved) > min(convolved) == convolved[1]
     # It is there from the start.

@@ -44,7 +44,7 @@ def test_classes_that_remember_their_process_remember_each_rank(
         state = sys.modules["accelerate.state"].PartialState._shared_state
         assert state == ({"rank": "of who runs kernbench"} if is_imported else {})
     finally:
-        for name in [each for each in sys.modules if each.startswith("accel")]:
+        for name in [module for module in sys.modules if module.startswith("accel")]:
             del sys.modules[name]
 
 
@@ -93,11 +93,11 @@ def test_loggers_are_each_ranks_own_as_in_real_processes(tmp_path: Path) -> None
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL, timeout=60)
     names = ("level", "propagate", "disabled", "handlers", "filters")
     loggers = [logging.getLogger(name) for name in (None, "of.the.program", "another")]
-    before = [[str(getattr(each, name)) for name in names] for each in loggers]
+    before = [[str(getattr(logger, name)) for name in names] for logger in loggers]
     simulated(path, tmp_path, nprocs=3)
     for rank in range(3):
         expected = (tmp_path / f"real {rank}").read_text()
         assert expected
         assert (tmp_path / f"simulated {rank}").read_text() == expected
-    assert [[str(getattr(each, name)) for name in names] for each in loggers] == before
+    assert [[str(getattr(logger, name)) for name in names] for logger in loggers] == before
     assert logging.root.manager.disable == 0

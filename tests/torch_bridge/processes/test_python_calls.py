@@ -77,11 +77,11 @@ def test_a_place_that_leads_to_two_has_the_calls_of_each() -> None:
     program = Program()
     layer = [("norm", 4), ("mm", 7)]
     steps = [*layer * 12, ("loss", 20)] * 12
-    found = program.goes(*steps)
+    goes = program.goes(*steps)
     # Once per leg that nobody had counted, it takes the calls of another.
     wrong = [
         at
-        for at, (number, (_, right)) in enumerate(zip(found, steps, strict=True))
+        for at, (number, (_, right)) in enumerate(zip(goes, steps, strict=True))
         if number != right
     ]
     assert len(wrong) <= 1

@@ -17,7 +17,9 @@ from kernbench.torch_bridge.front.switches import Switches  # noqa: E402
 
 
 def test_a_bar_stays_in_front_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    streams = next(each for each in known_globals(Switches()) if each.name == "streams")
+    streams = next(
+        known_global for known_global in known_globals(Switches()) if known_global.name == "streams"
+    )
     terminal, own = io.StringIO(), io.StringIO()
     monkeypatch.setattr(sys, "stdout", terminal)
     first = streams.get()

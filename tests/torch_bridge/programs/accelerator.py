@@ -20,12 +20,12 @@ for asked, index in ((1, 1), ("cuda:3", 3), (first, 0), (-1, 0)):
     accelerator.set_device_index(asked)
     assert torch.cuda.current_device() == index
 for wrong, words in ((7, "cuda:7 does not exist"), ("cpu", "doesn't match"), ("cuda", "index")):
-    found = ""
+    text = ""
     try:
         accelerator.set_device_index(wrong)
     except (RuntimeError, ValueError) as error:
-        found = str(error)
-    assert words in found
+        text = str(error)
+    assert words in text
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     accelerator.set_device_idx(2)
@@ -77,9 +77,9 @@ if hasattr(accelerator, "get_memory_info"):
     free, whole = accelerator.get_memory_info()
     assert 0 < free <= whole
 if hasattr(accelerator, "get_device_capability"):
-    found = accelerator.get_device_capability("cuda:0")["supported_dtypes"]
-    assert torch.bfloat16 in found
-    assert torch.qint8 not in found
+    text = accelerator.get_device_capability("cuda:0")["supported_dtypes"]
+    assert torch.bfloat16 in text
+    assert torch.qint8 not in text
 if hasattr(accelerator, "Graph"):
     graph, y = accelerator.Graph(), torch.zeros(4, device="cuda")
     with torch.Stream(), graph:

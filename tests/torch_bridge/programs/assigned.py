@@ -239,9 +239,9 @@ def a_submodule_in_its_place(rank):
 def sys_hooks(rank):
     sys.displayhook = functools.partial(max, rank)
     yield
-    found = sys.displayhook.args[0]
+    hooks = sys.displayhook.args[0]
     sys.displayhook = sys.__displayhook__
-    return found
+    return hooks
 
 
 @kind
@@ -307,9 +307,9 @@ def a_method_of_tensors(rank):
     plain = torch.Tensor.__add__
     torch.Tensor.__add__ = lambda self, other: plain(self, other).sub(rank)
     yield
-    found = (torch.ones(1) + 1).item()
+    a_method = (torch.ones(1) + 1).item()
     torch.Tensor.__add__ = plain
-    return found
+    return a_method
 
 
 @kind
@@ -601,14 +601,14 @@ def a_media_type(rank):
 def an_archive(rank):
     shutil.register_archive_format("kb_archive", lambda *args, **kwargs: str(rank), (), "mine")
     yield
-    return [each[0] for each in shutil.get_archive_formats()].count("kb_archive")
+    return [item[0] for item in shutil.get_archive_formats()].count("kb_archive")
 
 
 @kind
 def a_scheme_of_addresses(rank):
     urllib.parse.uses_netloc.append(f"kb{rank}")
     yield
-    return [urllib.parse.urljoin(f"kb{each}://host/a", "//other/b") for each in range(2)]
+    return [urllib.parse.urljoin(f"kb{index}://host/a", "//other/b") for index in range(2)]
 
 
 @kind
@@ -634,9 +634,9 @@ def a_class_of_loggers(rank):
     if rank == 0:
         logging.setLoggerClass(Mine)
     yield
-    made = logging.getLoggerClass().__name__
+    a_class = logging.getLoggerClass().__name__
     logging.setLoggerClass(logging.Logger)
-    return made
+    return a_class
 
 
 @kind
@@ -650,9 +650,9 @@ def a_factory_of_records(rank):
 
     logging.setLogRecordFactory(make)
     yield
-    found = logging.getLogger("kb").makeRecord("kb", 20, "x", 1, "y", (), None).rank
+    a_factory = logging.getLogger("kb").makeRecord("kb", 20, "x", 1, "y", (), None).rank
     logging.setLogRecordFactory(plain)
-    return found
+    return a_factory
 
 
 @kind
@@ -667,7 +667,7 @@ def filters_of_warnings(rank):
     if rank == 0:
         warnings.filterwarnings("error", category=ImportWarning)
     yield
-    return sum(each[0] == "error" and each[2] is ImportWarning for each in warnings.filters)
+    return sum(item[0] == "error" and item[2] is ImportWarning for item in warnings.filters)
 
 
 @kind
@@ -696,9 +696,9 @@ def the_folder_of_the_hub(rank):
 def the_folder_of_temporary_files(rank):
     tempfile.tempdir = f"/kb/tmp{rank}"
     yield
-    found = tempfile.gettempdir()
+    the_folder = tempfile.gettempdir()
     tempfile.tempdir = None
-    return found
+    return the_folder
 
 
 @kind
@@ -721,9 +721,9 @@ def early_stops_of_checkpoints(rank):
 def how_parameters_are_converted(rank):
     torch.__future__.set_overwrite_module_params_on_conversion(rank == 1)
     yield
-    found = torch.__future__.get_overwrite_module_params_on_conversion()
+    tensor = torch.__future__.get_overwrite_module_params_on_conversion()
     torch.__future__.set_overwrite_module_params_on_conversion(False)
-    return found
+    return tensor
 
 
 @kind
@@ -751,9 +751,9 @@ def errors_of_arrays(rank):
 def the_default_dtype(rank):
     torch.set_default_dtype(torch.float64 if rank else torch.float32)
     yield
-    found = str(torch.ones(1).dtype)
+    dtype = str(torch.ones(1).dtype)
     torch.set_default_dtype(torch.float32)
-    return found
+    return dtype
 
 
 @kind
@@ -774,9 +774,9 @@ def settings_of_the_compiler(rank):
 def timeouts_of_sockets(rank):
     socket.setdefaulttimeout(rank + 1.5)
     yield
-    found = socket.getdefaulttimeout()
+    timeouts = socket.getdefaulttimeout()
     socket.setdefaulttimeout(None)
-    return found
+    return timeouts
 
 
 @kind
@@ -784,9 +784,9 @@ def the_depth_of_recursion(rank):
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(before + 100 * (rank + 1))
     yield
-    found = sys.getrecursionlimit() - before
+    the_depth = sys.getrecursionlimit() - before
     sys.setrecursionlimit(before)
-    return found
+    return the_depth
 
 
 @kind
@@ -910,16 +910,16 @@ def code_of_a_function(rank):
 def an_attribute_of_a_method(rank):
     nn.Bilinear.forward.kb_rank = rank
     yield
-    found = nn.Bilinear.forward.kb_rank
+    kb_rank = nn.Bilinear.forward.kb_rank
     del nn.Bilinear.forward.kb_rank
-    return [found, hasattr(nn.Bilinear.forward, "kb_rank")]
+    return [kb_rank, hasattr(nn.Bilinear.forward, "kb_rank")]
 
 
 @kind
 def constants_of_a_layer(rank):
     nn.Linear.__constants__.append(f"kb{rank}")
     yield
-    return [each for each in nn.Linear.__constants__ if each.startswith("kb")]
+    return [constant for constant in nn.Linear.__constants__ if constant.startswith("kb")]
 
 
 @kind
@@ -936,7 +936,7 @@ def what_is_told_of_collections(rank):
     told.kb_rank = rank
     gc.callbacks.append(told)
     yield
-    return [each.kb_rank for each in gc.callbacks if hasattr(each, "kb_rank")]
+    return [callback.kb_rank for callback in gc.callbacks if hasattr(callback, "kb_rank")]
 
 
 @kind
@@ -981,7 +981,7 @@ def finders_of_modules(rank):
 
     sys.meta_path.append(Finder)
     yield
-    return [each.kb_rank for each in sys.meta_path if hasattr(each, "kb_rank")]
+    return [item.kb_rank for item in sys.meta_path if hasattr(item, "kb_rank")]
 
 
 @kind
@@ -992,7 +992,7 @@ def hooks_of_paths(rank):
     hook.kb_rank = rank
     sys.path_hooks.append(hook)
     yield
-    return [each.kb_rank for each in sys.path_hooks if hasattr(each, "kb_rank")]
+    return [path_hook.kb_rank for path_hook in sys.path_hooks if hasattr(path_hook, "kb_rank")]
 
 
 @kind
@@ -1009,9 +1009,9 @@ def threads_of_operations(rank):
 def an_encoder_that_is_there(rank):
     json._default_encoder.sort_keys = rank == 0
     yield
-    found = json.dumps({"b": 0, "a": 0})
+    an_encoder = json.dumps({"b": 0, "a": 0})
     json._default_encoder.sort_keys = False
-    return found
+    return an_encoder
 
 
 @kind
@@ -1125,9 +1125,9 @@ def a_context_of_decimals(rank):
 def a_state_of_the_scripts(rank):
     torch.jit._state._enabled.enabled = rank == 1
     yield
-    found = torch.jit._state._enabled.enabled
+    a_state = torch.jit._state._enabled.enabled
     torch.jit._state._enabled.enabled = True
-    return found
+    return a_state
 
 
 @kind
@@ -1149,9 +1149,9 @@ def thresholds_of_collections(rank):
     before = gc.get_threshold()
     gc.set_threshold(before[0] + rank + 1, *before[1:])
     yield
-    found = gc.get_threshold()[0] - before[0]
+    thresholds = gc.get_threshold()[0] - before[0]
     gc.set_threshold(*before)
-    return found
+    return thresholds
 
 
 @kind
@@ -1159,9 +1159,9 @@ def how_libraries_are_opened(rank):
     before = sys.getdlopenflags()
     sys.setdlopenflags(before | (os.RTLD_GLOBAL if rank else 0))
     yield
-    found = sys.getdlopenflags() - before
+    result = sys.getdlopenflags() - before
     sys.setdlopenflags(before)
-    return found
+    return result
 
 
 @kind
@@ -1175,9 +1175,9 @@ def how_workers_start(rank):
 def threads_within_operations(rank):
     torch.set_num_threads(rank + 1)
     yield
-    found = torch.get_num_threads()
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    return found
+    return threads
 
 
 def main(folder, *names):

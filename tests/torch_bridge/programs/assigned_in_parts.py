@@ -29,12 +29,12 @@ def library_that_takes_a_function(folder):
     # The first rank imports it for all.
     library = importlib.import_module("a_taking_library")
     dist.barrier()
-    found = [
+    result = [
         library.relu(torch.ones(1)).item(),
         library.kind.__name__,
         F.relu(torch.ones(1)).item(),
     ]
-    Path(folder, f"rank{rank}.json").write_text(json.dumps(found))
+    Path(folder, f"rank{rank}.json").write_text(json.dumps(result))
 
 
 def library_that_fills_its_tables(folder):
@@ -66,7 +66,7 @@ def functions_that_the_simulation_calls(folder):
         threading.Event().wait(0.01)
     builtins.len = plain
     Path(folder, f"rank{rank}.json").write_text(
-        json.dumps(sorted(each == mine for each in threads))
+        json.dumps(sorted(thread == mine for thread in threads))
     )
 
 
@@ -87,18 +87,18 @@ def workers_of_a_loader(folder):
     F.kb_inherited = lambda: 5
     loader = DataLoader(Numbers(), batch_size=2, num_workers=2, worker_init_fn=set_in_worker)
     seen = [batch.tolist() for batch in loader]
-    found = [seen, hasattr(F, "kb_of_worker"), F.kb_inherited()]
-    Path(folder, "rank0.json").write_text(json.dumps(found))
+    result = [seen, hasattr(F, "kb_of_worker"), F.kb_inherited()]
+    Path(folder, "rank0.json").write_text(json.dumps(result))
 
 
 def of_a_spawned_one(rank, folder):
     register("spawned")
-    found = [
+    result = [
         hasattr(F, "kb_of_parent"),
         hasattr(F, "kb_at_import"),
         IterDataPipe.functions.keys() >= {"kb_spawned"},
     ]
-    Path(folder, f"rank{rank}.json").write_text(json.dumps(found))
+    Path(folder, f"rank{rank}.json").write_text(json.dumps(result))
 
 
 def register(name):

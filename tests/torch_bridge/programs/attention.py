@@ -26,15 +26,17 @@ def made(function):
 
 def results(function, operands, device, dtype):
     """Return what a function gives and its gradients, on the host in float64."""
-    given = [
-        each.to(device) if each.dtype is torch.bool else each.to(device, dtype).requires_grad_()
-        for each in operands
+    value = [
+        operand.to(device)
+        if operand.dtype is torch.bool
+        else operand.to(device, dtype).requires_grad_()
+        for operand in operands
     ]
-    out = function(*given)
+    out = function(*value)
     weights = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).reshape(out.shape)
     (out * weights.to(dtype).to(device)).sum().backward()
-    grads = [each.grad for each in given if each.dtype is not torch.bool]
-    return [each.detach().cpu().double() for each in (out, *grads)]
+    grads = [item.grad for item in value if item.dtype is not torch.bool]
+    return [item.detach().cpu().double() for item in (out, *grads)]
 
 
 def numbers():
@@ -64,10 +66,12 @@ def numbers():
         def attend(q, k, v, mask=None, is_causal=kind == 1):
             return F.scaled_dot_product_attention(q, k, v, mask, 0.0, is_causal, enable_gqa=True)
 
-        found = results(made(attend), operands, "cuda", dtype)
-        operands = [each if each.dtype is torch.bool else each.to(dtype) for each in operands]
+        result = results(made(attend), operands, "cuda", dtype)
+        operands = [
+            operand if operand.dtype is torch.bool else operand.to(dtype) for operand in operands
+        ]
         for one, expected in zip(
-            found, results(attend, operands, "cpu", torch.float64), strict=True
+            result, results(attend, operands, "cpu", torch.float64), strict=True
         ):
             assert float((one - expected).abs().max() / expected.abs().max()) < limits[dtype], case
 
@@ -77,18 +81,18 @@ def dropout(dtype):
     size, rate = 64, 0.25
     q, k = torch.randn(2, 1, 2, size, size).unbind()
     v = torch.eye(size).expand(1, 2, size, size).contiguous()
-    attend = made(lambda *given: F.scaled_dot_product_attention(*given, None, rate, True))
-    given = [each.cuda().to(getattr(torch, dtype)).requires_grad_() for each in (q, k, v)]
+    attend = made(lambda *value: F.scaled_dot_product_attention(*value, None, rate, True))
+    argument = [item.cuda().to(getattr(torch, dtype)).requires_grad_() for item in (q, k, v)]
     limit = 1e-5 if dtype == "float32" else 4e-2
 
     torch.manual_seed(3)
-    out = attend(*given)
+    out = attend(*argument)
     later = torch.ones(size, size, dtype=torch.bool).triu(1)
     kept = out.detach().cpu() != 0
     share = float(kept[~later.expand_as(kept)].float().mean())
     assert abs(share - (1 - rate)) < 0.04, share
 
-    host = [each.double().requires_grad_() for each in (q, k, v)]
+    host = [item.double().requires_grad_() for item in (q, k, v)]
     scores = host[0] @ host[1].transpose(-1, -2) / math.sqrt(size)
     shares = torch.softmax(scores.masked_fill(later, -torch.inf), -1) * kept / (1 - rate)
     expected = shares @ host[2]
@@ -97,15 +101,15 @@ def dropout(dtype):
     (expected * weights.double()).sum().backward()
     for one, other in (
         (out, expected),
-        *((a.grad, b.grad) for a, b in zip(given, host, strict=True)),
+        *((a.grad, b.grad) for a, b in zip(argument, host, strict=True)),
     ):
         off = (
             one.detach().cpu().double() - other.detach()
         ).abs().max() / other.detach().abs().max()
         assert float(off) < limit, float(off)
     torch.manual_seed(3)
-    assert torch.equal(attend(*given).cpu(), out.cpu())
-    assert not torch.equal(attend(*given).cpu(), out.cpu())
+    assert torch.equal(attend(*argument).cpu(), out.cpu())
+    assert not torch.equal(attend(*argument).cpu(), out.cpu())
 
 
 def policies():
@@ -143,7 +147,7 @@ def steps(masked):
     q, k, v = (torch.ones(shape, device="cuda").bfloat16().requires_grad_() for _ in range(3))
     mask = torch.zeros(128, 128, device="cuda").bfloat16() if masked == "True" else None
     rate = 0.0 if masked == "True" else 0.1
-    made(lambda *given: F.scaled_dot_product_attention(*given, mask, rate))(
+    made(lambda *value: F.scaled_dot_product_attention(*value, mask, rate))(
         q, k, v
     ).sum().backward()
 
@@ -155,35 +159,35 @@ def autocast():
     for mask in masks if not COMPILED else masks[::2]:
         torch.compiler.reset()
         q, k, v = torch.randn(3, 1, 2, 8, 16).unbind()
-        given = [q.cuda().requires_grad_(), k.cuda().requires_grad_(), v.cuda().bfloat16()]
+        value = [q.cuda().requires_grad_(), k.cuda().requires_grad_(), v.cuda().bfloat16()]
         seen = None if mask is None else mask.cuda()
         with torch.autocast("cuda", torch.bfloat16):
-            out = attend(*given, attn_mask=seen)
+            out = attend(*value, attn_mask=seen)
         assert out.dtype is torch.bfloat16
         if mask is not None and mask.is_floating_point():
             mask = mask.double()
         expected = F.scaled_dot_product_attention(
-            *(each.detach().cpu().bfloat16().double() for each in given),
+            *(item.detach().cpu().bfloat16().double() for item in value),
             attn_mask=mask,
         )
         torch.testing.assert_close(out.detach().cpu().double(), expected, atol=3e-2, rtol=3e-2)
         out.float().sum().backward()
-        assert given[0].grad.dtype is torch.float32
+        assert value[0].grad.dtype is torch.float32
     if not COMPILED:
         with pytest.raises(RuntimeError, match="same dtype"):
-            attend(*given)
+            attend(*value)
 
 
 def elsewhere():
     """Inside function transforms, recorded by torch.jit.trace, and of ragged tensors."""
     q, k, v = torch.randn(3, 2, 4, 8, 16, dtype=torch.float64).unbind()
-    mine = [each.float().cuda() for each in (q, k, v)]
+    mine = [item.float().cuda() for item in (q, k, v)]
     attend = F.scaled_dot_product_attention
-    found = torch.func.grad(lambda q: attend(q, *mine[1:]).square().sum())(mine[0])
+    result = torch.func.grad(lambda q: attend(q, *mine[1:]).square().sum())(mine[0])
     expected = torch.func.grad(lambda q: attend(q, k, v).square().sum())(q)
-    torch.testing.assert_close(found.cpu().double(), expected, atol=1e-5, rtol=1e-5)
-    found = torch.func.vmap(attend)(*mine)
-    torch.testing.assert_close(found.cpu().double(), attend(q, k, v), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(result.cpu().double(), expected, atol=1e-5, rtol=1e-5)
+    result = torch.func.vmap(attend)(*mine)
+    torch.testing.assert_close(result.cpu().double(), attend(q, k, v), atol=1e-5, rtol=1e-5)
 
     class Model(torch.nn.Linear):
         def forward(self, x):
@@ -193,7 +197,7 @@ def elsewhere():
     model, x = Model(16, 16, device="cuda"), torch.randn(2, 5, 16, device="cuda")
     torch.testing.assert_close(torch.jit.trace(model, x)(x), model(x))
     rows = [torch.randn(length, 32) for length in (3, 5)]
-    ragged = torch.nested.nested_tensor([each.cuda() for each in rows], layout=torch.jagged)
+    ragged = torch.nested.nested_tensor([row.cuda() for row in rows], layout=torch.jagged)
     heads = ragged.unflatten(-1, [4, 8]).transpose(1, 2)
     for one, row in zip(attend(heads, heads, heads).unbind(), rows, strict=True):
         heads = row.view(-1, 4, 8).transpose(0, 1)
@@ -206,9 +210,9 @@ def written_out():
     def attend(q, k, v):
         return torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(64), -1) @ v
 
-    given = [torch.randn(2, 4, 64, 64, device="cuda").half().requires_grad_() for _ in range(3)]
-    out = made(attend)(*given)
-    expected = attend(*(each.detach().cpu().float() for each in given))
+    indices = [torch.randn(2, 4, 64, 64, device="cuda").half().requires_grad_() for _ in range(3)]
+    out = made(attend)(*indices)
+    expected = attend(*(item.detach().cpu().float() for item in indices))
     torch.testing.assert_close(out.detach().cpu().float(), expected, atol=4e-3, rtol=4e-3)
     out.sum().backward()
 

@@ -22,7 +22,7 @@ def what_pytorch_lists_for_cuda_is_cast(has_data: str) -> None:
         if isinstance(value, torch.Tensor):
             return value.to(dtype) if value.is_floating_point() else value
         if isinstance(value, (list, tuple)):
-            return type(value)(cast(each, dtype) for each in value)
+            return type(value)(cast(item, dtype) for item in value)
         return value
 
     def listed(value):
@@ -35,10 +35,10 @@ def what_pytorch_lists_for_cuda_is_cast(has_data: str) -> None:
                 continue
             named = rest[0] if rest and isinstance(rest[0], dict) else {}
             with torch.autocast("cuda", half):
-                found = getattr(module, name)(*args, **named)
+                result = getattr(module, name)(*args, **named)
                 with torch.autocast("cuda", enabled=False):
                     wanted = getattr(module, name)(*cast(args, dtype), **named)
-            for one, other in zip(listed(found), listed(wanted), strict=True):
+            for one, other in zip(listed(result), listed(wanted), strict=True):
                 assert one.dtype == dtype, (name, one.dtype)
                 if has_data != "data":
                     continue
@@ -88,7 +88,7 @@ def training(times: str) -> None:
                 y = model(y)  # weights are cast once
             loss = torch.nn.functional.mse_loss(y, x)
         loss.backward()
-        assert all(each.grad.dtype == torch.float32 for each in model.parameters())
+        assert all(parameter.grad.dtype == torch.float32 for parameter in model.parameters())
         optimizer.step()
         optimizer.zero_grad()
 
@@ -100,16 +100,16 @@ def softmax_of_float16_is_one_operation(has_data: str) -> None:
             host = torch.randn(shape, dtype=torch.float16, requires_grad=True)
             there = host.detach().cuda().requires_grad_()
             with torch.autocast("cuda", torch.float16):
-                found = getattr(there, name)(dim)
+                result = getattr(there, name)(dim)
             # What the CPU computes of the same numbers, cast first.
             wanted = getattr(host, name)(dim, dtype=torch.float32)
             outer = torch.linspace(-1, 1, max(host.numel(), 1)).view(host.shape)
-            (gradient,) = torch.autograd.grad(found, there, outer.cuda())
+            (gradient,) = torch.autograd.grad(result, there, outer.cuda())
             (expected,) = torch.autograd.grad(wanted, host, outer)
-            assert found.dtype == torch.float32
+            assert result.dtype == torch.float32
             assert gradient.dtype == torch.float16
             if has_data == "data":
-                assert torch.equal(found.cpu(), wanted)
+                assert torch.equal(result.cpu(), wanted)
                 assert torch.equal(gradient.cpu(), expected)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()

@@ -38,10 +38,10 @@ def a_step_takes_what_the_device_says() -> None:
         time.process_time,
         time.thread_time,
     ]
-    clocks += [partial(seconds, getattr(time, f"{each.__name__}_ns")) for each in clocks]
+    clocks += [partial(seconds, getattr(time, f"{clock.__name__}_ns")) for clock in clocks]
     clocks += [
-        partial(time.clock_gettime, each)
-        for each in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_PROCESS_CPUTIME_ID)
+        partial(time.clock_gettime, item)
+        for item in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_PROCESS_CPUTIME_ID)
     ]
     clocks += [lambda: time.clock_gettime_ns(time.CLOCK_MONOTONIC) / 1e9, timeit.default_timer]
     clocks += [lambda: os.times().elapsed, lambda: os.times().user]
@@ -69,13 +69,13 @@ def what_says_the_present_date_is_modeled() -> None:
     time.sleep(-time.time() % 86400 + 3 * 86400)  # To the beginning of a day in UTC.
     now = int(time.time())
     assert now % 86400 == 0
-    for found in (
+    for result in (
         time.mktime(time.localtime()),
         time.mktime(time.strptime(time.ctime())),
         time.mktime(time.strptime(time.asctime())),
         int(time.strftime("%s")),
     ):
-        assert found == now, (found, now)
+        assert result == now, (result, now)
     assert time.gmtime()[:6] == time.gmtime(now)[:6] != time.gmtime(now - 1)[:6]
     assert time.strftime("%Y", time.gmtime(0)) == "1970"
     assert time.ctime(0) == time.ctime(0.0)
@@ -107,18 +107,18 @@ def clocks_begin_alike_in_every_run(path: str) -> None:
     began = read(), time.time()
     torch.mm(*torch.ones(2, 64, 64, device="cuda"))
     torch.cuda.synchronize()
-    found = (*began[0], *read(), time.time() - began[1])
-    Path(path).write_text(json.dumps(found))
+    result = (*began[0], *read(), time.time() - began[1])
+    Path(path).write_text(json.dumps(result))
 
 
 def sleep_is_no_work_of_the_processor() -> None:
     time.sleep(5)
     others = [threading.Thread(target=time.sleep, args=(9,)) for _ in range(2)]
-    for each in others:
-        each.start()
+    for item in others:
+        item.start()
     time.sleep(3)
-    for each in others:
-        each.join()
+    for entry in others:
+        entry.join()
     assert time.monotonic() > 86400 + 14
     assert 0 < time.process_time() < 1e-5
     assert 0 < time.thread_time() < 1e-5
@@ -143,8 +143,8 @@ def benchmarks_of_pytorch_say_modeled_time() -> None:
         x @ x
     end.record()
     torch.cuda.synchronize()
-    found = Timer("x @ x", globals={"x": x}).timeit(50).mean
-    assert abs(found * 1e3 * 50 / begin.elapsed_time(end) - 1) < 0.05
+    mean = Timer("x @ x", globals={"x": x}).timeit(50).mean
+    assert abs(mean * 1e3 * 50 / begin.elapsed_time(end) - 1) < 0.05
 
 
 def a_run_begins_at_the_real_time_and_each_rank_has_its_own() -> None:
@@ -207,10 +207,10 @@ def waits_that_nobody_ends_take_their_timeout() -> None:
 def threads_of_a_process_sleep_side_by_side() -> None:
     begun = time.perf_counter()
     threads = [threading.Thread(target=time.sleep, args=(seconds,)) for seconds in (3, 5, 4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for item in threads:
+        item.join()
     assert round(time.perf_counter() - begun, 3) == 5
 
 
@@ -226,9 +226,9 @@ def measurements_end_when_blocks_take_equal_times() -> None:
     exact = Timer("multiply()", globals={"multiply": multiply}).timeit(100).mean
     for name in ("blocked_autorange", "adaptive_autorange"):
         calls = 0
-        found = getattr(Timer("multiply()", globals={"multiply": multiply}), name)()
+        result = getattr(Timer("multiply()", globals={"multiply": multiply}), name)()
         # The clock itself is looked at once in a block.
-        assert abs(found.median / exact - 1) < 0.01, (name, found, exact)
+        assert abs(result.median / exact - 1) < 0.01, (name, result, exact)
         assert calls < 10_000
         # What takes the host's time only takes none.
         assert getattr(Timer("y.add(1)", globals={"y": y}), name)().median < 1e-6

@@ -40,11 +40,11 @@ def filled(value, *shape, dtype=torch.float32):
     return torch.full(shape or (3,), value, device=device, dtype=dtype)
 
 
-def check(found, expected):
-    assert found.device.type == kind
-    assert found.tolist() == torch.as_tensor(expected).expand(found.shape).tolist(), (
+def check(result, expected):
+    assert result.device.type == kind
+    assert result.tolist() == torch.as_tensor(expected).expand(result.shape).tolist(), (
         rank,
-        found,
+        result,
         expected,
     )
 
@@ -52,7 +52,7 @@ def check(found, expected):
 @case
 def all_reduce_with_every_op():
     for op, expected in (
-        (ReduceOp.SUM, sum(each + 1 for each in everyone)),
+        (ReduceOp.SUM, sum(item + 1 for item in everyone)),
         (ReduceOp.PRODUCT, 24),
         (ReduceOp.MIN, 1),
         (ReduceOp.MAX, size),
@@ -88,55 +88,55 @@ def broadcast_and_reduce():
 def gathers():
     parts = [filled(-1.0) for _ in everyone]
     dist.all_gather(parts, filled(float(rank)))
-    for each, part in enumerate(parts):
-        check(part, float(each))
+    for index, part in enumerate(parts):
+        check(part, float(index))
     whole = filled(-1.0, size * 3)
     dist.all_gather_into_tensor(whole, filled(float(rank)))
-    check(whole.view(size, 3)[:, 0], [float(each) for each in everyone])
+    check(whole.view(size, 3)[:, 0], [float(item) for item in everyone])
     parts = [filled(-1.0) for _ in everyone] if rank == 1 else None  # type: ignore[assignment]
     dist.gather(filled(float(rank)), parts, dst=1)
-    for each, part in enumerate(parts or []):
-        check(part, float(each))
+    for item, part in enumerate(parts or []):
+        check(part, float(item))
 
 
 @nccl_only
 def gathers_of_uneven_parts():
-    parts = [filled(-1.0, each + 1) for each in everyone]
+    parts = [filled(-1.0, item + 1) for item in everyone]
     dist.all_gather(parts, filled(float(rank), rank + 1))
-    for each, part in enumerate(parts):
-        check(part, float(each))
+    for index, part in enumerate(parts):
+        check(part, float(index))
 
 
 @case
 def scatters():
     out = filled(-1.0)
-    dist.scatter(out, [filled(float(each)) for each in everyone] if rank == 3 else None, src=3)
+    dist.scatter(out, [filled(float(item)) for item in everyone] if rank == 3 else None, src=3)
     check(out, float(rank))
-    dist.reduce_scatter(out, [filled(float(each + rank)) for each in everyone])
+    dist.reduce_scatter(out, [filled(float(item + rank)) for item in everyone])
     check(out, float(size * rank + sum(everyone)))
-    whole = torch.cat([filled(float(each * rank)) for each in everyone])
+    whole = torch.cat([filled(float(item * rank)) for item in everyone])
     dist.reduce_scatter_tensor(out, whole)
     check(out, float(rank * sum(everyone)))
 
 
 @case
 def exchanges():
-    sent = [each + rank + 1 for each in everyone]
-    whole = torch.cat([filled(float(10 * rank + each), n) for each, n in enumerate(sent)])
+    sent = [item + rank + 1 for item in everyone]
+    whole = torch.cat([filled(float(10 * rank + index), n) for index, n in enumerate(sent)])
     out = filled(-1.0, sum(sent))
     dist.all_to_all_single(out, whole, sent, sent)
-    check(out, [float(10 * each + rank) for each, n in enumerate(sent) for _ in range(n)])
+    check(out, [float(10 * index + rank) for index, n in enumerate(sent) for _ in range(n)])
     out = filled(-1.0, size)
     dist.all_to_all_single(out, torch.stack([filled(float(rank), 1)[0]] * size))
-    check(out, [float(each) for each in everyone])
+    check(out, [float(item) for item in everyone])
 
 
 @nccl_only
 def exchanges_of_lists():
     outputs = [filled(-1.0, 2) for _ in everyone]
-    dist.all_to_all(outputs, [filled(float(10 * rank + each), 2) for each in everyone])
-    for each, out in enumerate(outputs):
-        check(out, float(10 * each + rank))
+    dist.all_to_all(outputs, [filled(float(10 * rank + item), 2) for item in everyone])
+    for index, out in enumerate(outputs):
+        check(out, float(10 * index + rank))
 
 
 @case
@@ -164,17 +164,17 @@ def points():
 
 @case
 def objects():
-    found = [None] * size
-    dist.all_gather_object(found, {"rank": rank, "text": "x" * rank})
-    assert found == [{"rank": each, "text": "x" * each} for each in everyone]
-    found = [None] * size if rank == 1 else None  # type: ignore[assignment]
-    dist.gather_object((rank, "a"), found, dst=1)
-    assert found is None or found == [(each, "a") for each in everyone]
+    result = [None] * size
+    dist.all_gather_object(result, {"rank": rank, "text": "x" * rank})
+    assert result == [{"rank": item, "text": "x" * item} for item in everyone]
+    result = [None] * size if rank == 1 else None  # type: ignore[assignment]
+    dist.gather_object((rank, "a"), result, dst=1)
+    assert result is None or result == [(item, "a") for item in everyone]
     values = [{"k": 1}, "two"] if rank == 0 else [None, None]
     dist.broadcast_object_list(values, src=0)
     assert values == [{"k": 1}, "two"]
     out = [None]
-    dist.scatter_object_list(out, [f"for {each}" for each in everyone] if rank == 2 else None, 2)
+    dist.scatter_object_list(out, [f"for {item}" for item in everyone] if rank == 2 else None, 2)
     assert out == [f"for {rank}"]
     if rank == 0:
         dist.send_object_list(["sent"], dst=3)
@@ -190,7 +190,7 @@ def groups():
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     x = filled(float(rank + 1))
     dist.all_reduce(x, group=groups[rank // 2])
-    check(x, float(sum(each + 1 for each in half)))
+    check(x, float(sum(item + 1 for item in half)))
     mine, _ = dist.new_subgroups(2)
     assert dist.get_process_group_ranks(mine) == half
     assert dist.get_rank(mine) == rank % 2
@@ -208,36 +208,36 @@ def groups():
 
 @case
 def calls_that_are_waited_for_later():
-    tensors = [filled(float(rank + each)) for each in range(4)]
-    works = [dist.all_reduce(each, async_op=True) for each in tensors]
+    tensors = [filled(float(rank + index)) for index in range(4)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     later = works[-1].get_future().then(lambda done: done.value())
     for work in reversed(works):
         work.wait()
     later.wait()
     assert all(work.is_completed() for work in works) or kind == "cuda"
-    for each, x in enumerate(tensors):
-        check(x, float(sum(everyone) + size * each))
+    for index, x in enumerate(tensors):
+        check(x, float(sum(everyone) + size * index))
     dist.barrier(async_op=True).wait()
 
 
 @nccl_only
 def calls_in_one():
-    xs = [filled(float(rank + each), each + 1) for each in range(3)]
+    xs = [filled(float(rank + index), index + 1) for index in range(3)]
     with dist._coalescing_manager(async_ops=True) as manager:
         for x in xs:
             dist.all_reduce(x)
     manager.wait()
-    for each, x in enumerate(xs):
-        check(x, float(sum(everyone) + size * each))
-    wholes = [filled(-1.0, size * (each + 1)) for each in range(2)]
+    for index, x in enumerate(xs):
+        check(x, float(sum(everyone) + size * index))
+    wholes = [filled(-1.0, size * (item + 1)) for item in range(2)]
     with dist._coalescing_manager():
-        for each, whole in enumerate(wholes):
-            dist.all_gather_into_tensor(whole, filled(float(rank), each + 1))
-    check(wholes[1].view(size, 2)[:, 0], [float(each) for each in everyone])
-    outs = [filled(-1.0, each + 1) for each in range(2)]
+        for item, whole in enumerate(wholes):
+            dist.all_gather_into_tensor(whole, filled(float(rank), item + 1))
+    check(wholes[1].view(size, 2)[:, 0], [float(entry) for entry in everyone])
+    outs = [filled(-1.0, entry + 1) for entry in range(2)]
     with dist._coalescing_manager():
-        for each, out in enumerate(outs):
-            dist.reduce_scatter_tensor(out, filled(float(rank), size * (each + 1)))
+        for entry, out in enumerate(outs):
+            dist.reduce_scatter_tensor(out, filled(float(rank), size * (entry + 1)))
     check(outs[1], float(sum(everyone)))
     xs = [filled(float(rank)), filled(1.0, 5)]
     dist.all_reduce_coalesced(xs)
@@ -266,12 +266,12 @@ def functional_with_gradients():
     x = filled(float(rank), size, 2).requires_grad_()
     y = funcol.all_gather_tensor_autograd(x, 0, dist.group.WORLD)
     (y * (rank + 1)).sum().backward()
-    check(x.grad, float(sum(each + 1 for each in everyone)))
+    check(x.grad, float(sum(item + 1 for item in everyone)))
     x = filled(float(rank), 2).requires_grad_()
     y = autograd_collectives.all_reduce(x)
     check(y.detach(), float(sum(everyone)))
     (y * (rank + 1)).sum().backward()
-    check(x.grad, float(sum(each + 1 for each in everyone)))
+    check(x.grad, float(sum(item + 1 for item in everyone)))
     x = filled(float(rank), 2).requires_grad_()
     torch.stack(autograd_collectives.all_gather(x)).sum().backward()
     check(x.grad, float(size))

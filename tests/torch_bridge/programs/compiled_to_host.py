@@ -32,15 +32,15 @@ def sum_of_pinned(x):
 
 def shown(values):
     values = values if isinstance(values, tuple) else (values,)
-    return [(each.tolist(), each.device.type, each.is_pinned()) for each in values]
+    return [(item.tolist(), item.device.type, item.is_pinned()) for item in values]
 
 
 x = torch.tensor([1.0, 2.0], device="cuda")
 for function in (copied, one_number, waited_for, made_pinned, sum_of_pinned):
     wanted = function(x)
-    found = torch.compile(function, backend=BACKEND)(x)
+    result = torch.compile(function, backend=BACKEND)(x)
     torch.cuda.synchronize()
-    assert shown(found) == shown(wanted), (function, shown(found), shown(wanted))
+    assert shown(result) == shown(wanted), (function, shown(result), shown(wanted))
 last = copied(x)
 torch.cuda.synchronize()
 assert shown(last) == [([2.0, 4.0], "cpu", True)]

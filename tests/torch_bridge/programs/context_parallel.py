@@ -26,17 +26,17 @@ torch.manual_seed(0)
 whole = [torch.randn(2, 2, 4 * size, 8).cuda().requires_grad_() for _ in range(3)]
 expected = F.scaled_dot_product_attention(*whole, is_causal=True)
 expected.square().sum().backward()
-parts = [each.detach().clone() for each in whole]
+parts = [item.detach().clone() for item in whole]
 with context_parallel(mesh, buffers=parts, buffer_seq_dims=[2] * 3, no_restore_buffers=set(parts)):
     assert parts[0].shape == (2, 2, 4, 8)
-    for each in parts:
-        each.requires_grad_()
-    found = F.scaled_dot_product_attention(*parts, is_causal=True)
-    found.square().sum().backward()
-found = context_parallel_unshard(
-    mesh, [found.detach(), *(each.grad for each in parts)], [2] * (1 + len(parts))
+    for part in parts:
+        part.requires_grad_()
+    tensor = F.scaled_dot_product_attention(*parts, is_causal=True)
+    tensor.square().sum().backward()
+tensor = context_parallel_unshard(
+    mesh, [tensor.detach(), *(item.grad for item in parts)], [2] * (1 + len(parts))
 )
-if found[0].any():  # without data all is 0
-    for one, other in zip(found, [expected, *(each.grad for each in whole)], strict=True):
+if tensor[0].any():  # without data all is 0
+    for one, other in zip(tensor, [expected, *(item.grad for item in whole)], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 assert F.scaled_dot_product_attention(*whole).shape == expected.shape

@@ -17,8 +17,8 @@ def counted_loop(x, y):
 
 
 def scan(x, y):
-    found = hops.scan(lambda c, a: (c + a * a, c * a), y[0], x, reverse=True)
-    return torch.cat([each.flatten() for each in found])
+    result = hops.scan(lambda c, a: (c + a * a, c * a), y[0], x, reverse=True)
+    return torch.cat([item.flatten() for item in result])
 
 
 def scan_of_python(x, y):
@@ -55,13 +55,13 @@ def flow_computes_and_differentiates_as_in_python(name: str) -> None:
     flow, plain = FLOWS[name]
     torch.manual_seed(0)
     host = [torch.randn(4, 4, requires_grad=True) for _ in range(2)]
-    there = [each.detach().cuda().requires_grad_() for each in host]
+    there = [item.detach().cuda().requires_grad_() for item in host]
     expected = plain(*host)
-    found = flow(*there)
-    assert found.is_cuda
-    torch.testing.assert_close(found.cpu(), expected)
-    for made in (expected, found):
-        torch.autograd.backward(made.square().sum())
+    result = flow(*there)
+    assert result.is_cuda
+    torch.testing.assert_close(result.cpu(), expected)
+    for built in (expected, result):
+        torch.autograd.backward(built.square().sum())
     for mine, own in zip(there, host, strict=True):
         if own.grad is None:
             assert mine.grad is None or not mine.grad.any()
@@ -71,8 +71,8 @@ def flow_computes_and_differentiates_as_in_python(name: str) -> None:
 
 def scan_of_elements() -> None:
     x = torch.randn(6, 5)
-    found = hops.associative_scan(torch.add, x.cuda(), 0)[0]
-    torch.testing.assert_close(found.cpu(), x.cumsum(0))
+    result = hops.associative_scan(torch.add, x.cuda(), 0)[0]
+    torch.testing.assert_close(result.cpu(), x.cumsum(0))
 
 
 def random_numbers_with_their_state() -> None:
@@ -80,10 +80,10 @@ def random_numbers_with_their_state() -> None:
     x = torch.ones(64, device="cuda")
     saved = torch.ops.higher_order.run_and_save_rng_state
     again = torch.ops.higher_order.run_with_rng_state
-    state, made = saved(torch.ops.aten.rand_like.default, x)
+    state, result = saved(torch.ops.aten.rand_like.default, x)
     torch.rand(5, device="cuda")
-    assert torch.equal(again(state, torch.ops.aten.rand_like.default, x), made)
-    assert not torch.equal(torch.rand_like(x), made)
+    assert torch.equal(again(state, torch.ops.aten.rand_like.default, x), result)
+    assert not torch.equal(torch.rand_like(x), result)
 
 
 def a_condition_of_two_elements() -> None:

@@ -20,8 +20,8 @@ def shared(size):
     handles = [None] * world
     dist.all_gather_object(handles, handle, group=host)
     return [
-        pointer if each == rank else OPS.open_mem_handle(handle)
-        for each, handle in enumerate(handles)
+        pointer if index == rank else OPS.open_mem_handle(handle)
+        for index, handle in enumerate(handles)
     ]
 
 
@@ -42,7 +42,7 @@ graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     OPS.all_reduce(reducer, x, out, 0, 0)
 OPS.register_graph_buffers(
-    reducer, *([each] * world for each in OPS.get_graph_buffer_ipc_meta(reducer))
+    reducer, *([item] * world for item in OPS.get_graph_buffer_ipc_meta(reducer))
 )
 x.fill_(2.0)
 graph.replay()

@@ -50,9 +50,9 @@ other.replay()
 assert not has_data or v.tolist() == [5] * 3
 
 dist.all_reduce(x, async_op=True).wait()
-found = [None, None]
-dist.all_gather_object(found, {"rank": rank})
-assert not has_data or found == [{"rank": 0}, {"rank": 1}]
+result = [None, None]
+dist.all_gather_object(result, {"rank": rank})
+assert not has_data or result == [{"rank": 0}, {"rank": 1}]
 torch.cuda.seed()
 torch.rand(3, generator=torch.Generator("cuda"))
 assert torch.get_rng_state().device.type == torch.cuda.get_rng_state().device.type == "cpu"

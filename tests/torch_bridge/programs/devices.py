@@ -27,7 +27,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 def results_views_and_gradients_are_where_their_operands_are() -> None:
     x = torch.ones(4, 4, device="cuda:2", requires_grad=True)
-    for each in (
+    for item in (
         x,
         x + 1,
         x.T,
@@ -43,9 +43,9 @@ def results_views_and_gradients_are_where_their_operands_are() -> None:
         x.new_tensor(2.0),
         x.new_tensor(range(3), dtype=torch.int8),
     ):
-        assert each.device == torch.device("cuda", 2), each
-        assert each.is_cuda
-        assert each.get_device() == 2
+        assert item.device == torch.device("cuda", 2), item
+        assert item.is_cuda
+        assert item.get_device() == 2
     (x * x).sum().backward()
     assert x.grad.device == x.device
     assert torch.ones(2).device.type == "cpu"
@@ -61,7 +61,7 @@ def the_types_of_old_programs_name_devices() -> None:
     assert isinstance(x, torch.cuda.FloatTensor)
     assert not isinstance(x.cpu(), torch.cuda.FloatTensor)
     assert not isinstance(x, torch.cuda.HalfTensor)
-    for each in (
+    for item in (
         x.new(2, 3),
         x.new([1.0, 2.0]),
         x.new(torch.Size([4])),
@@ -70,15 +70,15 @@ def the_types_of_old_programs_name_devices() -> None:
         x.half().type_as(x),
         x.type("torch.cuda.LongTensor"),
     ):
-        assert each.device == x.device, each
+        assert item.device == x.device, item
     assert x.new([1, 2]).tolist() == [1, 2]
     assert x.new([1]).dtype == torch.float32
     assert x.type("torch.cuda.LongTensor").dtype == torch.int64
     assert torch.ones(2).type("torch.cuda.IntTensor").device == torch.device("cuda", 0)
     assert x.type("torch.DoubleTensor").device.type == "cpu"
-    made = torch.cuda.LongTensor([1, 2, 3])
-    assert made.tolist() == [1, 2, 3]
-    assert made.device == torch.device("cuda", 0)
+    tensor = torch.cuda.LongTensor([1, 2, 3])
+    assert tensor.tolist() == [1, 2, 3]
+    assert tensor.device == torch.device("cuda", 0)
     assert torch.cuda.FloatTensor(2, 3).shape == (2, 3)
 
 
@@ -86,8 +86,8 @@ def operations_that_are_made_of_others_stay_on_the_device_below_autograd() -> No
     """Handlers of DTensor run there, and meet ``aten.to.dtype`` whole."""
     x = torch.ones(4, 4, device="cuda:1")
     with torch._C._AutoDispatchBelowAutograd():
-        for each in (x.to(torch.bfloat16), x.reshape(2, 8), x.flatten(), x.T.reshape(16), x.cov()):
-            assert each.device == x.device, each
+        for item in (x.to(torch.bfloat16), x.reshape(2, 8), x.flatten(), x.T.reshape(16), x.cov()):
+            assert item.device == x.device, item
 
 
 def operations_with_a_kernel_of_their_own_are_not_taken_apart() -> None:
@@ -114,7 +114,7 @@ def a_result_that_nobody_waited_for_is_where_its_operand_is() -> None:
 
 
 def a_device_may_be_a_number() -> None:
-    for made in (
+    for result in (
         torch.empty(2, device=1),
         torch.arange(3, device=1),
         torch.eye(2, device=1),
@@ -126,10 +126,10 @@ def a_device_may_be_a_number() -> None:
         torch.tensor([1.0], device=1),
         torch.full((2,), 1.0, device=1),
     ):
-        assert made.device == torch.device("cuda", 1), made
+        assert result.device == torch.device("cuda", 1), result
     with torch.device("cuda:2"):
-        for made in (torch.empty(2), torch.tensor([1]), torch.arange(3), torch.randn(2)):
-            assert made.device.index == 2, made
+        for tensor in (torch.empty(2), torch.tensor([1]), torch.arange(3), torch.randn(2)):
+            assert tensor.device.index == 2, tensor
 
     @torch.jit.script
     def scripted(x: torch.Tensor) -> torch.Tensor:
@@ -198,15 +198,15 @@ def what_they_make_passes_through_modes_of_the_program() -> None:
             return func(*args, **(kwargs or {}))
 
     host = [torch.randn(2, 8, size) for size in (6, 6, 4)]
-    device = [each.cuda().requires_grad_() for each in host]
+    device = [item.cuda().requires_grad_() for item in host]
     causal = partial(scaled_dot_product_attention, is_causal=True)
     expected = causal(*host)
     recompute = partial(
         create_selective_checkpoint_contexts, lambda *_, **__: CheckpointPolicy.PREFER_RECOMPUTE
     )
-    found = checkpoint(causal, *device, use_reentrant=False, context_fn=recompute)
-    found.sum().backward()
-    torch.testing.assert_close(found.cpu(), expected)
+    result = checkpoint(causal, *device, use_reentrant=False, context_fn=recompute)
+    result.sum().backward()
+    torch.testing.assert_close(result.cpu(), expected)
     for mode in (FlopCounterMode(display=False), Mode()):
         with mode:
             torch.testing.assert_close(causal(*device).cpu(), expected)
@@ -225,9 +225,9 @@ def what_they_make_passes_through_modes_of_the_program() -> None:
 
 def what_composite_operations_make_on_their_way_is_where_their_operands_are() -> None:
     x = torch.arange(10.0, device="cuda:1", requires_grad=True)
-    found = torch.quantile(x, 0.5)
-    assert found.item() == 4.5
-    assert found.device == x.device
+    tensor = torch.quantile(x, 0.5)
+    assert tensor.item() == 4.5
+    assert tensor.device == x.device
     host = torch.randn(50, 2, 20).log_softmax(2)
     targets, sizes = torch.randint(1, 20, (2, 30)), torch.full((2,), 50)
     loss = F.ctc_loss(host.cuda(), targets.cuda(), sizes, torch.full((2,), 30))
@@ -235,23 +235,23 @@ def what_composite_operations_make_on_their_way_is_where_their_operands_are() ->
     torch.testing.assert_close(loss.cpu(), F.ctc_loss(host, targets, sizes, torch.full((2,), 30)))
     q = torch.randn(2, 3, 8, 4)
     mask = torch.randn(8, 8, requires_grad=True)
-    given: tuple[dict[str, Any], ...] = ({"is_causal": True}, {"attn_mask": mask})
-    for options in given:
+    value: tuple[dict[str, Any], ...] = ({"is_causal": True}, {"attn_mask": mask})
+    for options in value:
         moved = {k: v.cuda() if k == "attn_mask" else v for k, v in options.items()}
         device = q.cuda().requires_grad_()
-        found = F.scaled_dot_product_attention(device[0], device[0], device[0], **moved)
+        tensor = F.scaled_dot_product_attention(device[0], device[0], device[0], **moved)
         torch.testing.assert_close(
-            found.cpu(), F.scaled_dot_product_attention(q[0], q[0], q[0], **options)
+            tensor.cpu(), F.scaled_dot_product_attention(q[0], q[0], q[0], **options)
         )
 
 
 def gradients_that_are_made_up_are_where_their_inputs_are() -> None:
     x = torch.randn(4, device="cuda:1", requires_grad=True)
-    (made,) = torch.autograd.grad(torch.sgn(x).sum(), x)
-    assert made.device == x.device
-    assert made.tolist() == [0] * 4
-    assert (made + 1).sum().item() == 4
-    assert torch.isclose(made, torch.zeros_like(x)).all()
+    (result,) = torch.autograd.grad(torch.sgn(x).sum(), x)
+    assert result.device == x.device
+    assert result.tolist() == [0] * 4
+    assert (result + 1).sum().item() == 4
+    assert torch.isclose(result, torch.zeros_like(x)).all()
 
 
 def wrappers_and_subclasses_of_tensors_are_where_their_parts_are() -> None:
@@ -264,9 +264,9 @@ def wrappers_and_subclasses_of_tensors_are_where_their_parts_are() -> None:
         pass
 
     mine = torch.ones(2, device="cuda:1").as_subclass(Sub)
-    for each in (mine, mine + 1, torch.cat([mine, mine])):
-        assert type(each) is Sub
-        assert each.device == torch.device("cuda:1")
+    for item in (mine, mine + 1, torch.cat([mine, mine])):
+        assert type(item) is Sub
+        assert item.device == torch.device("cuda:1")
     with pytest.raises(RuntimeError) as raised:
         mine + torch.ones(2).as_subclass(Sub)
     assert "on the same device" in str(raised.value)
@@ -274,18 +274,18 @@ def wrappers_and_subclasses_of_tensors_are_where_their_parts_are() -> None:
 
 def classes_of_tensors_may_be_called() -> None:
     class Sub(torch.Tensor):
-        def __init__(self, *given):
+        def __init__(self, *value):
             super().__init__()
-            self.given = len(given)
+            self.given = len(value)
 
-    made = Sub([1.0, 2.0])
-    assert type(made) is Sub
-    assert made.given == 1
-    assert made.tolist() == [1, 2]
+    sub = Sub([1.0, 2.0])
+    assert type(sub) is Sub
+    assert sub.given == 1
+    assert sub.tolist() == [1, 2]
     assert Sub(2, 3).shape == (2, 3)
     assert Sub().shape == (0,)
     assert Sub(torch.ones(2)).tolist() == [1, 1]
-    moved = made.to("cuda:1")
+    moved = sub.to("cuda:1")
     assert type(moved) is Sub
     assert moved.device == torch.device("cuda", 1) == (moved + 1).device  # type: ignore[attr-defined]
     below = torch.ones(2, device="cuda:1")
@@ -322,8 +322,8 @@ def packed_sequences_keep_their_sizes_on_the_host() -> None:
     expected = run(layer, x)
     gradient = layer.weight_hh_l0.grad
     layer.zero_grad()
-    found = run(layer.cuda(), x.cuda())
-    torch.testing.assert_close(found.cpu(), expected)
+    result = run(layer.cuda(), x.cuda())
+    torch.testing.assert_close(result.cpu(), expected)
     torch.testing.assert_close(layer.weight_hh_l0.grad.cpu(), gradient)
 
 
@@ -342,15 +342,15 @@ def types_that_only_gpus_have_kernels_for_are_done_in_wider_ones() -> None:
     assert torch.histc(tokens.int(), bins=4, min=0, max=3).tolist() == [1, 1, 0, 2]
     assert torch.histc(tokens, bins=4, min=0, max=3).dtype == torch.int64
     x = torch.randn(2, 3, 4, 4, 4)
-    found = F.avg_pool3d(x.bfloat16().cuda(), 2)
+    tensor = F.avg_pool3d(x.bfloat16().cuda(), 2)
     expected = F.avg_pool3d(x.bfloat16().float(), 2).bfloat16()
-    assert found.dtype == torch.bfloat16
-    assert found.is_cuda
-    assert torch.equal(found.cpu(), expected)
+    assert tensor.dtype == torch.bfloat16
+    assert tensor.is_cuda
+    assert torch.equal(tensor.cpu(), expected)
     refused = []
-    for each in (tokens.cpu(), tokens):
+    for item in (tokens.cpu(), tokens):
         with pytest.raises((NotImplementedError, TypeError), match="Complex") as raised:
-            torch.histc(each.to(torch.complex64), 4)
+            torch.histc(item.to(torch.complex64), 4)
         refused.append((raised.type, str(raised.value)))
     assert refused[0] == refused[1]
 
@@ -363,7 +363,7 @@ def scripts_are_loaded_to_a_device() -> None:
         saved.seek(0)
         loaded = torch.jit.load(saved, map_location=place)
         expected = torch.device("cuda:0" if place == "cuda" else place)
-        assert {each.device for each in loaded.parameters()} == {expected}
+        assert {parameter.device for parameter in loaded.parameters()} == {expected}
         assert torch.equal(loaded(x.to(expected)).cpu(), layer(x).cpu())
 
 
@@ -386,18 +386,18 @@ def whole_numbers_are_refused_where_gpus_refuse_them() -> None:
     }
     for name, call in calls.items():
         for dtype in (torch.int32, torch.int64, torch.uint8, torch.bool):
-            given = numbers.to(dtype)
+            value = numbers.to(dtype)
             try:
-                expected = call(given)
+                expected = call(value)
             except (NotImplementedError, RuntimeError) as error:
                 expected = type(error)
             if isinstance(expected, torch.Tensor):
-                assert torch.equal(call(given.cuda()).cpu(), expected)
+                assert torch.equal(call(value.cuda()).cpu(), expected)
             elif dtype in of_gpus[name]:
-                assert call(given.cuda()).dtype in (dtype, torch.int64)
+                assert call(value.cuda()).dtype in (dtype, torch.int64)
             else:
                 with pytest.raises(expected):
-                    call(given.cuda())
+                    call(value.cuda())
 
 
 def sparse_rows_of_a_device_multiply() -> None:
@@ -409,7 +409,7 @@ def sparse_tensors_are_on_the_device_of_their_parts() -> None:
     indices, values = torch.tensor([[0, 1, 1], [2, 0, 2]]), torch.tensor([3.0, 4.0, 5.0])
     pointers, columns = torch.tensor([0, 1, 3]), torch.tensor([2, 0, 2])
     expected = torch.sparse_coo_tensor(indices, values, (2, 3)).to_dense()
-    made = (
+    result = (
         torch.sparse_coo_tensor(indices.cuda(), values.cuda(), (2, 3)),
         torch.sparse_coo_tensor(indices, values, (2, 3), device="cuda"),
         torch.sparse_coo_tensor(indices.tolist(), values.tolist(), (2, 3), device="cuda"),
@@ -420,16 +420,16 @@ def sparse_tensors_are_on_the_device_of_their_parts() -> None:
         expected.cuda().to_sparse_bsr((1, 3)),
     )
     place = torch.device("cuda:0")
-    for each in made:
-        assert each.is_cuda
-        whole = each.coalesce() if each.layout is torch.sparse_coo else each
-        assert each.to_dense().device == whole.values().device == place
-        assert torch.equal(each.to_dense().cpu(), expected)
-        assert each.cpu().device == torch.device("cpu")
-        assert torch.equal(each.cpu().to_dense(), expected)
-    rows = made[0]
+    for item in result:
+        assert item.is_cuda
+        whole = item.coalesce() if item.layout is torch.sparse_coo else item
+        assert item.to_dense().device == whole.values().device == place
+        assert torch.equal(item.to_dense().cpu(), expected)
+        assert item.cpu().device == torch.device("cpu")
+        assert torch.equal(item.cpu().to_dense(), expected)
+    rows = result[0]
     derived = (rows.t(), rows[1], rows * 2, rows.coalesce().indices(), rows.clone(), rows.sum())
-    assert {each.device for each in derived} == {place}
+    assert {entry.device for entry in derived} == {place}
     assert torch.sparse_coo_tensor(size=(2, 3), device="cuda").device == place
     assert torch.sparse_coo_tensor(indices.cuda(), values.cuda(), device="cpu").is_cpu
 
@@ -487,9 +487,9 @@ def what_may_mix_does() -> None:
 
 def devices_survive_saving_copying_and_pickling() -> None:
     x = torch.ones(3, device="cuda:1")
-    for made in (copy.deepcopy(x), pickle.loads(pickle.dumps(x))):
-        assert made.device == x.device
-        assert made.tolist() == [1, 1, 1]
+    for data in (copy.deepcopy(x), pickle.loads(pickle.dumps(x))):
+        assert data.device == x.device
+        assert data.tolist() == [1, 1, 1]
     file = io.BytesIO()
     torch.save({"x": x, "h": torch.ones(2)}, file)
 

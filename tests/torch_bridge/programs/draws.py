@@ -30,7 +30,7 @@ DRAWS = {
 
 def draws_of_a_device_are_those_of_the_cpu(seed: str, *draws: str) -> None:
     def drawn(place):
-        asked = (each.split(":") for each in draws)
+        asked = (draw.split(":") for draw in draws)
         return [DRAWS[name](int(size), place) for name, size in asked]
 
     torch.manual_seed(int(seed))
@@ -58,8 +58,8 @@ def save_states(folder: str) -> None:
     expected = torch.randn(7, device="cuda"), torch.rand(3, device="cuda")
 
     def check(what):
-        found = torch.randn(7, device="cuda"), torch.rand(3, device="cuda")
-        assert all(map(torch.equal, found, expected)), what
+        tensors = torch.randn(7, device="cuda"), torch.rand(3, device="cuda")
+        assert all(map(torch.equal, tensors, expected)), what
 
     torch.cuda.set_rng_state(state)
     check("state")
@@ -70,7 +70,7 @@ def save_states(folder: str) -> None:
     other = torch.Generator("cuda").set_state(copied)
     assert torch.equal(torch.randn(7, device="cuda", generator=other), expected[0])
     same = other.clone_state()
-    assert torch.equal(*(torch.rand(3, device="cuda", generator=each) for each in (other, same)))
+    assert torch.equal(*(torch.rand(3, device="cuda", generator=item) for item in (other, same)))
     # The host's numbers go on as if there were no device.
     torch.manual_seed(1)
     host = torch.randn(7), torch.randn(7), torch.rand(3)
@@ -103,14 +103,16 @@ def save_states(folder: str) -> None:
     torch.manual_seed(1)
     torch.randn(7, device="cuda")
     torch.save(torch.cuda.get_rng_state(), f"{folder}/state.pt")
-    torch.save([each.cpu() for each in expected], f"{folder}/expected.pt")
+    torch.save([item.cpu() for item in expected], f"{folder}/expected.pt")
 
 
 def resume(folder: str) -> None:
     torch.cuda.set_rng_state(torch.load(f"{folder}/state.pt"))
-    found = torch.randn(7, device="cuda"), torch.rand(3, device="cuda")
+    tensors = torch.randn(7, device="cuda"), torch.rand(3, device="cuda")
     expected = torch.load(f"{folder}/expected.pt")
-    assert all(torch.equal(each.cpu(), other) for each, other in zip(found, expected, strict=True))
+    assert all(
+        torch.equal(item.cpu(), other) for item, other in zip(tensors, expected, strict=True)
+    )
 
 
 def ranks_that_drew_differently_draw_alike_for_a_dtensor() -> None:

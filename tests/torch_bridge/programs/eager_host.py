@@ -80,7 +80,7 @@ elif kind in ("buckets", "parameters"):
     dist.init_process_group("nccl")
     model = torch.nn.ParameterList(w.detach().requires_grad_() for _ in range(count))
     parameters = list(model)
-    buckets = [[each] for each in range(count)]
+    buckets = [[index] for index in range(count)]
     if kind == "buckets":
         dist.Reducer(parameters, buckets, [1 << 20], dist.group.WORLD)
 elif kind == "replaced":

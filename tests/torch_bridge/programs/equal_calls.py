@@ -14,9 +14,9 @@ conv = torch.nn.Conv2d(4, 4, 3, padding=1, device="cuda", dtype=torch.float16)
 image = torch.ones(2, 4, 8, 8, device="cuda", dtype=torch.float16)
 # The same shapes in memory formats that take different times.
 images = [image.requires_grad_(), image.detach().to(memory_format=torch.channels_last)]
-found = []
+result = []
 for step in range(3):
-    found += [
+    result += [
         x + x,
         x + 2,
         x + 2.5,
@@ -52,7 +52,7 @@ for step in range(3):
     (x @ weight).relu().mean().backward()
     x.add_(1).mul_(0.5)
     x[0].fill_(2)
-    for each in images:
-        conv(each).mean().backward()
-    found += [weight.grad, conv.weight.grad, conv(image)]
-torch.save([each.detach().cpu() for each in found], f"{sys.argv[1]}/found.pt")
+    for item in images:
+        conv(item).mean().backward()
+    result += [weight.grad, conv.weight.grad, conv(image)]
+torch.save([entry.detach().cpu() for entry in result], f"{sys.argv[1]}/found.pt")

@@ -44,28 +44,28 @@ torch.cuda.memory._record_memory_history()
 
 def consistent():
     """The numbers of statistics and of a snapshot, which must agree."""
-    found = torch.cuda.memory._snapshot()
+    tensor = torch.cuda.memory._snapshot()
     stats = torch.cuda.memory_stats()
-    segments = found["segments"]
-    reserved = sum(each["total_size"] for each in segments)
+    segments = tensor["segments"]
+    reserved = sum(segment["total_size"] for segment in segments)
     used = sum(
         block["size"]
-        for each in segments
-        for block in each["blocks"]
+        for segment in segments
+        for block in segment["blocks"]
         if block["state"] == "active_allocated"
     )
     assert reserved == stats["reserved_bytes.all.current"] == torch.cuda.memory_reserved()
     assert used == stats["allocated_bytes.all.current"] == torch.cuda.memory_allocated()
     free, total = torch.cuda.mem_get_info()
     assert total - free == reserved + CONTEXT
-    for each in segments:
-        assert sum(block["size"] for block in each["blocks"]) == each["total_size"]
-        assert each["is_expandable"] == is_expandable
-    assert found["allocator_settings"]["expandable_segments"] == is_expandable
+    for segment in segments:
+        assert sum(block["size"] for block in segment["blocks"]) == segment["total_size"]
+        assert segment["is_expandable"] == is_expandable
+    assert tensor["allocator_settings"]["expandable_segments"] == is_expandable
     taken = {True: "segment_map", False: "segment_alloc"}[is_expandable]
-    given = {True: "segment_unmap", False: "segment_free"}[is_expandable]
-    events = found["device_traces"][0]
-    sums = [sum(e["size"] for e in events if e["action"] == name) for name in (taken, given)]
+    value = {True: "segment_unmap", False: "segment_free"}[is_expandable]
+    events = tensor["device_traces"][0]
+    sums = [sum(e["size"] for e in events if e["action"] == name) for name in (taken, value)]
     assert sums[0] - sums[1] == reserved
     return reserved / GIB
 

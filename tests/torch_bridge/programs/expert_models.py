@@ -94,8 +94,8 @@ def one_by_one(x, chosen, weights, up, down):
     for expert in range(EXPERTS):
         tokens, places = (chosen == expert).nonzero(as_tuple=True)
         gate, value = (x[tokens] @ up[expert].T).chunk(2, dim=-1)
-        found = (F.silu(gate) * value) @ down[expert].T
-        out.index_add_(0, tokens, found * weights[tokens, places, None])
+        tensor = (F.silu(gate) * value) @ down[expert].T
+        out.index_add_(0, tokens, tensor * weights[tokens, places, None])
     return out
 
 
@@ -125,8 +125,8 @@ class Experts(torch.nn.Module):
 
     def forward(self, x):
         weights, chosen = self.choose(self.router(x))
-        found = (by_kernel if x.is_cuda else one_by_one)(x, chosen, weights, self.up, self.down)
-        return found if self.kind == "mixtral" else found + self.shared(x)
+        result = (by_kernel if x.is_cuda else one_by_one)(x, chosen, weights, self.up, self.down)
+        return result if self.kind == "mixtral" else result + self.shared(x)
 
 
 class Layer(torch.nn.Module):
@@ -142,7 +142,7 @@ class Layer(torch.nn.Module):
     def forward(self, x):
         y = F.rms_norm(x, (HIDDEN,))
         k, v = self.pairs(self.narrow(y)).chunk(2, dim=-1)
-        q, k, v = (each.view(len(x), HEADS, -1).transpose(0, 1) for each in (self.queries(y), k, v))
+        q, k, v = (item.view(len(x), HEADS, -1).transpose(0, 1) for item in (self.queries(y), k, v))
         y = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0]
         x = x + self.out(y.transpose(0, 1).reshape(len(x), HIDDEN))
         return x + self.experts(F.rms_norm(x, (HIDDEN,)))
@@ -171,8 +171,8 @@ def main(kind, path):
     model = Model(kind)
     prompt = torch.randint(VOCABULARY, (9,))
     expected = generate(model, prompt, 3)
-    found = generate(model.cuda(), prompt.cuda(), 3)
-    Path(path).write_text(f"{found == expected} {len(set(found[9:]))}")
+    result = generate(model.cuda(), prompt.cuda(), 3)
+    Path(path).write_text(f"{result == expected} {len(set(result[9:]))}")
 
 
 if __name__ == "__main__":

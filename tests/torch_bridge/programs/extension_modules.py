@@ -23,8 +23,8 @@ torch.manual_seed(0)
 x, weight = torch.randn(6, 64, **HALF), torch.rand(64, **HALF)
 
 
-def like(found, wanted):
-    assert_close(found.float().cpu(), wanted.float().cpu(), **CLOSE)
+def like(result, wanted):
+    assert_close(result.float().cpu(), wanted.float().cpu(), **CLOSE)
 
 
 def norms_and_activations():
@@ -75,7 +75,7 @@ def attention():
         3, 9, 33, heads, kv_heads, size, size, torch.bfloat16, used, ends, None, None, None, None,
         16, 0, True, -1, -1, False, 0, None, 0,
     )  # fmt: skip
-    made, *_ = FA3.fwd(
+    result, *_ = FA3.fwd(
         q, *caches, None, None, None, None, ends, None, None, None, used, 9, 33, table,
         None, None, None, None, None, None, None, None, size**-0.5, True, -1, -1, 0.0, True,
         metadata, 0, None, 0, None, 1, 0, None,
@@ -84,11 +84,11 @@ def attention():
     for num_q, num_k in zip(lengths_q, lengths_k, strict=True):
         rows, keys = slice(at_q, at_q + num_q), slice(at_k, at_k + num_k)
         mask = torch.ones(num_q, num_k, dtype=torch.bool).tril(num_k - num_q)
-        parts = (q.cpu()[rows], *(each.cpu()[keys] for each in new))
+        parts = (q.cpu()[rows], *(item.cpu()[keys] for item in new))
         wanted = F.scaled_dot_product_attention(
-            *(each.float().transpose(0, 1) for each in parts), attn_mask=mask, enable_gqa=True
+            *(part.float().transpose(0, 1) for part in parts), attn_mask=mask, enable_gqa=True
         )
-        like(made[rows], wanted.transpose(0, 1))
+        like(result[rows], wanted.transpose(0, 1))
         at_q, at_k = at_q + num_q, at_k + num_k
     angles = torch.arange(64)[:, None] / 10000 ** (torch.arange(0, size, 2) / size)
     table = torch.cat((angles.cos(), angles.sin()), -1).to("cuda")
@@ -118,7 +118,7 @@ def parts_of_attention():
     whole, whole_lse = over(slice(0, 6))
     like(out, whole)
     like(lse, whole_lse)
-    heads = (each.cpu().float().transpose(0, 1) for each in (q, k, v))
+    heads = (item.cpu().float().transpose(0, 1) for item in (q, k, v))
     like(whole, F.scaled_dot_product_attention(*heads).transpose(0, 1))
 
 
@@ -126,19 +126,19 @@ def tables_and_caches():
     ids, rows = torch.tensor([3, 9, 12], device="cuda"), torch.randn(8, 64, **HALF)
     out = torch.empty(3, 64, **HALF)
     OPS.vocab_parallel_embedding(out, ids, rows, 8, 16, 0, 20, 20)
-    like(out, torch.stack((torch.zeros(64), *(rows.cpu().float()[each] for each in (1, 4)))))
+    like(out, torch.stack((torch.zeros(64), *(rows.cpu().float()[number] for number in (1, 4)))))
     cache, scale = torch.zeros(3, 4, 24, **HALF), torch.ones(1, device="cuda")
     latent, rotary = torch.randn(5, 16, **HALF), torch.randn(5, 8, **HALF)
     slots = torch.tensor([8, 9, 10, 11, 1], device="cuda")
     OPS.concat_and_cache_mla(latent, rotary, cache, slots, "auto", scale)
-    found = torch.empty(5, 24, **HALF)
+    tensor = torch.empty(5, 24, **HALF)
     numbers = {"device": "cuda", "dtype": torch.int32}
     OPS.gather_and_maybe_dequant_cache(
-        cache, found, torch.tensor([[2, 0]], **numbers), torch.tensor([0, 5], **numbers),
+        cache, tensor, torch.tensor([[2, 0]], **numbers), torch.tensor([0, 5], **numbers),
         torch.zeros(5, **numbers), 5, "auto", scale, None,
     )  # fmt: skip
-    like(found[:4], torch.cat((latent, rotary), 1)[:4])
-    assert not found[4].any()  # the first place of page 0, which nobody wrote
+    like(tensor[:4], torch.cat((latent, rotary), 1)[:4])
+    assert not tensor[4].any()  # the first place of page 0, which nobody wrote
 
 
 def scores():
@@ -176,7 +176,7 @@ def experts():
     order = rows[: int(total)].view(-1, block).tolist()
     for expert, block_rows in zip(of_blocks.tolist(), order, strict=False):
         assert all(flat[row] == expert for row in block_rows if row < len(flat))
-    assert sorted(row for each in order for row in each if row < len(flat)) == list(
+    assert sorted(row for item in order for row in item if row < len(flat)) == list(
         range(len(flat))
     )
     if not weights.is_meta and HAS_DATA:

@@ -33,9 +33,9 @@ def failing():
         started = [mp.Process(target=fail) for _ in range(4)]
         for process in started:
             process.start()
-        while any(each.exitcode is None for each in started):
+        while any(item.exitcode is None for item in started):
             time.sleep(1e-6)
-        assert [each.exitcode for each in started] == [3] * 4
+        assert [item.exitcode for item in started] == [3] * 4
 
 
 if __name__ == "__main__":

@@ -59,21 +59,21 @@ def visible(queries, keys, causal=False, left=-1, right=-1):
 
 def expected(q, k, v, *, bias=None, scale=None, **places):
     """PyTorch's attention in double precision; queries that see nothing give zeros."""
-    q, k, v = (each.detach().cpu().double().transpose(1, 2) for each in (q, k, v))
-    leaves = [each.clone().requires_grad_() for each in (q, k, v)]
+    q, k, v = (item.detach().cpu().double().transpose(1, 2) for item in (q, k, v))
+    leaves = [item.clone().requires_grad_() for item in (q, k, v)]
     seen, distances = visible(q.shape[2], k.shape[2], **places)
     mask = torch.zeros(seen.shape, dtype=torch.double).masked_fill(~seen, -torch.inf)
     mask = mask if bias is None else mask - bias.double().cpu().view(-1, 1, 1) * distances
-    made = F.scaled_dot_product_attention(
+    tensor = F.scaled_dot_product_attention(
         *leaves, attn_mask=mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
-    return made.transpose(1, 2), leaves
+    return tensor.transpose(1, 2), leaves
 
 
-def close(found, wanted, tolerance=2e-2):
-    found = found.detach().cpu().double()
-    assert found.shape == wanted.shape
-    assert (found - wanted).abs().max() <= tolerance * max(wanted.abs().max().item(), 1.0)
+def close(double, wanted, tolerance=2e-2):
+    double = double.detach().cpu().double()
+    assert double.shape == wanted.shape
+    assert (double - wanted).abs().max() <= tolerance * max(wanted.abs().max().item(), 1.0)
 
 
 def check_against_pytorch():
@@ -90,28 +90,28 @@ def check_against_pytorch():
         k, v = (drawn(batch, keys, kv_heads, size).requires_grad_() for _ in range(2))
         bias: Any = options.pop("bias", None)
         window = (options.get("left", -1), options.get("right", -1))
-        found = flash_attn_func(
+        result = flash_attn_func(
             q, k, v, causal=options.get("causal", False), window_size=window,
             alibi_slopes=None if bias is None else bias.cuda(),
         )  # fmt: skip
         wanted, leaves = expected(q, k, v, bias=bias, **options)
-        close(found, wanted)
-        gradient = drawn(*found.shape)
-        found.backward(gradient)
+        close(result, wanted)
+        gradient = drawn(*result.shape)
+        result.backward(gradient)
         wanted.backward(gradient.cpu().double())
-        for each, leaf in zip((q, k, v), leaves, strict=True):
-            close(each.grad, leaf.grad.transpose(1, 2))
+        for item, leaf in zip((q, k, v), leaves, strict=True):
+            close(item.grad, leaf.grad.transpose(1, 2))
 
 
 def check_packed():
     qkv = drawn(2, 30, 3, 4, 64).requires_grad_()
-    separate = [each.detach().clone().requires_grad_() for each in qkv.unbind(2)]
+    separate = [item.detach().clone().requires_grad_() for item in qkv.unbind(2)]
     wanted = flash_attn_func(*separate, causal=True)
     wanted.sum().backward()
-    found = flash_attn_qkvpacked_func(qkv, causal=True)
-    found.sum().backward()
-    assert torch.equal(found, wanted)
-    assert torch.equal(qkv.grad, torch.stack([each.grad for each in separate], 2))
+    qkvpacked_func = flash_attn_qkvpacked_func(qkv, causal=True)
+    qkvpacked_func.sum().backward()
+    assert torch.equal(qkvpacked_func, wanted)
+    assert torch.equal(qkv.grad, torch.stack([item.grad for item in separate], 2))
     kv = qkv.detach()[:, :, 1:]
     assert torch.equal(flash_attn_kvpacked_func(separate[0], kv, causal=True), wanted)
 
@@ -120,35 +120,35 @@ def check_several_lengths():
     lengths = [5, 40, 0, 17]
     ends = torch.tensor([0, 5, 45, 45, 62], dtype=torch.int32, device="cuda")
     q, k, v = (drawn(62, 4, 64).requires_grad_() for _ in range(3))
-    found = flash_attn_varlen_func(q, k, v, ends, ends, 40, 40, causal=True)
-    gradient = drawn(*found.shape)
-    found.backward(gradient)
+    varlen_func = flash_attn_varlen_func(q, k, v, ends, ends, 40, 40, causal=True)
+    gradient = drawn(*varlen_func.shape)
+    varlen_func.backward(gradient)
     begin = 0
     for length in lengths:
         rows = slice(begin, begin + length)
         begin += length
         if length:
-            one = [each.detach()[None, rows].requires_grad_() for each in (q, k, v)]
+            one = [item.detach()[None, rows].requires_grad_() for item in (q, k, v)]
             alone = flash_attn_func(*one, causal=True)
             alone.backward(gradient[None, rows])
-            assert torch.equal(found[rows], alone[0])
-            for each, leaf in zip((q, k, v), one, strict=True):
-                assert torch.equal(each.grad[rows], leaf.grad[0])
+            assert torch.equal(varlen_func[rows], alone[0])
+            for item, leaf in zip((q, k, v), one, strict=True):
+                assert torch.equal(item.grad[rows], leaf.grad[0])
     packed = torch.stack([q, k, v], 1).detach()
     again = flash_attn_varlen_qkvpacked_func(packed, ends, 40, causal=True)
-    assert torch.equal(again, found)
+    assert torch.equal(again, varlen_func)
     # Keys in pages: sequences of 40 and 17 keys, of which the last 3 and 2 have queries.
     pages = [drawn(9, 16, 4, 64) for _ in range(2)]
     table = torch.tensor([[7, 2, 5], [1, 8, -1]], dtype=torch.int32, device="cuda")
     q = drawn(5, 4, 64)
-    found = flash_attn_varlen_func(
+    varlen_func = flash_attn_varlen_func(
         q, *pages, torch.tensor([0, 3, 5], dtype=torch.int32, device="cuda"),
         torch.tensor([0, 40, 57], dtype=torch.int32, device="cuda"), 3, 40, causal=True,
         block_table=table,
     )  # fmt: skip
     for rows, used, count in ((slice(0, 3), [7, 2, 5], 40), (slice(3, 5), [1, 8], 17)):
-        k, v = (each[used].flatten(0, 1)[None, :count] for each in pages)
-        assert torch.equal(found[rows], flash_attn_func(q[None, rows], k, v, causal=True)[0])
+        k, v = (page[used].flatten(0, 1)[None, :count] for page in pages)
+        assert torch.equal(varlen_func[rows], flash_attn_func(q[None, rows], k, v, causal=True)[0])
 
 
 def check_cache():
@@ -157,35 +157,35 @@ def check_cache():
     q, new = drawn(3, 2, 4, 64), [drawn(3, 2, 2, 64) for _ in range(2)]
     angles = torch.outer(torch.arange(48.0), 0.1 ** torch.arange(0, 1, 1 / 16)).cuda()
     cos, sin = angles.cos().to(HALF), angles.sin().to(HALF)
-    before = [each.clone() for each in cache]
-    found, lse = flash_attn_with_kvcache(
+    before = [item.clone() for item in cache]
+    result, lse = flash_attn_with_kvcache(
         q, *cache, *new, cos, sin, cache_seqlens=lengths, causal=True, rotary_interleaved=False,
         return_softmax_lse=True,
     )  # fmt: skip
     assert lse.shape == (3, 4, 2)
-    assert not found.requires_grad
+    assert not result.requires_grad
     for number, length in enumerate(lengths.tolist()):
         at = slice(length, length + 2)
         turned = [
-            apply_rotary_emb_torch(each[number : number + 1].float(), cos[at], sin[at]).to(HALF)
-            for each in (q, new[0])
+            apply_rotary_emb_torch(item[number : number + 1].float(), cos[at], sin[at]).to(HALF)
+            for item in (q, new[0])
         ]
         close(cache[0][number, at], turned[1][0].cpu().double())
         assert torch.equal(cache[1][number, at], new[1][number])
         assert torch.equal(cache[0][number, :length], before[0][number, :length])
-        held = [each[number : number + 1, : length + 2] for each in cache]
-        close(found[number], expected(turned[0], *held, causal=True)[0][0].detach())
+        held = [item[number : number + 1, : length + 2] for item in cache]
+        close(result[number], expected(turned[0], *held, causal=True)[0][0].detach())
     # The same in pages of 16.
     table = torch.arange(9, dtype=torch.int32, device="cuda").view(3, 3).flip(0)
-    pages = [each.view(3, 3, 16, 2, 64).flip(0).flatten(0, 1).contiguous() for each in before]
+    pages = [item.view(3, 3, 16, 2, 64).flip(0).flatten(0, 1).contiguous() for item in before]
     again = flash_attn_with_kvcache(
         q, *pages, *new, cos, sin, cache_seqlens=lengths, block_table=table, causal=True,
         rotary_interleaved=False,
     )  # fmt: skip
-    assert torch.equal(again, found)
+    assert torch.equal(again, result)
     rows = torch.tensor([2, 0, 1], dtype=torch.int32, device="cuda")
     moved = flash_attn_with_kvcache(
-        q, *(each[[1, 2, 0]] for each in cache), cache_seqlens=lengths + 2, cache_batch_idx=rows
+        q, *(item[[1, 2, 0]] for item in cache), cache_seqlens=lengths + 2, cache_batch_idx=rows
     )
     plain = flash_attn_with_kvcache(q, *cache, cache_seqlens=lengths + 2)
     assert torch.equal(moved, plain)
@@ -195,18 +195,18 @@ def check_closed_forms():
     # Equal keys: the mean of the values that are seen, whatever caps scores.
     v = drawn(1, 8, 2, 64)
     q, k = drawn(1, 8, 2, 64), torch.ones_like(v)
-    found = flash_attn_func(q, k, v, causal=True, softcap=5.0)
+    result = flash_attn_func(q, k, v, causal=True, softcap=5.0)
     counts = torch.arange(1, 9).view(1, 8, 1, 1)
-    close(found, v.cpu().double().cumsum(1) / counts)
+    close(result, v.cpu().double().cumsum(1) / counts)
     # Capped scores, and the log of the sum of their exponentials.
     _, lse, _ = flash_attn_func(q, k, v, softmax_scale=3.0, softcap=2.0, return_attn_probs=True)
     scores = 2 * torch.tanh(3 * q.cpu().double().sum(-1) / 2)
     close(lse, scores.transpose(1, 2) + torch.tensor(8.0).log(), 1e-4)
     # A query that sees no key.
-    found, lse, _ = flash_attn_func(
+    result, lse, _ = flash_attn_func(
         drawn(1, 4, 2, 64), k[:, :2], v[:, :2], causal=True, return_attn_probs=True
     )
-    assert found[0, :2].eq(0).all()
+    assert result[0, :2].eq(0).all()
     assert lse[0, :, :2].eq(torch.inf).all()
     assert lse[0, :, 2:].isfinite().all()
     # Dropout keeps the expectation, and its gradient leaves out the same elements.
@@ -223,15 +223,15 @@ def check_closed_forms():
 
 
 def check_beside_attention():
-    cos, sin = (each.cuda() for each in (torch.rand(20, 16), torch.rand(20, 16)))
+    cos, sin = (tensor.cuda() for tensor in (torch.rand(20, 16), torch.rand(20, 16)))
     for interleaved in (False, True):
         x = drawn(2, 20, 3, 48, dtype=torch.float32).requires_grad_()
         y = x.detach().clone().requires_grad_()
-        found = apply_rotary_emb(x, cos, sin, interleaved)
+        emb = apply_rotary_emb(x, cos, sin, interleaved)
         wanted = apply_rotary_emb_torch(y, cos, sin, interleaved)
-        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(emb, wanted)
         gradient = drawn(*x.shape, dtype=torch.float32)
-        found.backward(gradient)
+        emb.backward(gradient)
         wanted.backward(gradient)
         torch.testing.assert_close(x.grad, y.grad)
     x = drawn(2, 12, 3, 48)
@@ -256,20 +256,20 @@ def check_beside_attention():
 
     x, residual = (drawn(6, 64).requires_grad_() for _ in range(2))
     weight, bias = (drawn(64).requires_grad_() for _ in range(2))
-    made, total = layer_norm_fn(
+    result, total = layer_norm_fn(
         x, weight, bias, residual, eps=1e-5, prenorm=True, residual_in_fp32=True
     )
-    wide = [each.detach().cpu().double().requires_grad_() for each in (x, residual, weight, bias)]
+    wide = [item.detach().cpu().double().requires_grad_() for item in (x, residual, weight, bias)]
     summed = wide[0] + wide[1]
     wanted = F.layer_norm(summed, (64,), wide[2], wide[3], 1e-5)
-    close(made, wanted.detach())
+    close(result, wanted.detach())
     close(total, summed.detach())
-    (made.sum() + total.square().sum()).backward()
+    (result.sum() + total.square().sum()).backward()
     (wanted.sum() + summed.square().sum()).backward()
-    for each, leaf in zip((x, residual, weight, bias), wide, strict=True):
-        close(each.grad, leaf.grad)
+    for item, leaf in zip((x, residual, weight, bias), wide, strict=True):
+        close(item.grad, leaf.grad)
     summed, total = dropout_add_layer_norm(x, residual, weight, bias, 0.0, 1e-5, prenorm=True)
-    assert torch.equal(summed, made)
+    assert torch.equal(summed, result)
     wanted = F.rms_norm(x.detach().cpu().double(), (64,), weight.detach().cpu().double(), 1e-6)
     close(rms_norm(x, weight, 1e-6), wanted)
     close(rms_norm_fn(x, weight), wanted)
@@ -302,13 +302,13 @@ def check_as_context_parallel_calls_it():
     forward, backward = _wrapped_flash_attn_forward, _wrapped_flash_attn_backward
     assert (forward, backward) == (_flash_attn_forward, _flash_attn_backward)
     out, lse, _, state = _flash_attn_forward(q.detach(), k.detach(), v.detach(), *options, False)
-    made = [torch.empty_like(each) for each in (q, k, v)]
+    tensors = [torch.empty_like(item) for item in (q, k, v)]
     gradient = drawn(*out.shape)
-    given = (each.detach() for each in (q, k, v))
-    _flash_attn_backward(gradient, *given, out, lse, *made, *options, False, rng_state=state)
+    detaches = (item.detach() for item in (q, k, v))
+    _flash_attn_backward(gradient, *detaches, out, lse, *tensors, *options, False, rng_state=state)
     flash_attn_func(q, k, v, softmax_scale=0.125, causal=True).backward(gradient)
-    for each, found in zip((q, k, v), made, strict=True):
-        assert torch.equal(each.grad, found)
+    for item, result in zip((q, k, v), tensors, strict=True):
+        assert torch.equal(item.grad, result)
 
 
 def check_graph():
@@ -318,7 +318,7 @@ def check_graph():
     q = drawn(2, 1, 4, 64)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = flash_attn_with_kvcache(q, *cache, cache_seqlens=lengths)
+        flash_attn = flash_attn_with_kvcache(q, *cache, cache_seqlens=lengths)
     times = []
     for length in (100, 8000):
         lengths.fill_(length)
@@ -331,7 +331,7 @@ def check_graph():
         torch.cuda.synchronize()
         times.append(begin.elapsed_time(end))
         plain = flash_attn_with_kvcache(q, *cache, cache_seqlens=lengths)
-        assert torch.equal(found, plain)
+        assert torch.equal(flash_attn, plain)
     return times
 
 

@@ -16,7 +16,7 @@ def compared(is_masked: str, num_kv_heads: str) -> None:
     torch.manual_seed(0)
     shapes = [(BATCH, heads, LENGTH, SIZE) for heads in (HEADS, kv_heads, kv_heads)]
     host = [torch.randn(shape, requires_grad=True) for shape in shapes]
-    device = [each.detach().cuda().requires_grad_() for each in host]
+    device = [item.detach().cuda().requires_grad_() for item in host]
     bias = torch.randn(HEADS, requires_grad=True)
     my_bias = bias.detach().cuda().requires_grad_()
     # Not a leaf.
@@ -46,7 +46,7 @@ def compared(is_masked: str, num_kv_heads: str) -> None:
     (out * out + lse[..., None]).sum().backward()
 
     q, k, v = host
-    k, v = (each.repeat_interleave(HEADS // kv_heads, 1) for each in (k, v))
+    k, v = (item.repeat_interleave(HEADS // kv_heads, 1) for item in (k, v))
     place = torch.arange(LENGTH)
     distance = place[:, None] - place
     scores = q @ k.mT * SIZE**-0.5 + 2 * bias[:, None, None] * distance
@@ -55,10 +55,10 @@ def compared(is_masked: str, num_kv_heads: str) -> None:
     expected = scores.softmax(-1) @ v
     (expected * expected + scores.logsumexp(-1)[..., None]).sum().backward()
 
-    assert all(each.is_cuda for each in (out, lse, device[0].grad))
-    found = [out, lse, my_bias.grad, *(each.grad for each in device)]
-    wanted = [expected, scores.logsumexp(-1), bias.grad, *(each.grad for each in host)]
-    for mine, theirs in zip(found, wanted, strict=True):
+    assert all(item.is_cuda for item in (out, lse, device[0].grad))
+    result = [out, lse, my_bias.grad, *(item.grad for item in device)]
+    wanted = [expected, scores.logsumexp(-1), bias.grad, *(item.grad for item in host)]
+    for mine, theirs in zip(result, wanted, strict=True):
         torch.testing.assert_close(mine.cpu(), theirs, rtol=2e-4, atol=2e-4)
 
 
@@ -88,7 +88,7 @@ def on_the_host() -> None:
 
 def in_a_graph() -> None:
     bias = torch.randn(4, device="cuda", requires_grad=True)
-    given = [torch.randn(1, 4, 64, 16, device="cuda", requires_grad=True) for _ in "qkv"]
+    tensors = [torch.randn(1, 4, 64, 16, device="cuda", requires_grad=True) for _ in "qkv"]
     mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 64, 64, device="cuda")
 
     def step(operands: list[torch.Tensor], bias: torch.Tensor) -> torch.Tensor:
@@ -104,15 +104,15 @@ def in_a_graph() -> None:
 
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = step(given, bias)
+        out = step(tensors, bias)
     for _ in range(2):
         with torch.no_grad():
-            for each in (*given, bias):
-                each.copy_(torch.randn_like(each))
+            for item in (*tensors, bias):
+                item.copy_(torch.randn_like(item))
         graph.replay()
-        eager = [each.detach().clone().requires_grad_() for each in (*given, bias)]
+        eager = [entry.detach().clone().requires_grad_() for entry in (*tensors, bias)]
         assert torch.equal(step(eager[:3], eager[3]), out)
-        for mine, theirs in zip((*given, bias), eager, strict=True):
+        for mine, theirs in zip((*tensors, bias), eager, strict=True):
             assert torch.equal(mine.grad, theirs.grad)
             assert theirs.grad.abs().sum() > 0
 

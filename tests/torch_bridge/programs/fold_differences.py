@@ -30,18 +30,18 @@ def x(rows: int = 16, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def square(count: int = 1) -> torch.Tensor:
-    found = torch.ones(WIDTH, WIDTH, device="cuda")
+    tensor = torch.ones(WIDTH, WIDTH, device="cuda")
     for _ in range(count):
-        found = found @ found
-    return found
+        tensor = tensor @ tensor
+    return tensor
 
 
 def model() -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)).cuda()
 
 
-def step(net: nn.Module, given: torch.Tensor) -> None:
-    net(given).sum().backward()
+def step(net: nn.Module, tensor: torch.Tensor) -> None:
+    net(tensor).sum().backward()
     net.zero_grad()
 
 
@@ -54,8 +54,8 @@ def checkpoint() -> None:
 
 
 def source_prepares() -> None:
-    given = square(3 if is_odd else 1)
-    dist.broadcast(given, src=odd)
+    value = square(3 if is_odd else 1)
+    dist.broadcast(value, src=odd)
 
 
 def side_stream() -> None:
@@ -81,8 +81,8 @@ def uneven_batch() -> None:
 
 def sequence_lengths() -> None:
     length = 8 + 8 * rank
-    given = torch.ones(2, 4, length, 16, device="cuda")
-    nn.functional.scaled_dot_product_attention(given, given, given)
+    tensor = torch.ones(2, 4, length, 16, device="cuda")
+    nn.functional.scaled_dot_product_attention(tensor, tensor, tensor)
     dist.all_reduce(x())
 
 
@@ -107,15 +107,15 @@ def own_group() -> None:
 
 
 def own_dtype() -> None:
-    given = x(dtype=torch.bfloat16 if is_odd else torch.float32)
-    given @ given.T
+    value = x(dtype=torch.bfloat16 if is_odd else torch.float32)
+    value @ value.T
     dist.all_reduce(x())
 
 
 def other_order() -> None:
-    given = square()
+    value = square()
     first, second = (torch.relu, torch.sigmoid) if is_odd else (torch.sigmoid, torch.relu)
-    first(given), second(given)
+    first(value), second(value)
     dist.all_reduce(x())
 
 
@@ -153,22 +153,22 @@ def seeds_decide() -> None:
 
 def neighbours() -> None:
     """The ends of a pipeline of all ranks, whose group is that of all."""
-    given = x()
+    value = x()
     if rank:
-        dist.recv(given, rank - 1)
+        dist.recv(value, rank - 1)
     if rank + 1 < ranks:
-        dist.send(given, rank + 1)
+        dist.send(value, rank + 1)
 
 
 def uneven_all_to_all() -> None:
-    sent, taken = [1 + each for each in range(ranks)], [1 + rank] * ranks
+    sent, taken = [1 + index for index in range(ranks)], [1 + rank] * ranks
     out = torch.empty(sum(taken), device="cuda")
     dist.all_to_all_single(out, torch.ones(sum(sent), device="cuda"), taken, sent)
 
 
 def objects() -> None:
-    found: list[object] = [None] * ranks
-    dist.all_gather_object(found, "x" * (5000 if is_odd else 10))
+    result: list[object] = [None] * ranks
+    dist.all_gather_object(result, "x" * (5000 if is_odd else 10))
 
 
 def profiles() -> None:
@@ -222,7 +222,7 @@ def ends_early() -> None:
 def hooks() -> None:
     net = model()
     if is_odd:
-        net[0].register_forward_hook(lambda module, given, result: result * 2)
+        net[0].register_forward_hook(lambda module, value, result: result * 2)
     step(net, x())
     dist.all_reduce(x())
 
@@ -249,10 +249,10 @@ def one_row() -> None:
 
 
 def copies() -> None:
-    given = x()
+    value = x()
     if is_odd:
-        given.cpu()
-    dist.all_reduce(given)
+        value.cpu()
+    dist.all_reduce(value)
 
 
 def root_differs() -> None:
@@ -274,9 +274,9 @@ def twin_prints() -> None:
 
 
 def twin_values() -> None:
-    given = torch.full((WIDTH, WIDTH), float(rank), device="cuda")
-    (given + rank) @ given
-    dist.all_reduce(given)
+    tensor = torch.full((WIDTH, WIDTH), float(rank), device="cuda")
+    (tensor + rank) @ tensor
+    dist.all_reduce(tensor)
 
 
 def twin_seeds() -> None:
@@ -304,16 +304,16 @@ def twin_branches() -> None:
 def twin_environment() -> None:
     os.environ["WHO"] = f"rank {rank:04}"
     name = hashlib.sha256(os.environ["WHO"].encode()).hexdigest()
-    found: list[object] = [None] * ranks
-    dist.all_gather_object(found, name)
+    result: list[object] = [None] * ranks
+    dist.all_gather_object(result, name)
 
 
 def twin_broadcasts() -> None:
-    given = square()
-    dist.broadcast(given, src=ranks - 1)
+    value = square()
+    dist.broadcast(value, src=ranks - 1)
     mesh = init_device_mesh("cuda", (ranks // 2, 2), mesh_dim_names=("dp", "tp"))
-    dist.all_reduce(given, group=mesh["tp"].get_group())
-    dist.all_reduce(given, group=mesh["dp"].get_group())
+    dist.all_reduce(value, group=mesh["tp"].get_group())
+    dist.all_reduce(value, group=mesh["dp"].get_group())
 
 
 def twin_trains() -> None:

@@ -29,8 +29,8 @@ def pipeline() -> None:
         model, stage, 2, torch.device("cuda"), sample, group=mesh["pp"].get_group()
     )
     schedule = Schedule1F1B(part, 2, loss_fn=nn.functional.mse_loss)
-    given = torch.randn(16, WIDTH, device="cuda")
-    schedule.step(*([] if stage else [given]), **({"target": given} if stage else {}))
+    tensor = torch.randn(16, WIDTH, device="cuda")
+    schedule.step(*([] if stage else [tensor]), **({"target": tensor} if stage else {}))
     torch.cuda.synchronize()
 
 
@@ -69,22 +69,22 @@ def to_next() -> None:
 
 def uneven() -> None:
     """Each rank gets more than the one before it."""
-    sent, taken = [1 + each for each in range(ranks)], [1 + rank] * ranks
-    given, out = torch.ones(sum(sent), device="cuda"), torch.empty(sum(taken), device="cuda")
-    dist.all_to_all_single(out, given, taken, sent)
+    sent, taken = [1 + index for index in range(ranks)], [1 + rank] * ranks
+    value, out = torch.ones(sum(sent), device="cuda"), torch.empty(sum(taken), device="cuda")
+    dist.all_to_all_single(out, value, taken, sent)
 
 
 def uneven_in_rows() -> None:
     """The same among half of the ranks, and a ring of them; the other half does the same."""
     mesh = init_device_mesh("cuda", (2, ranks // 2), mesh_dim_names=("dp", "ep"))
     place, size = mesh["ep"].get_local_rank(), ranks // 2
-    sent, taken = [64 << each for each in range(size)], [64 << place] * size
-    given, out = torch.ones(sum(sent), device="cuda"), torch.empty(sum(taken), device="cuda")
+    sent, taken = [64 << index for index in range(size)], [64 << place] * size
+    value, out = torch.ones(sum(sent), device="cuda"), torch.empty(sum(taken), device="cuda")
     group = mesh["ep"].get_group()
-    dist.all_to_all_single(out, given, taken, sent, group=group)
-    around = [(each + 1) % size for each in range(size)]
+    dist.all_to_all_single(out, value, taken, sent, group=group)
+    around = [(index + 1) % size for index in range(size)]
     passed = funcol.wait_tensor(funcol.permute_tensor(out[:64], around, group))
-    parts = [torch.empty(64 << each, device="cuda") for each in range(size)]
+    parts = [torch.empty(64 << index, device="cuda") for index in range(size)]
     dist.all_gather(parts, parts[place].clone(), group=group)
     dist.all_reduce(passed, group=mesh["dp"].get_group())
     torch.cuda.synchronize()

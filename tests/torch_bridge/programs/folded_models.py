@@ -150,8 +150,8 @@ class RoutedExperts(Experts):
         dist.all_to_all_single(of_others, counts, group=self.group)
         sent = counts.view(-1, 2).sum(1).tolist()
         taken = of_others.view(-1, 2).sum(1).tolist()
-        given = x[order // self.CHOSEN]
-        there = funcol.all_to_all_single_autograd(given, taken, sent, self.group)
+        value = x[order // self.CHOSEN]
+        there = funcol.all_to_all_single_autograd(value, taken, sent, self.group)
         back = funcol.all_to_all_single_autograd(self.expert(there), sent, taken, self.group)
         out = torch.zeros_like(back)
         out[order] = back

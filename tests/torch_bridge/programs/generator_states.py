@@ -40,16 +40,16 @@ graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     drawn = forked()
 assert apart.get_offset() == shared.get_offset() == 0
-found = []
+result = []
 for step in range(1, 4):
     graph.replay()
     assert apart.get_offset() == shared.get_offset() == step * 8
-    found.append([each.clone() for each in drawn])
+    result.append([item.clone() for item in drawn])
 assert apart.get_offset() == shared.get_offset() == default.get_offset() == 3 * 8
 again = torch.Generator(device="cuda").set_state(apart.get_state())
-assert torch.equal(*(torch.rand(4, device="cuda", generator=each) for each in (again, apart)))
+assert torch.equal(*(torch.rand(4, device="cuda", generator=item) for item in (again, apart)))
 torch.cuda.set_rng_state(apart.get_state())
 assert shared.initial_seed() == 7
 assert again.set_offset(0).get_offset() == 0
-for name, pairs in (("expected", expected), ("found", found)):
-    torch.save([[each.cpu() for each in pair] for pair in pairs], FOLDER / f"{name}.pt")
+for name, pairs in (("expected", expected), ("found", result)):
+    torch.save([[item.cpu() for item in pair] for pair in pairs], FOLDER / f"{name}.pt")

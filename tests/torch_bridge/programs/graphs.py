@@ -69,17 +69,17 @@ def a_training_step_that_is_captured_whole_trains_as_the_eager_one(kind: str) ->
 
     model, optimizer = model_and_optimizer()
     expected = [
-        step(model, optimizer, *each).item()
-        for each in [(inputs[0], targets[0])] * 3 + list(zip(inputs, targets, strict=True))
+        step(model, optimizer, *item).item()
+        for item in [(inputs[0], targets[0])] * 3 + list(zip(inputs, targets, strict=True))
     ]
-    reference = {name: each.clone() for name, each in model.state_dict().items()}
+    reference = {name: value.clone() for name, value in model.state_dict().items()}
 
     model, optimizer = model_and_optimizer()
     static_x, static_target = inputs[0].clone(), targets[0].clone()
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        found = [step(model, optimizer, static_x, static_target).item() for _ in range(3)]
+        result = [step(model, optimizer, static_x, static_target).item() for _ in range(3)]
     torch.cuda.current_stream().wait_stream(side)
     with torch.cuda.graph(g):
         static_loss = step(model, optimizer, static_x, static_target)
@@ -87,8 +87,8 @@ def a_training_step_that_is_captured_whole_trains_as_the_eager_one(kind: str) ->
         static_x.copy_(x)
         static_target.copy_(target)
         g.replay()
-        found.append(static_loss.item())
-    assert found == expected, (found, expected)
+        result.append(static_loss.item())
+    assert result == expected, (result, expected)
     for name, value in model.state_dict().items():
         assert torch.equal(value, reference[name]), name
 
@@ -261,10 +261,10 @@ def random_numbers_are_drawn_anew_at_each_replay_as_if_eager() -> None:
     own.manual_seed(5)
     torch.cuda.manual_seed(3)
     with torch.cuda.graph(g):
-        found = draw()
-    for each in expected:
+        result = draw()
+    for item in expected:
         g.replay()
-        assert all(map(torch.equal, found, each))
+        assert all(map(torch.equal, result, item))
 
 
 def a_state_that_depends_on_replays_is_refused_in_a_capture() -> None:
@@ -375,12 +375,12 @@ def graphed_callables_compute_what_they_did_forward_and_backward() -> None:
     for _ in range(3):
         fresh = torch.randn(8, 16, device="cuda")
         losses = []
-        for each in (net, copy):
-            each.zero_grad()
-            given = fresh.clone().requires_grad_()
-            loss = each(given).square().mean()
+        for item in (net, copy):
+            item.zero_grad()
+            value = fresh.clone().requires_grad_()
+            loss = item(value).square().mean()
             loss.backward()
-            losses.append((loss.detach(), given.grad, *(p.grad for p in each.parameters())))
+            losses.append((loss.detach(), value.grad, *(p.grad for p in item.parameters())))
         assert all(map(torch.equal, *losses))
     net.eval()
     assert torch.equal(net(fresh), copy(fresh))
@@ -392,7 +392,7 @@ def profiles_show_the_operations_of_a_graph_under_its_launch() -> None:
     with torch.profiler.profile() as prof:
         g.replay()
         x.relu_()
-    events = {each.name: each for each in prof.events() if each.device_type.name == "CPU"}
+    events = {event.name: event for event in prof.events() if event.device_type.name == "CPU"}
     assert [k.name for k in events["graph 1"].kernels] == ["aten.mm", "aten.relu"]
     assert [k.name for k in events["aten::relu_"].kernels] == ["aten.relu_"]
 

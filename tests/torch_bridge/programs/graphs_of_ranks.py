@@ -49,19 +49,19 @@ def collectives_of_a_graph_give_what_eager_ones_do() -> None:
         part = functional.reduce_scatter_tensor(whole, "sum", 0, dist.group.WORLD)
         got, peer = torch.empty_like(x), (rank + 1) % size
         pair = [dist.P2POp(dist.isend, x, peer), dist.P2POp(dist.irecv, got, (rank - 1) % size)]
-        for each in dist.batch_isend_irecv(pair):
-            each.wait()
+        for item in dist.batch_isend_irecv(pair):
+            item.wait()
         dist.broadcast(total, 1)
         parts = [torch.empty_like(x) for _ in range(size)]
         dist.all_gather(parts, x)
         return [y.relu(), whole + 1, total + 0, summed * 2, part * 1, got, *parts]
 
     with torch.cuda.graph(g):
-        found = step()
+        result = step()
     for _ in range(3):
         x.copy_(torch.randn(8, 16))
         g.replay()
-        for one, other in zip(found, step(), strict=True):
+        for one, other in zip(result, step(), strict=True):
             assert one.shape == other.shape
             assert torch.equal(one, other)
 
@@ -82,7 +82,7 @@ def parallel_training_that_is_captured_whole_learns_what_one_process_does(parall
         optimizer.step()
         return loss
 
-    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, plain)]
+    optimizers = [torch.optim.SGD(item.parameters(), lr=0.1) for item in (model, plain)]
     inputs = torch.randn(4, 2, 8, 16).cuda()
 
     def mine(step):
@@ -181,17 +181,17 @@ def a_sharded_model_that_is_captured_trains_as_it_does_otherwise() -> None:
     def train(options, is_captured):
         model = made(**options)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        given, wanted = torch.empty(8, 16, device="cuda"), torch.empty(8, 16, device="cuda")
+        value, wanted = torch.empty(8, 16, device="cuda"), torch.empty(8, 16, device="cuda")
 
         def forward_backward():
-            loss = (model(given) - wanted).square().mean()
+            loss = (model(value) - wanted).square().mean()
             loss.backward()
             return loss
 
         torch.manual_seed(20 + rank)
         losses, again = [], forward_backward
         for step in range(6):
-            given.copy_(torch.randn(8, 16))
+            value.copy_(torch.randn(8, 16))
             wanted.copy_(torch.randn(8, 16))
             optimizer.zero_grad(set_to_none=True) if again is forward_backward else None
             if is_captured and step == 2:
@@ -205,7 +205,7 @@ def a_sharded_model_that_is_captured_trains_as_it_does_otherwise() -> None:
 
             losses.append(again().item())
             optimizer.step()
-        return losses, [each.full_tensor().detach().cpu() for each in model.parameters()]
+        return losses, [parameter.full_tensor().detach().cpu() for parameter in model.parameters()]
 
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for options in ({}, {"mp_policy": half}, {"reshard_after_forward": False}):

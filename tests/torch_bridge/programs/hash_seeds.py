@@ -45,16 +45,16 @@ CASES = {
     "comprehension": lambda: list({word + "x" for word in WORDS}),
     "call": lambda: list(set(WORDS)),
     "frozen": lambda: list(frozenset(WORDS)),
-    "bytes": lambda: [str(each) for each in {word.encode() for word in WORDS}],
+    "bytes": lambda: [str(encode) for encode in {word.encode() for word in WORDS}],
     "tuples": lambda: list({(word, 1) for word in WORDS}),
     "tuples of numbers": lambda: list({(number, 1) for number in range(20)}),
-    "sets of sets": lambda: [sorted(each) for each in {frozenset([word]) for word in WORDS}],
-    "members": lambda: [each.name for each in set(Part)],
-    "paths": lambda: [str(each) for each in {Path(word) for word in WORDS}],
-    "data classes": lambda: [each.name for each in {own.Named(word) for word in WORDS}],
-    "own hashes": lambda: [each.name for each in {own.Hashed(word) for word in WORDS}],
+    "sets of sets": lambda: [sorted(words) for words in {frozenset([word]) for word in WORDS}],
+    "members": lambda: [item.name for item in set(Part)],
+    "paths": lambda: [str(path) for path in {Path(word) for word in WORDS}],
+    "data classes": lambda: [item.name for item in {own.Named(word) for word in WORDS}],
+    "own hashes": lambda: [hashed.name for hashed in {own.Hashed(word) for word in WORDS}],
     "numbers": lambda: list({number * 7 for number in range(20)}),
-    "mixed": lambda: [str(each) for each in {1, 2, 3, *WORDS}],
+    "mixed": lambda: [str(item) for item in {1, 2, 3, *WORDS}],
     "or": lambda: list(set(WORDS[:9]) | set(WORDS[9:])),
     "minus": lambda: list(set(WORDS) - {"name3"}),
     "keys": lambda: list(dict.fromkeys(WORDS).keys() & set(WORDS)),
@@ -146,7 +146,7 @@ def as_python_has_them(folder):
 def compiled(folder):
     import torch
 
-    made = {"up", "down", "gate", "norm", "head"}
+    names = {"up", "down", "gate", "norm", "head"}
 
     class Model(torch.nn.Module):
         def __init__(self):
@@ -155,7 +155,7 @@ def compiled(folder):
 
         def forward(self, x):
             for number, part in enumerate(self.parts):
-                x = x * 2 + number * len(part) + len(made)
+                x = x * 2 + number * len(part) + len(names)
             return x, list(self.parts), hash("text")
 
     def inside(x, more):

@@ -14,24 +14,24 @@ for _ in range(9):
     x.add_(1)
 match kind:
     case "to":
-        made = host.to("cuda")
+        cuda = host.to("cuda")
     case "cuda":
-        made = host.cuda()
+        cuda = host.cuda()
     case "copy":
-        made = target.copy_(host)
+        cuda = target.copy_(host)
     case "assigned":
         target[:] = host
-        made = target
+        cuda = target
     case "tensor":
-        made = torch.tensor([1.0, 1.0, 1.0, 1.0], device="cuda")
+        cuda = torch.tensor([1.0, 1.0, 1.0, 1.0], device="cuda")
     case "to_on":
-        made = host.to("cuda", non_blocking=True)
+        cuda = host.to("cuda", non_blocking=True)
     case "cuda_on":
-        made = host.cuda(non_blocking=True)
+        cuda = host.cuda(non_blocking=True)
     case "copy_on":
-        made = target.copy_(host, non_blocking=True)
+        cuda = target.copy_(host, non_blocking=True)
     case "filled":
-        made = target.fill_(1.0)
+        cuda = target.fill_(1.0)
     case "of_device":
-        made = target.copy_(torch.ones(4, device="cuda"))
-made.add_(1)
+        cuda = target.copy_(torch.ones(4, device="cuda"))
+cuda.add_(1)

@@ -66,7 +66,7 @@ def touching_it_ends_the_run() -> None:
 
 def what_does_not_conflict_is_fine() -> None:
     work = begin()
-    made = x + 1  # it only reads x as well
+    result = x + 1  # it only reads x as well
     view = out[2:]  # no data is touched
     other = torch.empty_like(out)
     work.wait()
@@ -74,7 +74,7 @@ def what_does_not_conflict_is_fine() -> None:
     x.zero_()
     assert out.tolist() == [2.0] * 8
     assert view.tolist() == [2.0] * 6
-    assert made.tolist() == [2.0] * 4
+    assert result.tolist() == [2.0] * 4
     assert other.shape == out.shape
 
 
@@ -139,24 +139,24 @@ def sent_in_a_batch(tensor):
 
 
 def last_alone(begin, tensors):
-    [begin(each) for each in tensors][-1].wait()
+    [begin(tensor) for tensor in tensors][-1].wait()
 
 
 def blocking_last(begin, tensors):
-    for each in tensors[:-1]:
-        begin(each)
+    for tensor in tensors[:-1]:
+        begin(tensor)
     dist.all_reduce(tensors[-1])
 
 
 def whole_device(begin, tensors):
-    for each in tensors:
-        begin(each)
+    for tensor in tensors:
+        begin(tensor)
     torch.cuda.synchronize()
 
 
 def batch_after_them(begin, tensors):
-    for each in tensors[:-1]:
-        begin(each)
+    for tensor in tensors[:-1]:
+        begin(tensor)
     # Rank 1 gets what rank 0 has, the sum of two.
     dist.all_reduce(tensors[-1])
     for work in sent_in_a_batch(tensors[-1]):
@@ -164,8 +164,8 @@ def batch_after_them(begin, tensors):
 
 
 def after_barrier(begin, tensors):
-    for each in tensors:
-        begin(each)
+    for tensor in tensors:
+        begin(tensor)
     dist.barrier()
 
 
@@ -179,9 +179,9 @@ def what_nccl_runs_in_order_is_waited_for_with_the_last() -> None:
     for wait in WAITS:
         tensors = [torch.full((1 << 16,), rank + 1.0, device="cuda") for _ in range(3)]
         wait(begin, tensors)
-        assert [(each * 2)[0].item() for each in tensors] == [6.0] * 3, wait
+        assert [(tensor * 2)[0].item() for tensor in tensors] == [6.0] * 3, wait
     # What was waited for is waited for again, in any order, and later calls are on their own.
-    works = [begin(each) for each in tensors]
+    works = [begin(tensor) for tensor in tensors]
     for work in (works[2], works[0], works[1]):
         work.wait()
     assert tensors[0][0].item() == 6.0
@@ -194,7 +194,7 @@ def what_nccl_runs_in_order_is_waited_for_with_the_last() -> None:
 def another_group_runs_on_a_stream_of_its_own() -> None:
     others = dist.new_group([0, 1])
     tensors = [torch.full((1 << 16,), rank + 1.0, device="cuda") for _ in range(3)]
-    works = [dist.all_reduce(each, async_op=True) for each in tensors[:2]]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors[:2]]
     dist.all_reduce(tensors[2], group=others)
     with pytest.raises(UsageError, match="in use by all_reduce #1 on group world"):
         tensors[0] * 1
@@ -210,7 +210,7 @@ def another_group_runs_on_a_stream_of_its_own() -> None:
 
 def gloo_runs_them_in_any_order() -> None:
     tensors = [torch.ones(4) for _ in range(2)]
-    works = [dist.all_reduce(each, async_op=True) for each in tensors]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     works[1].wait()
     with pytest.raises(UsageError, match="in use by all_reduce #1 on group world"):
         tensors[0] * 1

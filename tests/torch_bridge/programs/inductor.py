@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 
-def difference(found, expected):
-    found, expected = found.detach().float().cpu(), expected.detach().float().cpu()
-    return ((found - expected).abs().max() / expected.abs().max().clamp(min=1e-12)).item()
+def difference(result, expected):
+    result, expected = result.detach().float().cpu(), expected.detach().float().cpu()
+    return ((result - expected).abs().max() / expected.abs().max().clamp(min=1e-12)).item()
 
 
 def now():
@@ -29,7 +29,7 @@ torch.manual_seed(0)
 
 # A fused kernel: right, one launch, and compiling it takes no simulated time.
 host = torch.randn(64, 256), torch.randn(256), torch.randn(256)
-device = [each.cuda() for each in host]
+device = [item.cuda() for item in host]
 compiled = torch.compile(epilogue)
 start = now()
 first = compiled(*device)
@@ -48,7 +48,7 @@ class Block(nn.Module):
 
     def forward(self, x):
         q, k, v = (
-            each.view(2, 8, 2, 16).transpose(1, 2) for each in self.into(self.norm(x)).chunk(3, -1)
+            item.view(2, 8, 2, 16).transpose(1, 2) for item in self.into(self.norm(x)).chunk(3, -1)
         )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return x + self.out(y.transpose(1, 2).reshape(2, 8, 32))
@@ -58,7 +58,7 @@ class Block(nn.Module):
 reference = Block()
 model = copy.deepcopy(reference).cuda()
 step = torch.compile(model, fullgraph=True)
-optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (reference, model)]
+optimizers = [torch.optim.SGD(item.parameters(), lr=0.1) for item in (reference, model)]
 for _ in range(2):
     x = torch.randn(2, 8, 32)
     losses = [reference(x).square().mean(), step(x.cuda()).square().mean()]
@@ -84,9 +84,9 @@ gradients = []
 for function in (loss_of, torch.compile(loss_of)):
     linear.zero_grad()
     function(linear, x, target).backward()
-    gradients.append([each.grad.clone() for each in linear.parameters()])
-for eager, made in zip(*gradients, strict=True):
-    assert difference(made, eager) < 2e-2
+    gradients.append([parameter.grad.clone() for parameter in linear.parameters()])
+for eager, result in zip(*gradients, strict=True):
+    assert difference(result, eager) < 2e-2
 
 
 # Shapes that vary, a graph break, and a graph that must not break.
@@ -122,20 +122,20 @@ graphed = torch.compile(epilogue, mode="reduce-overhead")
 for seed in range(4):
     torch.manual_seed(seed)
     host = torch.randn(64, 256), torch.randn(256), torch.randn(256)
-    assert difference(graphed(*(each.cuda() for each in host)), epilogue(*host)) < 1e-5
+    assert difference(graphed(*(item.cuda() for item in host)), epilogue(*host)) < 1e-5
 
 
 # Devices that are named without an index are the current one.
 def moved(x, y):
     later = (x.cuda(), x.to("cuda"), x.to(device=torch.device("cuda")), y.to(x.device).cuda())
-    made = torch.tensor([1.0, 2.0, 3.0], device="cuda") * torch.tensor(1.5, device="cuda")
-    return sum(later) + made + y
+    tensor = torch.tensor([1.0, 2.0, 3.0], device="cuda") * torch.tensor(1.5, device="cuda")
+    return sum(later) + tensor + y
 
 
 x = torch.randn(3)
-found = torch.compile(moved, fullgraph=True)(x, x.cuda())
-assert found.device == torch.device("cuda", 0)
-assert difference(found, 5 * x + torch.tensor([1.5, 3.0, 4.5])) < 1e-6
+cpu = torch.compile(moved, fullgraph=True)(x, x.cuda())
+assert cpu.device == torch.device("cuda", 0)
+assert difference(cpu, 5 * x + torch.tensor([1.5, 3.0, 4.5])) < 1e-6
 
 
 # Functions that the bridge replaces are the ones that were compiled: nothing is compiled again.
@@ -176,10 +176,10 @@ masked = torch.compile(attends, fullgraph=True)
 for _ in range(3):
     q, bias = torch.randn(1, 2, 8, 16), torch.randn(1, 2, 8, 8, requires_grad=True)
     on_device = bias.detach().cuda().requires_grad_()
-    found, expected = masked(q.cuda(), on_device), attends(q, bias)
-    assert difference(found, expected) < 1e-5
+    cpu, expected = masked(q.cuda(), on_device), attends(q, bias)
+    assert difference(cpu, expected) < 1e-5
     weights = torch.randn_like(expected)
-    (found * weights.cuda()).sum().backward()
+    (cpu * weights.cuda()).sum().backward()
     (expected * weights).sum().backward()
     assert difference(on_device.grad, bias.grad) < 1e-4
 assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
@@ -188,13 +188,15 @@ assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 q, every = torch.randn(1, 2, 8, 16), torch.eye(8).expand(1, 2, 8, 8)
 attended = F.scaled_dot_product_attention(q, q, every, is_causal=True)
 dropping = torch.compile(lambda q, v: F.scaled_dot_product_attention(q, q, v, None, 0.5, True))
-found = dropping(q.cuda(), every.cuda()).cpu()
-kept = found != 0
+cpu = dropping(q.cuda(), every.cuda()).cpu()
+kept = cpu != 0
 assert 8 < int(kept.sum()) < 64, int(kept.sum())
-assert torch.allclose(found, 2 * attended * kept, atol=1e-5)
+assert torch.allclose(cpu, 2 * attended * kept, atol=1e-5)
 
 # Nothing of kernbench is traced, but for what stands in for PyTorch's functions.
-own = {str(each.__file__) for name, each in sys.modules.items() if name.startswith("kernbench.")}
-own = {each for each in own if "torch_bridge/compiler/traced.py" not in each}
+own = {
+    str(module.__file__) for name, module in sys.modules.items() if name.startswith("kernbench.")
+}
+own = {item for item in own if "torch_bridge/compiler/traced.py" not in item}
 assert len(own) > 500, len(own)
-assert not [each for each in own if not torch._dynamo.trace_rules.check_file(each).skipped]
+assert not [item for item in own if not torch._dynamo.trace_rules.check_file(item).skipped]

@@ -29,7 +29,7 @@ def trained(function, model, image):
     image = image.detach().clone().requires_grad_()
     result = function(image)
     result.square().sum().backward()
-    return [result.detach(), image.grad, *(each.grad for each in model.parameters())]
+    return [result.detach(), image.grad, *(parameter.grad for parameter in model.parameters())]
 
 
 torch.manual_seed(0)
@@ -42,9 +42,9 @@ for options, dims, of_image, of_weight in CASES:
     model = copy.deepcopy(reference).cuda()
     compiled = torch.compile(lambda x, model=model: torch.relu(model(x) * 2) + 1)
     expected = trained(lambda x, model=reference: torch.relu(model(x) * 2) + 1, reference, host)
-    found = trained(compiled, model, host.cuda())
+    answer = trained(compiled, model, host.cuda())
     case = f"{kind} {options} {of_image} {of_weight}"
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(answer, expected, strict=True):
         assert torch.allclose(one.cpu(), other, rtol=1e-4, atol=1e-4), case
     last = LAST[dims] if LAST[dims] in (of_image, of_weight) else KEPT
-    assert found[0].is_contiguous(memory_format=last), (case, found[0].stride())
+    assert answer[0].is_contiguous(memory_format=last), (case, answer[0].stride())

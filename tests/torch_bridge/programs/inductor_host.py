@@ -47,7 +47,7 @@ def main() -> None:
     """Call one graph of one kernel: of a function, of a module, forward and backward."""
     replayed()
     x = torch.ones(32, 64, device="cuda", requires_grad=True)
-    given = torch.ones(32, 64, device="cuda")
+    tensor = torch.ones(32, 64, device="cuda")
     nothing, _ = taken(lambda: None)
     functions: tuple[Callable[..., torch.Tensor], ...] = (pointwise, Pointwise())
     with torch.no_grad():
@@ -65,7 +65,7 @@ def main() -> None:
 
     def backward_of(function: Callable[[torch.Tensor], torch.Tensor]) -> tuple[float, float]:
         outs = [function(x) for _ in range(6)]
-        return taken(lambda: torch.autograd.grad(outs.pop(), x, given))
+        return taken(lambda: torch.autograd.grad(outs.pop(), x, tensor))
 
     of_program, _ = backward_of(pointwise)
     num_calls, rest = backward_of(step)

@@ -16,9 +16,9 @@ def was_kept():
     """Compile it, and return whether it was kept."""
     torch._dynamo.reset()
     counters.clear()
-    made = torch.compile(lambda x: torch.softmax(x * factor, -1))(x.cuda())
-    assert torch.allclose(made.cpu(), torch.softmax(x * factor, -1), rtol=1e-5)
-    kept, missing = (counters["aot_autograd"][f"autograd_cache_{each}"] for each in ("hit", "miss"))
+    result = torch.compile(lambda x: torch.softmax(x * factor, -1))(x.cuda())
+    assert torch.allclose(result.cpu(), torch.softmax(x * factor, -1), rtol=1e-5)
+    kept, missing = (counters["aot_autograd"][f"autograd_cache_{name}"] for name in ("hit", "miss"))
     assert kept + missing == 1, dict(counters["aot_autograd"])
     return bool(kept)
 
@@ -27,9 +27,9 @@ print("kept" if was_kept() else "made", flush=True)
 if "damage" in sys.argv:
     # What a writer leaves that stops where no file system should let it stop.
     for kind in ("aotautograd", "fxgraph"):
-        files = [each for each in Path(cache_dir(), kind).rglob("*") if each.is_file()]
+        files = [path for path in Path(cache_dir(), kind).rglob("*") if path.is_file()]
         assert files
-        for number, each in enumerate(files):
-            each.write_bytes(each.read_bytes()[:20] if number % 2 else b"")
+        for number, file in enumerate(files):
+            file.write_bytes(file.read_bytes()[:20] if number % 2 else b"")
         assert not was_kept()
         assert was_kept()

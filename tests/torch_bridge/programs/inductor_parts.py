@@ -14,13 +14,13 @@ from torch.library import triton_op, wrap_triton
 torch.manual_seed(0)
 
 
-def near(found, expected, tolerance=1e-5):
-    torch.testing.assert_close(found.cpu().float(), expected, rtol=tolerance, atol=tolerance)
+def near(result, expected, tolerance=1e-5):
+    torch.testing.assert_close(result.cpu().float(), expected, rtol=tolerance, atol=tolerance)
 
 
 # A graph that no tensor goes into, the first of all.
-made = torch.compile(lambda: torch.ones(3, device="cuda") * torch.tensor(2.0, device="cuda"))()
-near(made, torch.full((3,), 2.0))
+result = torch.compile(lambda: torch.ones(3, device="cuda") * torch.tensor(2.0, device="cuda"))()
+near(result, torch.full((3,), 2.0))
 
 
 # Functions that a program has taken out of PyTorch's modules, in a global, a cell and an argument.
@@ -28,8 +28,8 @@ def of_ones(make, x, like=torch.full_like):
     return make(x) + rand_like(x) * 0 + torch.randn_like(x) * 0 + like(x, 2.0) + arange(3).cuda()
 
 
-found = torch.compile(of_ones, fullgraph=True)(torch.ones_like, torch.ones(3, device="cuda"))
-near(found, torch.tensor([3.0, 4.0, 5.0]))
+result = torch.compile(of_ones, fullgraph=True)(torch.ones_like, torch.ones(3, device="cuda"))
+near(result, torch.tensor([3.0, 4.0, 5.0]))
 
 
 # Parts of a tensor in inference mode, as rotary embeddings of serving programs take them.
@@ -41,8 +41,8 @@ def rotated(cache, positions, x):
 
 with torch.inference_mode():
     table, x = torch.rand(16, 8), torch.rand(4, 4)
-    made = rotated(table.cuda(), torch.arange(4).cuda(), x.cuda())
-    near(made, x * table[:4, :4] + table[:4, 4:])
+    result = rotated(table.cuda(), torch.arange(4).cuda(), x.cuda())
+    near(result, x * table[:4, :4] + table[:4, 4:])
 
 
 # The compiler's estimates read the machine: what NVIDIA's data sheet says of an H100 SXM.
@@ -75,7 +75,7 @@ pictures = torch.randn(3, 4, 8).cuda()
 
 def gradient(function):
     linear.zero_grad(set_to_none=True)
-    first, second = (function(each) for each in pictures[:2])
+    first, second = (function(picture) for picture in pictures[:2])
     (first + second).backward()
     function(pictures[2]).backward()
     return linear.weight.grad.cpu()
@@ -88,8 +88,8 @@ for backend in ({"mode": "reduce-overhead"}, {"backend": "cudagraphs"}):
         near(gradient(captured), expected)
     # As on a GPU, the result of one call is overwritten by the next.
     losses = []
-    for each in pictures:
-        losses.append(captured(each))
+    for picture in pictures:
+        losses.append(captured(picture))
         losses[-1].backward()
     near(losses[2].detach(), linear(pictures[2]).sin().sum().detach().cpu())
     with pytest.raises(RuntimeError, match="overwritten by a subsequent run"):
@@ -171,7 +171,7 @@ def add_twice(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 add_twice.register_autograd(lambda context, grad: (grad, 2 * grad))
 x, y = (torch.randn(300, requires_grad=True) for _ in range(2))
-on_device = [each.detach().cuda().requires_grad_() for each in (x, y)]
+on_device = [item.detach().cuda().requires_grad_() for item in (x, y)]
 near(add_twice(*on_device).detach(), (x + 2 * y).detach())
 torch.compile(lambda x, y: add_twice(x.sin(), y).square().sum(), fullgraph=True)(
     *on_device
@@ -203,9 +203,9 @@ def constants(x):
     return x * one + other, other.cpu() + torch.tensor([2]), x * one.item()
 
 
-found = torch.compile(constants, fullgraph=True)(x.detach().cuda())
-assert [each.device.type for each in found] == ["cuda", "cpu", "cuda"]
-for mine, expected in zip(found, (3 * x + 8, torch.tensor([10.0]), 3 * x), strict=True):
+result = torch.compile(constants, fullgraph=True)(x.detach().cuda())
+assert [item.device.type for item in result] == ["cuda", "cpu", "cuda"]
+for mine, expected in zip(result, (3 * x + 8, torch.tensor([10.0]), 3 * x), strict=True):
     near(mine, expected.detach())
 
 
@@ -216,9 +216,9 @@ def weighted(x):
 
 x = torch.randn(3, 4)
 gradients = []
-for function, each in ((torch.compile(weighted), x.cuda()), (weighted, x.clone())):
-    function(each.requires_grad_()).sum().backward()
-    gradients.append(each.grad)
+for function, item in ((torch.compile(weighted), x.cuda()), (weighted, x.clone())):
+    function(item.requires_grad_()).sum().backward()
+    gradients.append(item.grad)
 near(*gradients)
 
 
@@ -233,16 +233,16 @@ a, b = torch.randn(64, 128), torch.randn(128, 128)
 
 
 def product(a8, b8, scale_a, scale_b):
-    given = {"scale_a": scale_a, "scale_b": scale_b, "out_dtype": torch.bfloat16}
-    return torch._scaled_mm(a8, b8.t(), **given).relu()
+    value = {"scale_a": scale_a, "scale_b": scale_b, "out_dtype": torch.bfloat16}
+    return torch._scaled_mm(a8, b8.t(), **value).relu()
 
 
 with config.patch(
     max_autotune=True, max_autotune_gemm_backends="TRITON", autotune_fallback_to_aten=False
 ):
-    found = torch.compile(product)(a8, b8, scale_a, scale_b)
+    result = torch.compile(product)(a8, b8, scale_a, scale_b)
 expected = (a @ b.t()).relu()
-near(found / found.max(), expected / expected.max(), 0.05)
+near(result / result.max(), expected / expected.max(), 0.05)
 
 # Choices are kept for this machine, data mode and kernbench, not for a device of that name.
 kept = CacheBase.get_local_cache_path()

@@ -24,16 +24,16 @@ torch.manual_seed(0)
 OFFSET = 1
 
 
-def difference(found, expected):
-    found, expected = found.detach().cpu(), expected.detach().cpu()
-    return ((found - expected).abs().max() / expected.abs().max()).item()
+def difference(result, expected):
+    result, expected = result.detach().cpu(), expected.detach().cpu()
+    return ((result - expected).abs().max() / expected.abs().max()).item()
 
 
 if rank == 1:
     # Who compiles first makes the compiler's patterns, for device 0, of which it takes no memory.
-    found = torch.compile(torch.sin)(torch.ones(9).cuda())
-    assert difference(found, torch.ones(9).sin()) < 1e-6
-    assert [torch.cuda.memory_reserved(each) > 0 for each in range(size)] == [False, True]
+    result = torch.compile(torch.sin)(torch.ones(9).cuda())
+    assert difference(result, torch.ones(9).sin()) < 1e-6
+    assert [torch.cuda.memory_reserved(index) > 0 for index in range(size)] == [False, True]
 dist.barrier()
 
 
@@ -93,13 +93,13 @@ def gathered(x, weight):
 mesh = init_device_mesh("cuda", (size,))
 shards = distribute_tensor(x.cuda(), mesh, [Shard(0)]), distribute_tensor(a.cuda(), mesh)
 began = time.perf_counter()
-found = gathered(*shards)
+result = gathered(*shards)
 middle = time.perf_counter()
 gathered(*shards)
 # The rules of these layouts are found while compiling, which takes no simulated time.
 assert middle - began < 2 * (time.perf_counter() - middle)
-assert found.device.index == rank
-assert difference(found, (x @ a).relu()) < 1e-5
+assert result.device.index == rank
+assert difference(result, (x @ a).relu()) < 1e-5
 
 # Async tensor parallelism is that of usual collectives; the report says so.
 with torch._inductor.config.patch(_micro_pipeline_tp=True):

@@ -45,10 +45,10 @@ def scaled(x):
     return torch.softmax(x, -1) * 2
 
 
-made, times = compiled_times(scaled, x)
+built, times = compiled_times(scaled, x)
 assert times == 1, times
-assert lies_on(made, own)
-assert torch.allclose(made.cpu(), scaled(x.cpu()))
+assert lies_on(built, own)
+assert torch.allclose(built.cpu(), scaled(x.cpu()))
 
 
 # What Inductor leaves to PyTorch names a device in the file.
@@ -56,10 +56,10 @@ def drawn(x):
     return x.sum() + torch.randperm(50, device=x.device).sort()[0]
 
 
-made, times = compiled_times(drawn, x)
+built, times = compiled_times(drawn, x)
 assert times == 1, times
-assert lies_on(made, own)
-assert torch.equal(made.cpu(), x.cpu().sum() + torch.arange(50))
+assert lies_on(built, own)
+assert torch.equal(built.cpu(), x.cpu().sum() + torch.arange(50))
 
 
 # So does a graph without inputs.
@@ -67,9 +67,9 @@ def made_there():
     return torch.randperm(9, device=own).sort()[0] + torch.ones(9, device=own)
 
 
-made, times = compiled_times(made_there)
+built, times = compiled_times(made_there)
 assert times == 1, times
-assert lies_on(made, own)
+assert lies_on(built, own)
 
 # Another rank's device is not the own one: ranks 0 and 1 mean each other's, rank 2 that of rank 0.
 other = torch.device("cuda", 1 - rank if rank < 2 else 0)
@@ -79,9 +79,9 @@ def moved(x):
     return (x + 1).to(other) + torch.randperm(4, device=other).sort()[0]
 
 
-made, times = compiled_times(moved, x)
-assert lies_on(made, other)
-assert torch.equal(made.cpu(), x.cpu() + 1 + torch.arange(4))
+built, times = compiled_times(moved, x)
+assert lies_on(built, other)
+assert torch.equal(built.cpu(), x.cpu() + 1 + torch.arange(4))
 
 
 # Ranks that differ compile each their own: a number, a shape.
@@ -89,13 +89,13 @@ def by_rank(x):
     return torch.softmax(x, -1) * (rank + 3)
 
 
-made, times = compiled_times(by_rank, x)
+built, times = compiled_times(by_rank, x)
 assert times == size, times
-assert torch.allclose(made.cpu(), torch.softmax(x.cpu(), -1) * (rank + 3))
+assert torch.allclose(built.cpu(), torch.softmax(x.cpu(), -1) * (rank + 3))
 wider = torch.arange(40.0)[: 20 + rank].to(own)
-made, times = compiled_times(lambda x: x.cos() / 3, wider)
+built, times = compiled_times(lambda x: x.cos() / 3, wider)
 assert times == size, times
-assert torch.allclose(made.cpu(), wider.cpu().cos() / 3)
+assert torch.allclose(built.cpu(), wider.cpu().cos() / 3)
 
 # Masks that a backward pass draws again come from the generator of the rank's own device.
 weight = torch.full((256,), float(rank + 1), device=own, requires_grad=True)
@@ -106,13 +106,13 @@ def dropped(weight):
 
 
 torch.cuda.manual_seed(rank)
-made, times = compiled_times(dropped, weight)
+built, times = compiled_times(dropped, weight)
 assert times == 1, times
 torch.cuda.manual_seed(rank)
-assert torch.equal(torch.compile(dropped)(weight), made)
-made.sum().backward()
+assert torch.equal(torch.compile(dropped)(weight), built)
+built.sum().backward()
 dist.barrier()
-is_kept = made.detach() != 0
+is_kept = built.detach() != 0
 slope = 2 * (weight.cos() - weight.sin() * weight)
 assert 64 < int(is_kept.sum()) < 192
 assert torch.allclose(weight.grad.cpu(), (slope * is_kept).cpu(), atol=1e-5)
@@ -121,9 +121,9 @@ assert torch.allclose(weight.grad.cpu(), (slope * is_kept).cpu(), atol=1e-5)
 torch.cuda.set_device(rank)
 captured = torch.compile(lambda x: (x - 5).relu().cos() + 1, mode="reduce-overhead")
 for step in range(3):
-    found = captured(x + step)
-    assert lies_on(found, own)
-    assert torch.allclose(found.cpu(), (x + step - 5).relu().cos().cpu() + 1)
+    answer = captured(x + step)
+    assert lies_on(answer, own)
+    assert torch.allclose(answer.cpu(), (x + step - 5).relu().cos().cpu() + 1)
 
 # Whoever compiles first: here it is the last rank, whose number is not that of the device in files.
 if rank < size - 1:
@@ -134,8 +134,8 @@ def noised(x):
     return x.sin() + torch.randperm(4, device=x.device).sort()[0]
 
 
-made = torch.compile(noised)(x)
+built = torch.compile(noised)(x)
 if rank == size - 1:
     dist.barrier()
-assert lies_on(made, own)
-assert torch.allclose(made.cpu(), x.cpu().sin() + torch.arange(4))
+assert lies_on(built, own)
+assert torch.allclose(built.cpu(), x.cpu().sin() + torch.arange(4))

@@ -25,6 +25,6 @@ print(num_tuned)
 
 # Templates are tried on operands that the compiler makes up.
 tuned = torch.compile(lambda x, w: (x @ w).relu(), mode="max-autotune-no-cudagraphs")
-found = tuned(x.cuda().bfloat16(), w.detach().cuda().bfloat16())
+result = tuned(x.cuda().bfloat16(), w.detach().cuda().bfloat16())
 expected = (x.bfloat16().float() @ w.detach().bfloat16().float()).relu()
-assert torch.allclose(found.cpu().float(), expected, rtol=0.02, atol=0.02)
+assert torch.allclose(result.cpu().float(), expected, rtol=0.02, atol=0.02)

@@ -14,7 +14,7 @@ import torch.distributed._functional_collectives as functional
 device, folder = sys.argv[1:]
 dist.init_process_group("gloo" if device == "cpu" else "nccl")
 rank = dist.get_rank()
-found: dict[Any, Any] = {}
+result: dict[Any, Any] = {}
 
 
 def numbers():
@@ -65,12 +65,12 @@ for name, case in CASES.items():
         with torch.inference_mode() if rank in evaluating else nullcontext():
             values = case()
         # Tensors of inference mode cannot be saved as such.
-        found[name, evaluating] = torch.utils._pytree.tree_map_only(
+        result[name, evaluating] = torch.utils._pytree.tree_map_only(
             torch.Tensor, torch.Tensor.tolist, values
         )
 with torch.inference_mode():
     loss = numbers()
 dist.all_reduce(loss)
-found["after the mode"] = loss.tolist()
-torch.save(found, f"{folder}/{device}{rank}.pt")
+result["after the mode"] = loss.tolist()
+torch.save(result, f"{folder}/{device}{rank}.pt")
 dist.destroy_process_group()

@@ -38,8 +38,8 @@ def main() -> None:
     thread = threading.Thread(target=lambda: seen.update(thread=torch.cuda.current_device()))
     thread.start()
     thread.join()
-    made = torch.cond(torch.tensor(True), lambda each: each + 1, lambda each: each, (total,))
-    seen["cond"] = made.device
+    tensor = torch.cond(torch.tensor(True), lambda item: item + 1, lambda entry: entry, (total,))
+    seen["cond"] = tensor.device
     seen["compiled"] = torch.compile(torch.nn.Linear(8, 8).cuda())(x).shape
     seen["tf32"] = torch.backends.cuda.matmul.allow_tf32
     with torch.profiler.record_function("named"):

@@ -228,8 +228,8 @@ def an_object_with_an_address_points_there() -> None:
 def a_table_holds_addresses_of_live_tensors() -> None:
     xs = [torch.full((2,), float(i), device="cuda") for i in range(8)]
     whole = torch.arange(6.0, device="cuda")
-    given = [*xs, whole[2:4]]
-    table = torch.tensor([x.data_ptr() for x in given], device="cuda")
+    value = [*xs, whole[2:4]]
+    table = torch.tensor([x.data_ptr() for x in value], device="cuda")
     double_each[(9,)](table, 2, BLOCK=2)
     assert [x.tolist() for x in xs] == [[2 * i] * 2 for i in range(8)]
     assert whole.tolist() == [0, 1, 4, 6, 4, 5]

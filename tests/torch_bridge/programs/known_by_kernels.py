@@ -67,7 +67,7 @@ def what_the_program_knows() -> None:
     sum_rows[(4,)](x, lengths[1:], y, 1000, BLOCK=128)
     find_offsets[(1,)](lengths, offsets, 5)
     sum_rows[(5,)](x, offsets // 4, y, 1000, BLOCK=128)
-    table = torch.tensor([each.data_ptr() for each in x], device="cuda")
+    table = torch.tensor([item.data_ptr() for item in x], device="cuda")
     double_each[(5,)](table, 1000, BLOCK=1024)
     double_each[(2,)](torch.tensor([kept.data_ptr(), kept[2:].data_ptr()]).cuda(), 2, BLOCK=2)
     assert lengths.tolist() == [5, 100, 1000, 0, 300]
@@ -77,9 +77,9 @@ def what_the_program_knows() -> None:
 
 def launches_that_are_alike() -> None:
     other = lengths.flip(0)
-    for given in (lengths, lengths, other, lengths.clone(), other):
+    for value in (lengths, lengths, other, lengths.clone(), other):
         y.fill_(1)
-        sum_rows[(5,)](x, given, y, 1000, BLOCK=128)
+        sum_rows[(5,)](x, value, y, 1000, BLOCK=128)
         assert not (y == 1).any()
     offsets = torch.full((5,), 9, dtype=torch.int32, device="cuda")
     for _ in range(3):

@@ -40,8 +40,8 @@ def what_follows_from_the_program_is_known() -> None:
     assert fresh.tolist() == [[4, 4], [4, 4]]
     assert torch.tensor([1 + 2j], device="cuda").imag.tolist() == [2.0]
     with torch.inference_mode():
-        made = torch.ones(3, device="cuda")
-    assert made.clone().add_(1).tolist() == [2.0, 2.0, 2.0]
+        tensor = torch.ones(3, device="cuda")
+    assert tensor.clone().add_(1).tolist() == [2.0, 2.0, 2.0]
     # The host counts no integers: it does so in float64.
     experts = torch.arange(12, device="cuda") % 4
     assert torch.histc(experts, bins=4, min=0, max=4).tolist() == [3, 3, 3, 3]
@@ -77,11 +77,11 @@ def chains_of_operations_are_those_of_the_host(seeds: str) -> None:
         tensors = [torch.arange(6.0, device=on).view(2, 3), torch.tensor([4.0, 1, 3, 2]).to(on)]
         for _ in range(12):
             step = draw.choice(STEPS)
-            given = [tensors[draw.randrange(len(tensors))] for _ in range(2)]
-            made = step(given[0], given[1], draw.randrange(5))
-            kept = made if made.numel() >= 4 else tensors[0].clone()
+            value = [tensors[draw.randrange(len(tensors))] for _ in range(2)]
+            result = step(value[0], value[1], draw.randrange(5))
+            kept = result if result.numel() >= 4 else tensors[0].clone()
             tensors[draw.randrange(len(tensors))] = kept
-        return [each.tolist() for each in tensors]
+        return [tensor.tolist() for tensor in tensors]
 
     for seed in range(int(seeds)):
         assert results("cuda", seed) == results("cpu", seed), seed
@@ -168,7 +168,7 @@ def what_a_kernel_computes_of_known_numbers_is_known() -> None:
     x = torch.arange(8.0, device="cuda")
     y, part, unknown = torch.empty_like(x), torch.empty_like(x), torch.randn(8, device="cuda")
     double[(1,)](x, y, 8)
-    assert y.tolist() == [2.0 * each for each in range(8)]
+    assert y.tolist() == [2.0 * index for index in range(8)]
     # In place, and through views of one memory.
     double[(1,)](y[4:], y, 4)
     assert y.tolist() == [16.0, 20.0, 24.0, 28.0, 8.0, 10.0, 12.0, 14.0]
@@ -200,8 +200,8 @@ def a_generator_comes_to_its_longest_length() -> None:
     assert tokens.shape == (2, 6)
     for name in ("and", "or"):
         which, known = getattr(torch, f"logical_{name}"), torch.tensor([name == "or"]).cuda()
-        for given in ((known, chosen == 3), (chosen == 3, known)):
-            assert which(*given).tolist() == [name == "or"] * 2
+        for value in ((known, chosen == 3), (chosen == 3, known)):
+            assert which(*value).tolist() == [name == "or"] * 2
         assert which(~known, chosen == 3).tolist() == [False, False]  # nobody knows
 
 
@@ -248,13 +248,13 @@ def routers_choose_experts_evenly() -> None:
 
 
 def masks_of_chosen_experts_are_known() -> None:
-    experts, tokens, each = 128, 2048, 8
-    chosen = torch.randn(tokens, experts, device="cuda").softmax(-1).topk(each, dim=-1)[1]
+    experts, tokens, item = 128, 2048, 8
+    chosen = torch.randn(tokens, experts, device="cuda").softmax(-1).topk(item, dim=-1)[1]
     mask = torch.nn.functional.one_hot(chosen, experts + 1).permute(2, 1, 0)
     # As loops over experts ask: which have tokens, and which these are.
     assert mask.sum(dim=(-1, -2)).gt(0).nonzero().view(-1).tolist() == [*range(experts)]
     places, rows = torch.where(mask[3])
-    assert places.shape == rows.shape == (tokens * each // experts,)
+    assert places.shape == rows.shape == (tokens * item // experts,)
     # Nothing is known of numbers written among as many zeros.
     written = torch.zeros(tokens, experts, device="cuda")
     written[:, 0].copy_(torch.randn(tokens, device="cuda"))
@@ -301,7 +301,7 @@ def ranks_agree_on_what_each_knows() -> None:
     assert x.tolist() == [3.0, 3.0]
     parts = [torch.empty(1, device="cuda") for _ in range(2)]
     dist.all_gather(parts, x[:1] * (rank + 1))
-    assert [each.item() for each in parts] == [3.0, 6.0]
+    assert [part.item() for part in parts] == [3.0, 6.0]
     flag = torch.tensor([7 if rank == 0 else 8]).cuda()
     dist.broadcast(flag, 0)
     assert flag.item() == 7
@@ -317,19 +317,23 @@ def numbers_of_a_device_among_others_are_read_by_the_host() -> None:
     known, norm = torch.tensor(3, device="cuda").int(), torch.ones(4, device="cuda").norm()
     unknown = torch.rand(1, device="cuda").norm() * 0
     x = torch.ones(2, 2, device="cuda", dtype=torch.float64)
-    for made in (torch.tensor([known, 4]), torch.as_tensor((known, 4)), torch.asarray([known, 4])):
-        assert made.tolist() == [3, 4]
-        assert not made.is_cuda
-        assert made.dtype is torch.int64
+    for tensor in (
+        torch.tensor([known, 4]),
+        torch.as_tensor((known, 4)),
+        torch.asarray([known, 4]),
+    ):
+        assert tensor.tolist() == [3, 4]
+        assert not tensor.is_cuda
+        assert tensor.dtype is torch.int64
     assert torch.tensor([known]).dtype is torch.int32
     assert torch.tensor([[known, 1.5], [unknown, norm]]).tolist() == [[3, 1.5], [0, 2]]
     assert torch.tensor([known > 2, False]).tolist() == [True, False]
     assert torch.Tensor([norm, unknown]).tolist() == [2, 0]
     weight = torch.nn.Parameter(norm.clone())
-    for made in (x.new_tensor([norm, weight]), torch.cuda.DoubleTensor([norm, weight])):
-        assert made.is_cuda
-        assert made.dtype is torch.float64
-        assert made.tolist() == [2, 2]
+    for result in (x.new_tensor([norm, weight]), torch.cuda.DoubleTensor([norm, weight])):
+        assert result.is_cuda
+        assert result.dtype is torch.float64
+        assert result.tolist() == [2, 2]
     assert torch.tensor([1, 2.5]).tolist() == [1, 2.5]
     assert torch.tensor([]).shape == (0,)
     # The host waits for each of them.

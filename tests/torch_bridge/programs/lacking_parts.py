@@ -139,7 +139,7 @@ def sparse_and_nested_tensors_of_a_device_run() -> None:
     y = torch.eye(4, device="cuda").to_sparse() @ x
     assert y.is_cuda
     assert torch.equal(y, x)
-    parts = [torch.ones(each, 3, device="cuda") for each in (2, 4)]
+    parts = [torch.ones(number, 3, device="cuda") for number in (2, 4)]
     z = torch.nested.nested_tensor(parts, layout=torch.jagged) + 1
     assert z.is_nested
     assert z.unbind()[1].tolist() == [[2] * 3] * 4
@@ -188,10 +188,10 @@ def share(rank, queue, ready, lock, count, meet):
 def ranks_share_queues_and_locks_with_what_spawned_them() -> None:
     queue, count = mp.get_context("spawn").SimpleQueue(), mp.Value("i", 0)
     mp.spawn(share, (queue, mp.Event(), mp.Lock(), count, mp.Barrier(2)), 2)
-    found = dict(queue.get() for _ in range(2))
+    queues = dict(queue.get() for _ in range(2))
     assert count.value == 3
-    assert found[1].tolist() == [1, 1]
-    assert str(found[1].device) == "cuda:1"
+    assert queues[1].tolist() == [1, 1]
+    assert str(queues[1].device) == "cuda:1"
 
 
 def use_manager(rank, manager, table, names, value, place, numbers):
@@ -219,9 +219,9 @@ def a_loader_is_made_again_from_its_signature_and_attributes() -> None:
     loader = torch.utils.data.DataLoader(torch.arange(6), batch_size=3, num_workers=2)
     names = inspect.signature(type(loader).__init__).parameters.keys() & vars(loader).keys()
     assert "batch_size" not in vars(loader) or "batch_size" in names
-    given = {name: getattr(loader, name) for name in names - {"batch_sampler"}}
-    again = torch.utils.data.DataLoader(**{**given, "multiprocessing_context": None})
-    assert [each.tolist() for each in again] == [[0, 1, 2], [3, 4, 5]]
+    value = {name: getattr(loader, name) for name in names - {"batch_sampler"}}
+    again = torch.utils.data.DataLoader(**{**value, "multiprocessing_context": None})
+    assert [item.tolist() for item in again] == [[0, 1, 2], [3, 4, 5]]
 
 
 def fsdp1_takes_the_number_of_a_device() -> None:
@@ -234,12 +234,12 @@ def fsdp1_takes_the_number_of_a_device() -> None:
         model = FSDP(torch.nn.Linear(4, 2), device_id=asked)
         assert model.compute_device == torch.device("cuda", rank)
         model(torch.ones(2, 4, device="cuda")).sum().backward()
-        assert all(each.grad.device.index == rank for each in model.parameters())
+        assert all(parameter.grad.device.index == rank for parameter in model.parameters())
 
 
 def pinned_memory_says_so_wherever_it_is_asked_for(data: str) -> None:
     host = torch.tensor([1.0, 2.0])
-    for made in (
+    for result in (
         torch.tensor([1.0, 2.0], pin_memory=True),
         torch.ones(2).new_tensor([1.0, 2.0], pin_memory=True),
         torch.empty(2, pin_memory=True).copy_(torch.arange(1.0, 3.0)),
@@ -250,15 +250,15 @@ def pinned_memory_says_so_wherever_it_is_asked_for(data: str) -> None:
         host.pin_memory().untyped_storage().pin_memory().__class__ and host.pin_memory()[0:],
         host.cuda().to("cpu", non_blocking=True),
     ):
-        assert made.is_pinned()
-        assert made.untyped_storage().is_pinned()
-        assert made[1:].is_pinned()
-        assert made.device.type == "cpu"
-        assert made.pin_memory() is made
-        assert not (made + 1).is_pinned()
-        assert not made.cuda(non_blocking=True).is_pinned()
+        assert result.is_pinned()
+        assert result.untyped_storage().is_pinned()
+        assert result[1:].is_pinned()
+        assert result.device.type == "cpu"
+        assert result.pin_memory() is result
+        assert not (result + 1).is_pinned()
+        assert not result.cuda(non_blocking=True).is_pinned()
         torch.cuda.synchronize()
-        assert made.tolist() == [1.0, 2.0] or data != "data"
+        assert result.tolist() == [1.0, 2.0] or data != "data"
     pinned = host.pin_memory()
     host += 1  # A copy, as on CUDA.
     assert pinned.tolist() == [1.0, 2.0]
@@ -270,7 +270,7 @@ def pinned_memory_says_so_wherever_it_is_asked_for(data: str) -> None:
     assert strided.stride() == (1, 3)
     assert strided.is_pinned()
     assert strided[2].tolist() == [2.0, 5.0]
-    assert not any(each.is_pinned() for each in (host, x, x.cpu(), torch.empty(2)))
+    assert not any(item.is_pinned() for item in (host, x, x.cpu(), torch.empty(2)))
     weight = torch.ones(2, requires_grad=True)
     weight.pin_memory().sum().backward()
     assert weight.grad.tolist() == [1.0, 1.0]
@@ -291,9 +291,9 @@ def pinned_memory_says_so_wherever_it_is_asked_for(data: str) -> None:
     assert 10 * (launched - began) < time.perf_counter() - began
     # Into memory that is there, too, but if that is pageable CUDA comes back after the copy.
     for is_pinned in (True, False):
-        given = torch.empty(1 << 20, pin_memory=is_pinned)
+        tensor = torch.empty(1 << 20, pin_memory=is_pinned)
         began = time.perf_counter()
-        given.copy_(big, non_blocking=True)
+        tensor.copy_(big, non_blocking=True)
         launched = time.perf_counter()
         torch.cuda.synchronize()
         assert (10 * (launched - began) < time.perf_counter() - began) is is_pinned
@@ -314,16 +314,18 @@ def gradients_that_show_ddps_buckets_are_on_the_device() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 256)).cuda()
     before = torch.cuda.memory_allocated()
     model = DDP(model, gradient_as_bucket_view=True)
-    made = torch.cuda.memory_allocated() - before
-    assert sum(4 * each.numel() for each in model.parameters()) <= made < 1.1 * before, (
-        made,
+    tensor = torch.cuda.memory_allocated() - before
+    assert (
+        sum(4 * parameter.numel() for parameter in model.parameters()) <= tensor < 1.1 * before
+    ), (
+        tensor,
         before,
     )
     for _ in range(3):
         model(torch.ones(4, 256, device="cuda")).sum().backward()
-        for each in model.parameters():
-            assert each.grad.device == torch.device("cuda", rank)
-            dist.all_reduce(each.grad)
+        for parameter in model.parameters():
+            assert parameter.grad.device == torch.device("cuda", rank)
+            dist.all_reduce(parameter.grad)
         assert torch.cuda.memory_allocated() < 2.5 * before
     x = torch.zeros(2, device="cuda")
     assert x.copy_(2, non_blocking=True).is_cuda
@@ -340,12 +342,12 @@ def functions_may_say_where_storages_are_loaded(data: str) -> None:
     }
     for places, move in cases.items():
         file.seek(0)
-        found = torch.load(file, map_location=move)
-        assert " ".join(str(each.device) for each in found.values()) == places
+        tensor = torch.load(file, map_location=move)
+        assert " ".join(str(item.device) for item in tensor.values()) == places
         if data == "data":
-            assert found["host"].tolist() == [0, 1, 2, 3]
-            assert found["device"].tolist() == [1, 1]
-        assert (found["device"] + 1).device == found["device"].device
+            assert tensor["host"].tolist() == [0, 1, 2, 3]
+            assert tensor["device"].tolist() == [1, 1]
+        assert (tensor["device"] + 1).device == tensor["device"].device
     storage = torch.arange(3, dtype=torch.uint8, device="cuda").untyped_storage()
     assert storage.cuda(0) is storage
     if data == "data":
@@ -359,14 +361,14 @@ def tensors_of_several_shapes_compute_as_on_the_host() -> None:
 
     def outputs(place):
         nested = torch.nested.nested_tensor(parts, device=place)
-        made = layer.to(place)(nested), torch.softmax(nested, -1), (nested + nested).relu()
-        assert all(each.device.type == place for each in made)
-        return [torch.nested.to_padded_tensor(each, 0.0) for each in made]
+        result = layer.to(place)(nested), torch.softmax(nested, -1), (nested + nested).relu()
+        assert all(item.device.type == place for item in result)
+        return [torch.nested.to_padded_tensor(item, 0.0) for item in result]
 
     expected = outputs("cpu")
-    for found, own in zip(outputs("cuda"), expected, strict=True):
-        assert found.is_cuda
-        torch.testing.assert_close(found.cpu(), own)
+    for output, own in zip(outputs("cuda"), expected, strict=True):
+        assert output.is_cuda
+        torch.testing.assert_close(output.cpu(), own)
 
 
 def streams_and_events_of_any_device_are_the_simulated_ones() -> None:
@@ -381,9 +383,9 @@ def streams_and_events_of_any_device_are_the_simulated_ones() -> None:
     end.synchronize()
     assert end.query()
     assert begin.elapsed_time(end) > 0
-    for each in (stream, torch.Stream(), torch.cuda.current_stream()):
-        assert isinstance(each, torch.Stream)
-        assert each.device == x.device
+    for item in (stream, torch.Stream(), torch.cuda.current_stream()):
+        assert isinstance(item, torch.Stream)
+        assert item.device == x.device
     assert isinstance(torch.cuda.Event(), torch.Event)
     assert not isinstance(x, torch.Stream)
 
@@ -398,8 +400,8 @@ def each_fast_attention_of_cuda_may_be_asked_for() -> None:
     for kind in ("EFFICIENT", "CUDNN", "FLASH"):
         with sdpa_kernel(getattr(SDPBackend, f"{kind}_ATTENTION")):
             assert torch.backends.cuda.flash_sdp_enabled() == (kind == "FLASH")
-            made = attend(half, half, half, is_causal=True)
-            torch.testing.assert_close(made.float(), expected, atol=2e-3, rtol=2e-3)
+            result = attend(half, half, half, is_causal=True)
+            torch.testing.assert_close(result.float(), expected, atol=2e-3, rtol=2e-3)
             if kind == "EFFICIENT":
                 torch.testing.assert_close(attend(q, q, q, is_causal=True), expected)
     torch.backends.cuda.enable_cudnn_sdp(False)

@@ -34,9 +34,9 @@ def of_before_the_run(added):
     if rank:
         torch.library.register_kernel("kernbench_before::plus", "cuda", lambda x, n=added: x - n)
     torch.cuda.synchronize()
-    found = torch.ops.kernbench_before.plus(x, added)
-    assert found.is_cuda
-    assert found.tolist() == [-added if rank else added] * 2
+    tensor = torch.ops.kernbench_before.plus(x, added)
+    assert tensor.is_cuda
+    assert tensor.tolist() == [-added if rank else added] * 2
     assert torch.abs(x - 3)[0] == 3
     if rank:
         torch._of_the_test.impl("abs", torch.neg, "CUDA")

@@ -50,7 +50,7 @@ def bars() -> None:
     tqdm = importlib.import_module("tqdm").tqdm
     dist.init_process_group("nccl")
     # While every rank holds its own.
-    assert all(each.acquire(blocking=False) for each in tqdm.get_lock().locks)
+    assert all(lock.acquire(blocking=False) for lock in tqdm.get_lock().locks)
     dist.barrier()
     tqdm.get_lock().release()
     with tqdm(total=2, file=io.StringIO()) as bar:
@@ -79,7 +79,7 @@ def hooks_of_all_modules() -> None:
     model = torch.nn.Linear(2, 2)
     hook = None
     if rank == 0:
-        hook = register_module_forward_hook(lambda module, given, made: seen.append(module))
+        hook = register_module_forward_hook(lambda module, value, result: seen.append(module))
     dist.barrier()
     model(torch.ones(2))
     dist.barrier()
@@ -101,7 +101,7 @@ def checkpoints_of_fsdp1(folder: str) -> None:
         model(torch.ones(2, 8, device="cuda")).square().sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-        return [each.detach().clone() for each in model.parameters()]
+        return [parameter.detach().clone() for parameter in model.parameters()]
 
     def state() -> dict[str, Any]:
         with wrapper.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
@@ -112,18 +112,18 @@ def checkpoints_of_fsdp1(folder: str) -> None:
 
     before = step()
     saved = state()
-    for each in saved["model"].values():
-        assert each.device == torch.device("cuda", dist.get_rank())
-        assert not each.is_meta
+    for item in saved["model"].values():
+        assert item.device == torch.device("cuda", dist.get_rank())
+        assert not item.is_meta
     dcp.save(saved, checkpoint_id=folder)
     after = step()
     assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    found = state()
-    dcp.load(found, checkpoint_id=folder)
+    result = state()
+    dcp.load(result, checkpoint_id=folder)
     with wrapper.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
-        model.load_state_dict(found["model"])
+        model.load_state_dict(result["model"])
         optimizer.load_state_dict(
-            wrapper.optim_state_dict_to_load(model, optimizer, found["optim"])
+            wrapper.optim_state_dict_to_load(model, optimizer, result["optim"])
         )
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b in zip(after, step(), strict=True))

@@ -57,10 +57,10 @@ for batch in loader:
     batch.to("cuda", non_blocking=True)
     time.sleep(STEP_S)
 took = time.perf_counter() - begun
-found = [torch.cat(batches).tolist(), items.seen, get_worker_info() is None]
+result = [torch.cat(batches).tolist(), items.seen, get_worker_info() is None]
 if workers:
     parts = DataLoader(Stream(), batch_size=2, num_workers=2, worker_init_fn=divide)
-    found.append([each.tolist() for each in parts])
-found += [torch.initial_seed(), random.random()]
+    result.append([part.tolist() for part in parts])
+result += [torch.initial_seed(), random.random()]
 with Path(f"{sys.argv[1]}{rank}").open("w") as file:
-    print(took, *found, sep="\n", file=file)
+    print(took, *result, sep="\n", file=file)

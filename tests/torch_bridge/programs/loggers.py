@@ -38,10 +38,10 @@ with place.open("w") as said:
     other.addFilter(lambda record: RANK < 2)
     log.setLevel(logging.ERROR if RANK == 0 else logging.DEBUG)
     meet()
-    for each in (log, other):
-        each.debug("third")
-        each.info("fourth")
-        each.error("fifth %s", each.isEnabledFor(20))
+    for item in (log, other):
+        item.debug("third")
+        item.info("fourth")
+        item.error("fifth %s", item.isEnabledFor(20))
     meet()
     if RANK == 2:
         logging.disable(logging.ERROR)

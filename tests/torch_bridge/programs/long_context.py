@@ -43,7 +43,7 @@ class Layer(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the next layer's input."""
         parts = self.qkv(self.norms[0](x)).chunk(3, -1)
-        q, k, v = (each.unflatten(-1, (heads, -1)).transpose(1, 2) for each in parts)
+        q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in parts)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.norms[1](x))))
@@ -52,8 +52,8 @@ class Layer(nn.Module):
 torch.set_default_dtype(torch.bfloat16)
 with torch.device("cuda"):
     model = nn.Sequential(*[Layer() for _ in range(layers)])
-for each in model:
-    fully_shard(each, mesh=shards)
+for item in model:
+    fully_shard(item, mesh=shards)
 fully_shard(model, mesh=shards)
 optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 text = torch.ones(1, tokens, hidden, device="cuda")

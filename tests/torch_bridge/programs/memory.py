@@ -59,7 +59,7 @@ def too_much_is_an_error_that_names_the_allocation() -> None:
     with pytest.raises(torch.cuda.OutOfMemoryError) as raised:
         kept.expand(1 << 10, -1).clone()
     assert "Tried to allocate 4.00 GiB for aten.clone" in str(raised.value)
-    kept = [kept + each for each in range(1 << 10)]  # where the error is
+    kept = [kept + index for index in range(1 << 10)]  # where the error is
 
 
 def too_much_for_a_process_is_the_devices_error_too() -> None:
@@ -107,8 +107,8 @@ def tensors_of_collectives_are_freed_when_the_program_frees_them() -> None:
     assert used() == 0
 
     layers = torch.nn.Sequential(*(torch.nn.Linear(512, 512, bias=False) for _ in range(8))).cuda()
-    for each in layers:
-        fully_shard(each)
+    for layer in layers:
+        fully_shard(layer)
     fully_shard(layers)
     shards = used()
     assert shards == 8 * MIB // 2, shards

@@ -124,38 +124,38 @@ def snapshot(path: str) -> None:
     memory._record_memory_history()
     model = Net().cuda()
     train(model, torch.optim.Adam(model.parameters()))
-    found = memory._snapshot()
+    result = memory._snapshot()
     memory._dump_snapshot(path)
-    assert pickle.loads(Path(path).read_bytes())["segments"] == found["segments"]
-    assert sum(each["total_size"] for each in found["segments"]) == torch.cuda.memory_reserved()
+    assert pickle.loads(Path(path).read_bytes())["segments"] == result["segments"]
+    assert sum(item["total_size"] for item in result["segments"]) == torch.cuda.memory_reserved()
     used = torch.cuda.memory_allocated()
-    assert sum(each["allocated_size"] for each in found["segments"]) == used
+    assert sum(item["allocated_size"] for item in result["segments"]) == used
     stats = torch.cuda.memory_stats()
     in_use = [
         block
-        for each in torch.cuda.memory_snapshot()
-        for block in each["blocks"]
+        for item in torch.cuda.memory_snapshot()
+        for block in item["blocks"]
         if block["state"] == "active_allocated"
     ]
     assert len(in_use) == stats["allocation.all.current"]
-    assert sum(each["requested_size"] for each in in_use) == stats["requested_bytes.all.current"]
+    assert sum(item["requested_size"] for item in in_use) == stats["requested_bytes.all.current"]
     now = most = 0
-    for each in found["device_traces"][0]:
-        if each["action"] in ("alloc", "free_completed"):
-            size = -(-each["size"] // 512) * 512
-            now += size if each["action"] == "alloc" else -size
+    for item in result["device_traces"][0]:
+        if item["action"] in ("alloc", "free_completed"):
+            size = -(-item["size"] // 512) * 512
+            now += size if item["action"] == "alloc" else -size
             most = max(most, now)
     assert now == used
     assert most == torch.cuda.max_memory_allocated()
     memory._record_memory_history(enabled=None)
     kept = torch.ones(4, device="cuda")
-    assert memory._snapshot()["device_traces"] == found["device_traces"]
+    assert memory._snapshot()["device_traces"] == result["device_traces"]
     memory._record_memory_history("state")
     kept = torch.ones(4 << 20, device="cuda")
-    states = [block for each in memory._snapshot()["segments"] for block in each["blocks"]]
-    (mine,) = [each for each in states if each["requested_size"] == kept.nbytes]
+    states = [block for entry in memory._snapshot()["segments"] for block in entry["blocks"]]
+    (mine,) = [state for state in states if state["requested_size"] == kept.nbytes]
     assert mine["frames"][0]["name"] == "snapshot"
-    assert len(memory._snapshot()["device_traces"][0]) == len(found["device_traces"][0])
+    assert len(memory._snapshot()["device_traces"][0]) == len(result["device_traces"][0])
 
 
 def the_latest_events_only() -> None:
@@ -163,7 +163,7 @@ def the_latest_events_only() -> None:
     memory._record_memory_history(max_entries=3, context=None, skip_actions=["free_requested"])
     kept = [torch.ones(8, device="cuda") for _ in range(4)]
     del kept
-    assert [each["action"] for each in memory._snapshot()["device_traces"][0]] == (
+    assert [item["action"] for item in memory._snapshot()["device_traces"][0]] == (
         ["free_completed"] * 3
     )
 

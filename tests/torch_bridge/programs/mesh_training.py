@@ -101,8 +101,8 @@ torch.manual_seed(7)
 with torch.no_grad():
     for name, parameter in model.named_parameters():
         value = torch.ones(parameter.shape) if "norm" in name else torch.randn(parameter.shape) / 4
-        made = distribute_tensor(value.to(device), parameter.device_mesh, parameter.placements)
-        parameter.copy_(made)
+        tensor = distribute_tensor(value.to(device), parameter.device_mesh, parameter.placements)
+        parameter.copy_(tensor)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 if resume:
@@ -130,7 +130,9 @@ for step in range(STEPS):
 if not resume:
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     dcp.save(state, checkpoint_id=f"{folder}/checkpoint")
-parameters = {name: each.to_local().detach().cpu() for name, each in model.named_parameters()}
+parameters = {
+    name: parameter.to_local().detach().cpu() for name, parameter in model.named_parameters()
+}
 name = "resumed" if resume else "rank"
 torch.save({"losses": losses, "parameters": parameters}, f"{folder}/{name}{rank}.pt")
 dist.destroy_process_group()

@@ -152,12 +152,12 @@ def layouts_that_nccl_takes() -> None:
     image = torch.ones(2, 3, 4, 5, device="cuda").to(memory_format=torch.channels_last)
     dist.all_reduce(image)
     assert image.unique().tolist() == [3]
-    found = [torch.empty(2, 4, device="cuda").t() for _ in range(3)]
-    dist.all_gather(found, torch.full((4, 2), float(rank), device="cuda"))
-    assert [each.unique().tolist() for each in found] == [[0], [1], [2]]
+    ts = [torch.empty(2, 4, device="cuda").t() for _ in range(3)]
+    dist.all_gather(ts, torch.full((4, 2), float(rank), device="cuda"))
+    assert [item.unique().tolist() for item in ts] == [[0], [1], [2]]
     sent = [torch.full((2, 4), float(rank + 3 * i), device="cuda").t() for i in range(3)]
-    dist.all_to_all(found, sent)
-    assert [each.unique().tolist() for each in found] == [[i + 3 * rank] for i in range(3)]
+    dist.all_to_all(ts, sent)
+    assert [item.unique().tolist() for item in ts] == [[i + 3 * rank] for i in range(3)]
 
     if rank < 2:
         message = torch.arange(8.0, device="cuda").view(2, 4).t() * (rank == 0)

@@ -26,10 +26,10 @@ def copied(device: Tensor, host: Tensor) -> Tensor:
     with torch.no_grad():
         host.data[0] = device[0]
     with torch.inference_mode():
-        made = torch.zeros(2, 3)
-        made[0] = device[0]
-        made.t().copy_(device.t())
-    return made
+        tensor = torch.zeros(2, 3)
+        tensor[0] = device[0]
+        tensor.t().copy_(device.t())
+    return tensor
 
 
 def unpacked(device: Tensor) -> Tensor:
@@ -102,24 +102,24 @@ CASES: dict[str, Case] = {
 
 def outcome(case: Case, device: Tensor, host: Tensor) -> list[str]:
     try:
-        found = case(device, host)
+        result = case(device, host)
     except RuntimeError as error:
         if re.search("same device|Mismatching .* device", str(error)) is None:
             raise
         return ["refused", host.device.type]
-    return [found.device.type, host.device.type]
+    return [result.device.type, host.device.type]
 
 
 def main() -> None:
-    found = {
+    outcomes = {
         name: outcome(case, torch.ones(2, 3, device="cuda"), torch.ones(2, 3))
         for name, case in CASES.items()
     }
     assigned: dict[str, list[Any]] = {}
     for name, case in ASSIGNED.items():
         operands = torch.ones(2, 3, device="cuda"), torch.ones(2, 3)
-        assigned[name] = [case(*operands).tolist(), *(each.tolist() for each in operands)]
-    Path(sys.argv[1]).write_text(json.dumps([found, assigned]))
+        assigned[name] = [case(*operands).tolist(), *(operand.tolist() for operand in operands)]
+    Path(sys.argv[1]).write_text(json.dumps([outcomes, assigned]))
 
 
 if __name__ == "__main__":

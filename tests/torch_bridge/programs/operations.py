@@ -51,8 +51,8 @@ def main() -> int:
 
 def samples(op: Any, *, requires_grad: bool) -> list[Call]:
     try:
-        found = op.sample_inputs("cpu", torch.float32, requires_grad=requires_grad)
-        return [(each.input, each.args, each.kwargs) for each in islice(found, SAMPLES)]
+        sample_inputs = op.sample_inputs("cpu", torch.float32, requires_grad=requires_grad)
+        return [(item.input, item.args, item.kwargs) for item in islice(sample_inputs, SAMPLES)]
     except Exception:  # Some need what this build of PyTorch lacks.
         return []
 
@@ -74,29 +74,29 @@ def results(function: Callable[..., Any], call: Call) -> Any:
 
 def gradients(function: Callable[..., Any], call: Call) -> Any:
     outputs = [
-        each
-        for each in tree_leaves(results(function, call))
-        if isinstance(each, torch.Tensor) and each.requires_grad and each.is_floating_point()
+        leaf
+        for leaf in tree_leaves(results(function, call))
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_floating_point()
     ]
     inputs = [
-        each for each in tree_leaves(call) if isinstance(each, torch.Tensor) and each.requires_grad
+        leaf for leaf in tree_leaves(call) if isinstance(leaf, torch.Tensor) and leaf.requires_grad
     ]
     if not outputs:
         return None
-    return torch.autograd.grad([each.sum() for each in outputs], inputs, allow_unused=True)
+    return torch.autograd.grad([output.sum() for output in outputs], inputs, allow_unused=True)
 
 
-def replayed(function: Callable[[Call], Any], given: Call) -> Any:
+def replayed(function: Callable[[Call], Any], value: Call) -> Any:
     """Return what a graph of a call gives, which must leave the inputs alone until its replay."""
-    graph, before = torch.cuda.CUDAGraph(), on("cpu", given)
+    graph, before = torch.cuda.CUDAGraph(), on("cpu", value)
     with torch.cuda.graph(graph):
-        found = function(given)
-    pairs = zip(tree_leaves(on("cpu", given)), tree_leaves(before), strict=True)
+        result = function(value)
+    pairs = zip(tree_leaves(on("cpu", value)), tree_leaves(before), strict=True)
     for now, then in pairs:
         if isinstance(now, torch.Tensor):
             torch.testing.assert_close(now, then, equal_nan=True)
     graph.replay()
-    return found
+    return result
 
 
 def compare(
@@ -116,10 +116,10 @@ def compare(
     if expected is None:
         return False
     try:
-        given = on("cuda", call)
-        found = on("cpu", replayed(function, given) if as_graph else function(given))
+        value = on("cuda", call)
+        result = on("cpu", replayed(function, value) if as_graph else function(value))
         if not draws:
-            torch.testing.assert_close(found, on("cpu", expected), equal_nan=True)
+            torch.testing.assert_close(result, on("cpu", expected), equal_nan=True)
     except Exception as error:
         if "of a CUDA graph" in str(error) or "stream is capturing" in str(error):
             return False  # As on a GPU.

@@ -53,10 +53,10 @@ def main() -> None:
 def calls(op: Any, name: str) -> list[tuple[Call, bool]]:
     if torch.float32 not in op.dtypes or name in NOT_COMPARABLE or UNWRITTEN in name:
         return []
-    found = [(call, False) for call in samples(op, requires_grad=False)[:SAMPLES]]
+    result = [(call, False) for call in samples(op, requires_grad=False)[:SAMPLES]]
     if op.supports_autograd and "sparse" not in name:
-        found += [(call, True) for call in samples(op, requires_grad=True)[:SAMPLES]]
-    return found
+        result += [(call, True) for call in samples(op, requires_grad=True)[:SAMPLES]]
+    return result
 
 
 def of(op: Callable[..., Any], *, backward: bool) -> Callable[..., Any]:
@@ -65,10 +65,10 @@ def of(op: Callable[..., Any], *, backward: bool) -> Callable[..., Any]:
     def forward(*args: Any, **kwargs: Any) -> Any:
         return op(*args, **kwargs)
 
-    def call(given: Call, *, compiled: bool) -> Any:
+    def call(value: Call, *, compiled: bool) -> Any:
         torch.manual_seed(0)
         function = torch.compile(forward) if compiled else forward
-        return gradients(function, given) if backward else results(function, given)
+        return gradients(function, value) if backward else results(function, value)
 
     return call
 
@@ -76,16 +76,17 @@ def of(op: Callable[..., Any], *, backward: bool) -> Callable[..., Any]:
 def gradients(function: Callable[..., Any], call: Call) -> Any:
     """Return the gradients of what weighs each number of the results in its own way."""
     outputs, inputs = (
-        [each for each in tree_leaves(some) if isinstance(each, torch.Tensor)]
+        [leaf for leaf in tree_leaves(some) if isinstance(leaf, torch.Tensor)]
         for some in (results(function, call), call)
     )
-    outputs = [each for each in outputs if each.requires_grad and each.is_floating_point()]
+    outputs = [output for output in outputs if output.requires_grad and output.is_floating_point()]
     if not outputs:
         return None
     weights = [
-        torch.arange(1, each.numel() + 1).cos().view(each.shape).to(each) for each in outputs
+        torch.arange(1, output.numel() + 1).cos().view(output.shape).to(output)
+        for output in outputs
     ]
-    inputs = [each for each in inputs if each.requires_grad]
+    inputs = [item for item in inputs if item.requires_grad]
     return outputs, torch.autograd.grad(outputs, inputs, weights, allow_unused=True)
 
 
@@ -108,18 +109,18 @@ def outcome(function: Callable[..., Any], call: Call, mode: str) -> tuple[str, s
     torch._dynamo.utils.counters.clear()
     try:
         with plain if mode == "float32" else cast:
-            found = on("cpu", function(on("cuda", call), compiled=True))
+            result = on("cpu", function(on("cuda", call), compiled=True))
     except Exception as error:
         return "failed", f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
     if not torch._dynamo.utils.counters["stats"]["unique_graphs"]:
         return "skipped", "the compiler leaves it to eager mode"
-    why = different(found, expected, TOLERANCES[mode])
+    why = different(result, expected, TOLERANCES[mode])
     return ("failed", why) if why else ("passed", "")
 
 
-def different(found: Any, expected: Any, tolerance: float) -> str:
+def different(value: Any, expected: Any, tolerance: float) -> str:
     """Return how results differ, or nothing."""
-    ours, theirs = tree_leaves(found), tree_leaves(expected)
+    ours, theirs = tree_leaves(value), tree_leaves(expected)
     if len(ours) != len(theirs):
         return "another number of results"
     for one, other in zip(ours, theirs, strict=True):

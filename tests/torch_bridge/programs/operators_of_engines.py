@@ -26,17 +26,17 @@ FP8 = torch.float8_e4m3fn
 torch.manual_seed(0)
 
 
-def like(found, wanted, atol=2e-2, rtol=1e-2):
-    assert_close(found.cpu().double(), wanted.cpu().double(), atol=atol, rtol=rtol)
+def like(result, wanted, atol=2e-2, rtol=1e-2):
+    assert_close(result.cpu().double(), wanted.cpu().double(), atol=atol, rtol=rtol)
 
 
 def words(numbers, bits):
     """Pack the numbers of a last dim, one after another in 32 bits."""
-    each = 32 // bits
-    made = torch.zeros(*numbers.shape[:-1], numbers.shape[-1] // each, dtype=torch.int64)
-    for at in range(each):
-        made |= numbers[..., at::each].long() << bits * at
-    return (made & 0xFFFFFFFF).where(made < 1 << 31, made - (1 << 32)).int()
+    item = 32 // bits
+    tensor = torch.zeros(*numbers.shape[:-1], numbers.shape[-1] // item, dtype=torch.int64)
+    for at in range(item):
+        tensor |= numbers[..., at::item].long() << bits * at
+    return (tensor & 0xFFFFFFFF).where(tensor < 1 << 31, tensor - (1 << 32)).int()
 
 
 def activations():
@@ -90,7 +90,7 @@ def fragments(numbers, bits):
                         for at in (2 * (thread % 4) + more for more in (0, 1, 8, 9))
                     ]
                     for at in range(0, 8, len(inside)):
-                        row += [held[at + each] for each in inside]
+                        row += [held[at + item] for item in inside]
         rows.append(row)
     return words(torch.tensor(rows), bits)
 
@@ -116,10 +116,10 @@ def packed():
         centered = ((numbers - (1 << bits - 1)) * of_rows.double()).half().double()
         gptq = words(numbers.t(), bits).t().contiguous().cuda()
         wide = x.cpu().double()
-        made = OPS.gptq_gemm(
+        gptq_gemm = OPS.gptq_gemm(
             x, gptq, words(zeros - 1, bits).cuda(), scales.cuda(), False, False, bits
         )
-        like(made, wide @ with_zeros)
+        like(gptq_gemm, wide @ with_zeros)
         marlin = OPS.gptq_marlin_repack(gptq, k, n, bits, False)
         assert torch.equal(marlin.cpu(), fragments(numbers, bits))
         space = torch.zeros(128, **NUMBERS)
@@ -133,25 +133,27 @@ def packed():
         centered_kind = kind(bits, 1 << bits - 1)
         like(multiplied(in_order(scales, False), None, centered_kind), wide @ centered)
         bias = torch.randn(n).half()
-        made = multiplied(in_order(scales, False), None, centered_kind, in_order(bias, True).cuda())
-        like(made, wide @ centered + bias.double())
+        gptq_gemm = multiplied(
+            in_order(scales, False), None, centered_kind, in_order(bias, True).cuda()
+        )
+        like(gptq_gemm, wide @ centered + bias.double())
         one = scales[:1]
         of_columns = ((numbers - (1 << bits - 1)) * one.double()).half().double()
         like(multiplied(in_order(one, True), None, centered_kind), wide @ of_columns)
         inside = {4: (0, 2, 4, 6, 1, 3, 5, 7), 8: (0, 2, 1, 3)}[bits]
         ordered = in_order(zeros, False).reshape(-1, len(inside))[:, inside].reshape(zeros.shape)
-        found = multiplied(in_order(scales, False), words(ordered, bits).cuda(), kind(bits))
-        like(found, wide @ with_zeros)
+        result = multiplied(in_order(scales, False), words(ordered, bits).cuda(), kind(bits))
+        like(result, wide @ with_zeros)
         prepacked = OPS.machete_prepack_B(gptq, torch.float16, centered_kind, None)
-        made = OPS.machete_mm(
+        gptq_gemm = OPS.machete_mm(
             x, prepacked, centered_kind, None, scales.cuda(), None, group, None, None, None
         )
-        like(made, wide @ centered)
+        like(gptq_gemm, wide @ centered)
         if bits == 4:
             order = (0, 2, 4, 6, 1, 3, 5, 7)
             awq = [
-                words(each.unflatten(1, (-1, 8))[:, :, order].flatten(1), 4).cuda()
-                for each in (numbers, zeros)
+                words(number.unflatten(1, (-1, 8))[:, :, order].flatten(1), 4).cuda()
+                for number in (numbers, zeros)
             ]
             like(OPS.awq_gemm(x, awq[0], scales.cuda(), awq[1], 8), wide @ with_zeros)
             like(OPS.awq_dequantize(awq[0], scales.cuda(), awq[1], 0, 0, 0), with_zeros)
@@ -161,11 +163,11 @@ def packed():
     of_bytes = words(weight.view(torch.uint8).t(), 8).t().contiguous().cuda()
     marlin = OPS.gptq_marlin_repack(of_bytes, k, n, 8, False)
     scales = (torch.rand(1, n) + 0.5).half()
-    made = OPS.marlin_gemm(
+    gptq_gemm = OPS.marlin_gemm(
         x, None, marlin, None, in_order(scales * 256, True).cuda(), None, None, None, space,
         kind(8, 0, 4, 3), 3, n, k, False, True, False,
     )  # fmt: skip
-    like(made, x.cpu().double() @ (weight.double() * scales.double()))
+    like(gptq_gemm, x.cpu().double() @ (weight.double() * scales.double()))
 
 
 def experts():
@@ -187,7 +189,7 @@ def experts():
     )
     assert torch.equal(source.cpu().long(), order)
     assert torch.equal(places.cpu(), rows.cpu()[order // chosen])
-    assert firsts.tolist() == [int((flat < each).sum()) for each in range(count + 1)]
+    assert firsts.tolist() == [int((flat < index).sum()) for index in range(count + 1)]
     summed = torch.empty_like(rows)
     OPS.moe_unpermute(places, weights.cuda(), inverse, firsts, chosen, summed)
     like(summed, rows.cpu().double() * weights.double().sum(1, keepdim=True))
@@ -197,13 +199,13 @@ def experts():
     maps = [torch.empty(tokens * chosen, **NUMBERS) for _ in "ab"]
     OPS.get_cutlass_moe_mm_data(ids.int().cuda(), *data, *maps, count, n, k, None, True)
     counts = flat.bincount(minlength=count).tolist()
-    assert data[1].tolist() == [[each, 2 * n, k] for each in counts]
-    assert data[2].tolist() == [[each, k, n] for each in counts]
+    assert data[1].tolist() == [[count, 2 * n, k] for count in counts]
+    assert data[2].tolist() == [[count, k, n] for count in counts]
     a, b = torch.randn(tokens, k).to(FP8), (torch.randn(count, n, k) / 8).to(FP8)
     of_rows, of_columns = torch.rand(tokens * chosen, 1), torch.rand(count, n, 1)
     by_expert = a[maps[0].cpu().long()]
     out, strides = torch.empty(tokens * chosen, n, **HALF), torch.full((count,), k, **NUMBERS)
-    sizes = torch.tensor([[each, n, k] for each in counts], **NUMBERS)
+    sizes = torch.tensor([[count, n, k] for count in counts], **NUMBERS)
     OPS.cutlass_moe_mm(
         out, by_expert.cuda(), b.cuda(), of_rows.cuda(), of_columns.cuda(), data[0][:-1], sizes,
         strides, strides, strides, True, True,
@@ -227,10 +229,10 @@ def experts():
     OPS.moe_align_block_size(ids.int().cuda(), count, block, ordered, of_blocks, total, None, None)
     numbers = torch.randint(16, (count, k, n))
     scales = (torch.rand(count, 1, n) / 16).half()
-    marlin = torch.stack([fragments(each, 4) for each in numbers]).cuda()
+    marlin = torch.stack([fragments(number, 4) for number in numbers]).cuda()
     space = torch.zeros(128, **NUMBERS)
-    permuted = torch.stack([in_order(each, True) for each in scales]).cuda()
-    made = OPS.moe_wna16_marlin_gemm(
+    permuted = torch.stack([in_order(scale, True) for scale in scales]).cuda()
+    marlin_gemm = OPS.moe_wna16_marlin_gemm(
         rows, None, marlin, None, permuted, None, None, None, space, ordered, of_blocks, total,
         weights.cuda(), block, chosen, True, kind(4, 8), tokens, n, k, False, True, False, -1, -1,
         -1,
@@ -240,25 +242,25 @@ def experts():
         rows[at // chosen].cpu().double() @ centered[expert] * weights.flatten()[at]
         for at, expert in enumerate(flat.tolist())
     ]
-    like(made, torch.stack(wide))
+    like(marlin_gemm, torch.stack(wide))
     held = torch.tensor([3, 0, 17, 16], **NUMBERS)
     ordered, of_blocks = torch.empty(4 * 32, **NUMBERS), torch.empty(8, **NUMBERS)
     OPS.batched_moe_align_block_size(20, block, held, ordered, of_blocks, total)
     assert total.tolist() == [4 * block]
     assert of_blocks.tolist() == [0, 2, 2, 3, -1, -1, -1, -1]
-    assert [each for each in ordered.tolist() if each < 80] == [
+    assert [item for item in ordered.tolist() if item < 80] == [
         20 * expert + row for expert, number in enumerate((3, 0, 17, 16)) for row in range(number)
     ]
     scores = torch.randn(tokens, count, device="cuda")
-    found, chosen_ids = (
+    result, chosen_ids = (
         torch.empty(tokens, chosen, device="cuda"),
         torch.empty(tokens, chosen, **NUMBERS),
     )
     OPS.topk_softplus_sqrt(
-        found, chosen_ids, torch.empty_like(chosen_ids), scores, True, 2.5, None, None, None, None
+        result, chosen_ids, torch.empty_like(chosen_ids), scores, True, 2.5, None, None, None, None
     )
     best = F.softplus(scores.cpu().double()).sqrt().topk(chosen)
-    like(found, best.values / best.values.sum(1, keepdim=True) * 2.5)
+    like(result, best.values / best.values.sum(1, keepdim=True) * 2.5)
     assert torch.equal(chosen_ids.cpu().long(), best.indices)
 
 
@@ -271,9 +273,9 @@ def caches():
         OPS.reshape_and_cache_flash(keys, values, *pages, slots, name, scale, scale)
         for page, new in zip(pages, (keys, values), strict=True):
             wanted = (new.cpu().double() * 2).to(dtype).double()
-            found = page.cpu().view(dtype).double().flatten(0, 1)
-            assert torch.equal(found[[5, 0, 7]], wanted[[0, 1, 3]])
-            assert not found[[1, 2, 3, 4, 6]].any()
+            flatten = page.cpu().view(dtype).double().flatten(0, 1)
+            assert torch.equal(flatten[[5, 0, 7]], wanted[[0, 1, 3]])
+            assert not flatten[[1, 2, 3, 4, 6]].any()
         back = torch.empty(2, 4, 2, 32, **HALF)
         OPS.convert_fp8(back, pages[0], 0.5, name)
         like(back.flatten(0, 1)[[5, 0, 7]], keys[[0, 1, 3]], atol=0.3, rtol=0.13)
@@ -286,9 +288,9 @@ def caches():
         positions, *turned, latent, table, False, slots, cache, "auto", scale
     )
     turns = torch.polar(torch.ones(16, 4), angles)[positions.cpu()]
-    for found, x in zip(turned, (q_pe, k_pe.unsqueeze(1)), strict=True):
+    for flatten, x in zip(turned, (q_pe, k_pe.unsqueeze(1)), strict=True):
         pairs = torch.view_as_complex(x.cpu().float().unflatten(-1, (-1, 2)).contiguous())
-        like(found.view(x.shape), torch.view_as_real(pairs * turns[:, None]).flatten(-2))
+        like(flatten.view(x.shape), torch.view_as_real(pairs * turns[:, None]).flatten(-2))
     stored = torch.cat((latent, turned[1]), 1).cpu()
     assert torch.equal(cache.flatten(0, 1)[[5, 0, 7]].cpu(), stored[[0, 1, 3]])
     gathered = torch.empty(6, 24, **HALF)
@@ -329,8 +331,8 @@ def quantized():
         run(q, scales)
         groups = of.unflatten(1, (-1, 32))
         like(scales, groups.abs().amax(-1) / largest, atol=1e-4)
-        found = q.cpu().double().unflatten(1, (-1, 32)) * scales.cpu().double().unsqueeze(-1)
-        like(found, groups, atol=0.05, rtol=0.08)
+        unflatten = q.cpu().double().unflatten(1, (-1, 32)) * scales.cpu().double().unsqueeze(-1)
+        like(unflatten, groups, atol=0.05, rtol=0.08)
     powers = torch.empty(6, 4, device="cuda")
     q = torch.empty(6, 128, device="cuda", dtype=FP8)
     OPS.per_token_group_fp8_quant(x, q, powers, 32, 1e-10, -largest, largest, True, False, False)
@@ -354,10 +356,10 @@ def quantized():
     # NVFP4: pairs of E2M1, a scale in E4M3 for 16, and one for all; scales in tiles of 128 by 4.
     weights = torch.randn(32, 128, **HALF)
     parts, alpha = [], torch.ones((), device="cuda")
-    for each in (x, weights):
-        by = 448 * 6 / each.abs().max().float()
+    for item in (x, weights):
+        by = 448 * 6 / item.abs().max().float()
         alpha = alpha / by
-        parts.append((*OPS.scaled_fp4_quant(each, by.view(1), True), by))
+        parts.append((*OPS.scaled_fp4_quant(item, by.view(1), True), by))
     (pairs, scales, by), (w_pairs, w_scales, _) = parts
     values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
     of_bytes = scales.cpu().view(torch.uint8).flatten()
@@ -368,8 +370,8 @@ def quantized():
             groups = wide[row, 16 * group : 16 * group + 16]
             like(scale[0], groups.abs().max() / 6, atol=0.01, rtol=0.07)
             codes = pairs[row, 8 * group : 8 * group + 8].cpu()
-            found = torch.stack((codes & 15, codes >> 4), 1).flatten()
-            numbers = values[(found & 7).long()] * torch.where(found > 7, -1, 1)
+            unflatten = torch.stack((codes & 15, codes >> 4), 1).flatten()
+            numbers = values[(unflatten & 7).long()] * torch.where(unflatten > 7, -1, 1)
             steps = torch.as_tensor(groups / scale).abs().clamp(max=6).double()
             nearest = (steps[:, None] - values).abs().min(1).values
             like((steps - numbers.abs()).abs(), nearest, atol=1e-3)
@@ -461,23 +463,25 @@ def other_names():
     like(by_row, wide.abs().amax(1, keepdim=True) / largest, atol=1e-4)
     columns = (torch.randn(32, 64) / 8).to(FP8).t()
     by_column = torch.rand(32, 1)
-    made = ops.fp8_scaled_mm(q, columns.cuda(), by_row, by_column.cuda(), torch.float16, None)
+    tensor = ops.fp8_scaled_mm(q, columns.cuda(), by_row, by_column.cuda(), torch.float16, None)
     rows = q.cpu().double() * by_row.cpu().double()
-    like(made, rows @ (columns.double() * by_column.double().t()))
+    like(tensor, rows @ (columns.double() * by_column.double().t()))
     one = torch.empty(1, device="cuda")
     ops.sgl_per_tensor_quant_fp8(x, q, one, False)
     like(one, wide.abs().max()[None] / largest, atol=1e-4)
     a, b = torch.randn(4, 256).to(FP8), torch.randn(128, 256).to(FP8).t()
     of_a, of_b = torch.rand(4, 2), torch.rand(2, 1)
-    made = ops.fp8_blockwise_scaled_mm(a.cuda(), b.cuda(), of_a.cuda(), of_b.cuda(), torch.bfloat16)
+    tensor = ops.fp8_blockwise_scaled_mm(
+        a.cuda(), b.cuda(), of_a.cuda(), of_b.cuda(), torch.bfloat16
+    )
     blocks = (a.double() * of_a.repeat_interleave(128, 1)) @ (
         b.double() * of_b.repeat_interleave(128, 0)
     )
-    like(made, blocks, atol=0.3)
+    like(tensor, blocks, atol=0.3)
     batch = torch.randn(2, 3, 16).to(FP8), torch.randn(2, 16, 8).to(FP8)
-    made = torch.empty(2, 3, 8, **HALF)
-    ops.bmm_fp8(*(each.cuda() for each in batch), made, one, one, one, 0)
-    like(made, batch[0].double() @ batch[1].double() * one.item() ** 2)
+    tensor = torch.empty(2, 3, 8, **HALF)
+    ops.bmm_fp8(*(item.cuda() for item in batch), tensor, one, one, one, 0)
+    like(tensor, batch[0].double() @ batch[1].double() * one.item() ** 2)
     router, scores = torch.randn(16, 64, **HALF), torch.empty(6, 16, device="cuda")
     ops.dsv3_router_gemm(scores, x, router)
     like(scores, wide @ router.cpu().double().t(), atol=0.1)
@@ -487,16 +491,16 @@ def other_names():
     for row in range(6):
         ranked = odds[row] + bias.cpu().double()
         best = ranked.view(4, 4).sort(1).values[:, -2:].sum(1).argsort()[-2:].tolist()
-        open_to = [each for each in range(16) if each // 4 in best]
-        top = sorted(open_to, key=lambda each: -ranked[each])[:3]
+        open_to = [index for index in range(16) if index // 4 in best]
+        top = sorted(open_to, key=lambda item: -ranked[item])[:3]
         assert sorted(ids[row].tolist()) == sorted(top)
-        found = odds[row, ids[row].cpu().long()]
-        like(weights[row], found / found.sum())
+        odd = odds[row, ids[row].cpu().long()]
+        like(weights[row], odd / odd.sum())
     sums = [torch.randn(6, 2, device="cuda") for _ in "ab"]
     parts = [torch.randn(6, 2, 16, **HALF) for _ in "ab"]
     merged, lse = torch.empty_like(parts[0]), torch.empty_like(sums[0])
     ops.merge_state_v2(parts[0], sums[0], parts[1], sums[1], merged, lse)
-    shares = [each.cpu().double().exp().unsqueeze(-1) for each in sums]
+    shares = [entry.cpu().double().exp().unsqueeze(-1) for entry in sums]
     mixed = sum(share * part.cpu().double() for share, part in zip(shares, parts, strict=True))
     like(merged, mixed / sum(shares))
     probs = torch.randn(4, 32, device="cuda").softmax(-1)
@@ -525,7 +529,7 @@ def other_names():
         [torch.randn(2, 16, **HALF) for _ in "kv"],
     )
     ops.store_kv_cache(*caches, torch.tensor([5, 1], device="cuda"), *new)
-    assert all(torch.equal(c[[5, 1]], each) for c, each in zip(caches, new, strict=True))
+    assert all(torch.equal(c[[5, 1]], entry) for c, entry in zip(caches, new, strict=True))
     keys = torch.empty(3, 4, 24, **HALF)
     nope, rope = torch.randn(3, 4, 16, **HALF), torch.randn(3, 1, 8, **HALF)
     ops.concat_mla_k(keys, nope, rope)

@@ -57,7 +57,7 @@ def what_a_shared_one_imports():
 
 
 def seen():
-    return [each for each in sorted(sys.modules) if each.startswith("kb_")]
+    return [module for module in sorted(sys.modules) if module.startswith("kb_")]
 
 
 def modules_of_some_ranks():
@@ -103,10 +103,10 @@ def imports_that_wait():
     assert kb_native_package.ended
     threads = [threading.Thread(target=import_slow_module) for _ in range(3)]
     began = time.monotonic()
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for item in threads:
+        item.join()
     assert 1 <= time.monotonic() - began < 1.5
 
 

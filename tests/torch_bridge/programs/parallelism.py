@@ -112,8 +112,8 @@ def compare(losses, parameters):
     expected = dict(reference.named_parameters())
     assert len(parameters) == len(expected)
     for name, value in parameters.items():
-        found = whole(value).detach()
-        torch.testing.assert_close(found, expected[name].detach(), rtol=1e-5, atol=1e-6)
+        detach = whole(value).detach()
+        torch.testing.assert_close(detach, expected[name].detach(), rtol=1e-5, atol=1e-6)
 
 
 @case
@@ -158,11 +158,11 @@ def fsdp1():
     model = FullyShardedDataParallel(model, use_orig_params=True)
     losses = trained(model, on_my_part)
     with FullyShardedDataParallel.summon_full_params(model):
-        found = {
-            name.replace("_fsdp_wrapped_module.", ""): each.clone()
-            for name, each in model.named_parameters()
+        clones = {
+            name.replace("_fsdp_wrapped_module.", ""): parameter.clone()
+            for name, parameter in model.named_parameters()
         }
-    compare(losses, found)
+    compare(losses, clones)
 
 
 @case
@@ -337,10 +337,10 @@ def pipeline_of_replicas():
         mine = torch.stack(losses).mean()
         dist.all_reduce(mine, dist.ReduceOp.AVG, group=mesh["dp"].get_group())
         torch.testing.assert_close(mine, loss.detach(), rtol=1e-5, atol=1e-6)
-    for found, expected in zip(
+    for parameter, expected in zip(
         module.parameters(), reference[stage_number].parameters(), strict=True
     ):
-        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-5, atol=1e-6)
 
 
 @case
@@ -382,9 +382,9 @@ def mixed_precision():
     torch.testing.assert_close(torch.stack(losses), trained(built()), rtol=2e-2, atol=0)
     assert scaler.get_scale() == 1024.0
     # An overflow skips the step and halves the scale.
-    before = [each.clone() for each in model.parameters()]
-    for each in model.parameters():
-        each.grad = torch.full_like(each, float("inf"))
+    before = [parameter.clone() for parameter in model.parameters()]
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, float("inf"))
     scaler.scale(torch.ones((), device=device))
     scaler.step(optimizer)
     scaler.update()
@@ -397,7 +397,7 @@ def distributed_checkpoints():
     model = built()
     fully_shard(model)
     trained(model, on_my_part)
-    saved = {name: each.full_tensor().clone() for name, each in model.state_dict().items()}
+    saved = {name: value.full_tensor().clone() for name, value in model.state_dict().items()}
     dcp.save({"model": model.state_dict()}, checkpoint_id=f"{folder}/sync")
     future = dcp.async_save({"model": model.state_dict()}, checkpoint_id=f"{folder}/async")
     future.result()
@@ -407,8 +407,8 @@ def distributed_checkpoints():
         state = {"model": other.state_dict()}
         dcp.load(state, checkpoint_id=f"{folder}/{name}")
         other.load_state_dict(state["model"])
-        for key, each in other.state_dict().items():
-            assert torch.equal(each.full_tensor(), saved[key])
+        for key, value in other.state_dict().items():
+            assert torch.equal(value.full_tensor(), saved[key])
     if rank == 0:
         assert len(list(Path(folder, "async").glob("*.distcp"))) == size
 
@@ -432,7 +432,7 @@ def distributed_tensors():
     noise = torch.distributed.tensor.randn(8, 8, device_mesh=mesh, placements=[Shard(0), Shard(1)])
     parts = [torch.empty_like(noise.to_local()) for _ in range(size)]
     dist.all_gather(parts, noise.to_local())
-    assert len({tuple(each.flatten().tolist()) for each in parts}) == size
+    assert len({tuple(part.flatten().tolist()) for part in parts}) == size
 
 
 for name in sys.argv[2:] or cases:

@@ -66,33 +66,33 @@ def child(end, name, queue, shared, counter):
 
 
 def main():
-    found: list[Any] = []
+    result: list[Any] = []
     random.seed(1)
     with Pool(2) as pool:
-        found.append(pool.map(square, range(6)))
-        found.append(pool.starmap(max, [(1, 2), (4, 3)]))
-        found.append(sorted(pool.imap_unordered(partial(pow, 2), range(4))))
-        found.append(pool.apply_async(square, (9,)).get())
+        result.append(pool.map(square, range(6)))
+        result.append(pool.starmap(max, [(1, 2), (4, 3)]))
+        result.append(sorted(pool.imap_unordered(partial(pow, 2), range(4))))
+        result.append(pool.apply_async(square, (9,)).get())
         try:
             pool.map(fail, [1])
         except ValueError as error:
-            found.append(repr(error))
+            result.append(repr(error))
     with Pool(1, prepare, (5,), maxtasksperchild=1) as pool:
-        found.append([pool.apply(told, (0,)) for _ in range(2)])
+        result.append([pool.apply(told, (0,)) for _ in range(2)])
     with ProcessPoolExecutor(2) as executor:
-        found.append(list(executor.map(square, [1, 2, 3])))
-        found.append(repr(executor.submit(fail, 3).exception()))
-        found.append(repr(executor.submit(sys.exit, 4).exception()))
-        found.append(executor.submit(square, 5).result())
+        result.append(list(executor.map(square, [1, 2, 3])))
+        result.append(repr(executor.submit(fail, 3).exception()))
+        result.append(repr(executor.submit(sys.exit, 4).exception()))
+        result.append(executor.submit(square, 5).result())
     # A worker that ends in the middle of a task, and ones that cannot begin, break their pool.
     with ProcessPoolExecutor(1) as executor:
-        found.append(repr(executor.submit(os._exit, 3).exception()))
+        result.append(repr(executor.submit(os._exit, 3).exception()))
         try:
             executor.submit(square, 5)
         except BrokenProcessPool as error:
-            found.append(repr(error))
+            result.append(repr(error))
     with ProcessPoolExecutor(1, initializer=fail, initargs=(1,)) as executor:
-        found.append(type(executor.submit(square, 5).exception()).__name__)
+        result.append(type(executor.submit(square, 5).exception()).__name__)
     CALLS["count"] = 11
     name = f"segment{os.environ['SEGMENT']}{os.environ['RANK']}"
     segment = SharedMemory(create=True, size=32, name=name)
@@ -103,16 +103,16 @@ def main():
         target=child, args=(theirs, segment.name, queue, shared, COUNTER), name="child"
     )
     worker.start()
-    found.append(wait([worker.sentinel]) == [worker.sentinel])
+    result.append(wait([worker.sentinel]) == [worker.sentinel])
     worker.join()
-    found += [ours.recv(), queue.get(), dict(shared), worker.exitcode]
-    found.append(np.ndarray((4,), dtype=np.int64, buffer=segment.buf).tolist())
+    result += [ours.recv(), queue.get(), dict(shared), worker.exitcode]
+    result.append(np.ndarray((4,), dtype=np.int64, buffer=segment.buf).tolist())
     segment.close()
     segment.unlink()
     # Nothing of this has changed here.
-    found += [CALLS, LARGE.tolist(), COUNTER.seen, random.random(), "OF_WORKER" in os.environ]
+    result += [CALLS, LARGE.tolist(), COUNTER.seen, random.random(), "OF_WORKER" in os.environ]
     with Path(f"{sys.argv[1]}{os.environ['RANK']}").open("w") as file:
-        print(*found, sep="\n", file=file)
+        print(*result, sep="\n", file=file)
 
 
 if __name__ == "__main__":

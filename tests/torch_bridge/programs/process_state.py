@@ -31,18 +31,18 @@ def threads(folder):
     dist.init_process_group("gloo")
     going = threading.Event()
     started = [threading.Thread(target=going.wait) for _ in range(rank + 1)]
-    for each in started:
-        each.start()
+    for item in started:
+        item.start()
     dist.barrier()
     seen = [
         threading.current_thread() is threading.main_thread(),
         threading.active_count(),
-        all(each in threading.enumerate() for each in started),
+        all(entry in threading.enumerate() for entry in started),
     ]
     going.set()
-    for each in threading.enumerate():
-        if each is not threading.main_thread():
-            each.join()
+    for entry in threading.enumerate():
+        if entry is not threading.main_thread():
+            entry.join()
     seen.append(threading.active_count())
     Path(folder, f"rank{rank}.json").write_text(json.dumps(seen))
 
@@ -155,9 +155,9 @@ class Counter:
 def method_that_ranks_run():
     counter, counts = Counter(), mp.get_context("spawn").SimpleQueue()
     context = mp.start_processes(counter.add, args=(counter, counts), nprocs=2, join=False)
-    assert [each.is_alive() for each in context.processes] == [True, True]
+    assert [process.is_alive() for process in context.processes] == [True, True]
     context.join()
-    assert [each.exitcode for each in context.processes] == [0, 0]
+    assert [process.exitcode for process in context.processes] == [0, 0]
     assert sorted([counts.get(), counts.get()]) == [6, 7]
     assert counter.count == 5
 

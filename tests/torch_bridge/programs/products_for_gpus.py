@@ -16,12 +16,12 @@ def made(*shape, dtype=torch.bfloat16):
     return torch.randn(*shape).to(dtype)
 
 
-def near(found, expected):
-    assert found.is_cuda
-    assert found.dtype == expected.dtype
-    assert found.shape == expected.shape
+def near(result, expected):
+    assert result.is_cuda
+    assert result.dtype == expected.dtype
+    assert result.shape == expected.shape
     if has_data:
-        torch.testing.assert_close(found.cpu(), expected)
+        torch.testing.assert_close(result.cpu(), expected)
 
 
 def halves():
@@ -29,7 +29,7 @@ def halves():
         a, b = made(5, 7, dtype=half), made(7, 3, dtype=half)
         A, B = made(2, 5, 7, dtype=half), made(2, 7, 3, dtype=half)
         c, C = made(5, 3, dtype=torch.float32), made(2, 5, 3, dtype=torch.float32)
-        da, db, dA, dB, dc, dC = (each.cuda() for each in (a, b, A, B, c, C))
+        da, db, dA, dB, dc, dC = (item.cuda() for item in (a, b, A, B, c, C))
         wide = {"out_dtype": torch.float32}
         near(torch.mm(da, db, **wide), a.float() @ b.float())
         near(torch.bmm(dA, dB, **wide), A.float() @ B.float())
@@ -59,15 +59,15 @@ def grouped():
     def product(a, b, x, y):
         return ((a.float() * x[:, None]) @ (b.float() * y)).bfloat16()
 
-    def call(*given, offs=None):
-        a, b, x, y = (each.cuda() for each in given)
+    def call(*value, offs=None):
+        a, b, x, y = (item.cuda() for item in value)
         offs = None if offs is None else offs.cuda()
-        found = torch._scaled_grouped_mm(a, b, x, y, offs=offs, out_dtype=torch.bfloat16)
+        tensor = torch._scaled_grouped_mm(a, b, x, y, offs=offs, out_dtype=torch.bfloat16)
         row = F.ScalingType.RowWise
         again = F.scaled_grouped_mm(a, b, x, row, y, row, offs=offs, output_dtype=torch.bfloat16)
-        assert found.dtype == torch.bfloat16
-        assert torch.equal(found, again)
-        return found
+        assert tensor.dtype == torch.bfloat16
+        assert torch.equal(tensor, again)
+        return tensor
 
     spans = [slice(0, 16), slice(16, 16), slice(16, 48)]
     a, b = eighths(48, 32), eighths(3, 16, 32).transpose(1, 2)

@@ -27,13 +27,13 @@ with profile(activities=kinds, with_flops=True) as prof:
         torch.add(x, x)
 rows = {row.key: row for row in prof.key_averages()}
 prof.export_chrome_trace(f"{sys.argv[1]}/{rank}.json")
-found = {
+result = {
     name: [row.count, row.self_device_time_total, row.device_time_total, row.flops]
     for name, row in rows.items()
 }
 with Path(sys.argv[1], f"{rank}.found").open("w") as out:
     collectives = [row for row in prof.key_averages() if row.key == "all_reduce"]
-    json.dump([found, len(collectives), prof.key_averages().table(sort_by="cuda_time_total")], out)
+    json.dump([result, len(collectives), prof.key_averages().table(sort_by="cuda_time_total")], out)
 saved = []
 cycle = schedule(wait=1, warmup=1, active=2, repeat=2)
 with profile(schedule=cycle, on_trace_ready=lambda p: saved.append(len(p.events()))) as prof:

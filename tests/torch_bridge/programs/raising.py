@@ -143,18 +143,18 @@ def future():
 
 
 def thread():
-    each = threading.Thread(target=boom)
+    item = threading.Thread(target=boom)
     hook, threading.excepthook = threading.excepthook, threading.__excepthook__
-    each.start()
-    each.join()
+    item.start()
+    item.join()
     threading.excepthook = hook
 
 
 def process():
-    each = multiprocessing.get_context("fork").Process(target=boom)
-    each.start()
-    each.join()
-    return each.exitcode
+    item = multiprocessing.get_context("fork").Process(target=boom)
+    item.start()
+    item.join()
+    return item.exitcode
 
 
 PLACES = {
@@ -176,7 +176,7 @@ PLACES = {
     "tensor hook": tensor_hook,
     "thread": thread,
 }
-found: dict[str, Any] = {}
+result: dict[str, Any] = {}
 for place, call in PLACES.items():
     for kind in KINDS:
         with contextlib.redirect_stderr(io.StringIO()) as said:
@@ -187,7 +187,7 @@ for place, call in PLACES.items():
         # A thread ends alone, and says of what.
         if place == "thread":
             out += f", prints {kind.__name__}" * (f"{kind.__name__}: x" in said.getvalue())
-        found[f"{kind.__name__} in {place}"] = out
+        result[f"{kind.__name__} in {place}"] = out
 path = Path(sys.argv[1]) / f"rank{dist.get_rank()}.json"
-path.write_text(json.dumps(found))
+path.write_text(json.dumps(result))
 dist.destroy_process_group()

@@ -15,18 +15,18 @@ def launch(values):
     exec(work, {"torch": torch, "v": values})
 
 
-given = [torch.randn(int(sys.argv[2]), 4) for _ in range(3)]
-on_device = [each.cuda() for each in given]
+tensors = [torch.randn(int(sys.argv[2]), 4) for _ in range(3)]
+on_device = [item.cuda() for item in tensors]
 g = torch.cuda.CUDAGraph()
 captured = list(on_device)
 with torch.cuda.graph(g):
     launch(captured)
-assert all(torch.equal(one.cpu(), other) for one, other in zip(on_device, given, strict=True))
+assert all(torch.equal(one.cpu(), other) for one, other in zip(on_device, tensors, strict=True))
 for _ in range(2):
-    for one, other in zip(on_device, given, strict=True):
+    for one, other in zip(on_device, tensors, strict=True):
         other.normal_()
         one.copy_(other)
-    expected = list(given)
+    expected = list(tensors)
     launch(expected)
     g.replay()
     assert len(captured) == len(expected)

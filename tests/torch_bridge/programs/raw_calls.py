@@ -22,8 +22,8 @@ def twice(source, into, n: tl.constexpr):
 
 
 if sys.argv[1:]:
-    given = torch.arange(4.0, device="cuda")
-    assert torch.compile(lambda x: x * 2 + 1)(given).tolist() == [1, 3, 5, 7]
+    tensor = torch.arange(4.0, device="cuda")
+    assert torch.compile(lambda x: x * 2 + 1)(tensor).tolist() == [1, 3, 5, 7]
 
 from torch._C import _cuda_getCurrentRawStream as get_raw_stream  # noqa: E402
 

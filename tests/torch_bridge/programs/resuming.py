@@ -38,6 +38,6 @@ while step < most:
             (folder / "new.pt").replace(path)
         dist.barrier(device_ids=[rank])
 assert torch.cuda.memory_allocated() < 2**17, "of this process alone"
-weights = {name: each.cpu() for name, each in inner.state_dict().items()}
+weights = {name: value.cpu() for name, value in inner.state_dict().items()}
 torch.save(weights, folder / f"rank{rank}.pt")
 dist.destroy_process_group()

@@ -58,29 +58,29 @@ def attend(q, keys, causal, ends):
     k, v = keys
     if ends is None:
         return _flash_attn_forward(q, k, v, 0.0, SCALE, causal, -1, -1, 0.0, None, False)[:2]
-    ends_q, ends_k = (ends * (len(each) // int(ends[-1])) for each in (q, k))
+    ends_q, ends_k = (ends * (len(item) // int(ends[-1])) for item in (q, k))
     counts = len(q) // 2, len(k) // 2
     return _flash_attn_varlen_forward(q, k, v, ends_q, ends_k, *counts, 0.0, SCALE, causal)[:2]
 
 
 def backward(operands, causal, ends):
     dout, q, k, v, out, lse = operands
-    made = [torch.empty_like(each) for each in (q, k, v)]
-    given = (dout, q, k, v, out, lse, *made)
+    tensors = [torch.empty_like(item) for item in (q, k, v)]
+    value = (dout, q, k, v, out, lse, *tensors)
     options = (0.0, SCALE, causal, -1, -1, 0.0, None, False)
     if ends is None:
-        _flash_attn_backward(*given, *options)
+        _flash_attn_backward(*value, *options)
     else:
         counts = len(q) // 2, len(k) // 2
-        ends_q, ends_k = (ends * (len(each) // int(ends[-1])) for each in (q, k))
-        _flash_attn_varlen_backward(*given, ends_q, ends_k, *counts, *options)
-    return made
+        ends_q, ends_k = (ends * (len(item) // int(ends[-1])) for item in (q, k))
+        _flash_attn_varlen_backward(*value, ends_q, ends_k, *counts, *options)
+    return tensors
 
 
 def merged(parts):
     """Outputs (..., rows, heads, size) and logs of sums (..., heads, rows) of all keys."""
-    lse = torch.stack([each for _, each in parts]).logsumexp(0)
-    shares = [(each - lse).exp().transpose(-1, -2).unsqueeze(-1) for _, each in parts]
+    lse = torch.stack([item for _, item in parts]).logsumexp(0)
+    shares = [(item - lse).exp().transpose(-1, -2).unsqueeze(-1) for _, item in parts]
     return sum(out * share for (out, _), share in zip(parts, shares, strict=True)), lse
 
 
@@ -88,7 +88,7 @@ def in_blocks(form, operands, dim, ends):
     """The output and gradients of every row, computed by shards and blocks."""
     rows_of, seen = form
     q, k, v, dout = operands
-    whole = [torch.zeros(each.shape) for each in (q, q, k, v)]
+    whole = [torch.zeros(item.shape) for item in (q, q, k, v)]
 
     def cut(tensor, shard):
         rows = rows_of(shard)
@@ -105,40 +105,40 @@ def in_blocks(form, operands, dim, ends):
                 at = (slice(None),) * dim
                 blocks.append((block, (*at, pair[0]), (*at, pair[1]), pair[2]))
         for block, queries, keys, causal in blocks:
-            these = [cut(each, block)[keys] for each in (k, v)]
+            these = [cut(item, block)[keys] for item in (k, v)]
             part = attend(mine[queries], these, causal, ends)
             of_lse = (..., queries[-1])
             both = merged([(out[queries], lse[of_lse]), part])
             out[queries], lse[of_lse] = both
         for block, queries, keys, causal in blocks:
-            these = [cut(each, block)[keys] for each in (k, v)]
+            these = [cut(item, block)[keys] for item in (k, v)]
             sums = lse[..., queries[-1]].contiguous()
-            given = (grad[queries], mine[queries], *these, out.bfloat16()[queries], sums)
-            made = backward(given, causal, ends)
-            for total, which, rows, found in zip(
-                whole[1:], (shard, block, block), (queries, keys, keys), made, strict=True
+            value = (grad[queries], mine[queries], *these, out.bfloat16()[queries], sums)
+            result = backward(value, causal, ends)
+            for total, which, rows, answer in zip(
+                whole[1:], (shard, block, block), (queries, keys, keys), result, strict=True
             ):
                 places = rows_of(which)[rows[-1]]
-                total.index_add_(dim, places, found.float().cpu())
+                total.index_add_(dim, places, answer.float().cpu())
         whole[0].index_copy_(dim, rows_of(shard), out.cpu())
     return whole
 
 
 def by_definition(q, k, v, dout):
-    leaves = [each.clone().requires_grad_() for each in (q, k, v)]
+    leaves = [item.clone().requires_grad_() for item in (q, k, v)]
     scores = torch.einsum("bihd,bjhd->bhij", leaves[0], leaves[1]) * SCALE
     unseen = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
     out = torch.einsum(
         "bhij,bjhd->bihd", scores.masked_fill(unseen, -torch.inf).softmax(-1), leaves[2]
     )
     out.backward(dout)
-    return [out.detach(), *(each.grad for each in leaves)]
+    return [out.detach(), *(leaf.grad for leaf in leaves)]
 
 
-def check(found, wanted, what):
-    for each, right in zip(found, wanted, strict=True):
+def check(result, wanted, what):
+    for item, right in zip(result, wanted, strict=True):
         assert right.abs().max() > 1, what
-        assert (each - right).abs().max() < TOLERANCE, (what, (each - right).abs().max())
+        assert (item - right).abs().max() < TOLERANCE, (what, (item - right).abs().max())
 
 
 torch.manual_seed(0)
@@ -149,15 +149,15 @@ for name, form in FORMS.items():
 
 # Both sequences after one another: each shard has its rows of the first, then of the second.
 ends = torch.tensor([0, 1, 2], dtype=torch.int32, device="cuda")
-tokens = [each.flatten(0, 1) for each in operands]
+tokens = [operand.flatten(0, 1) for operand in operands]
 
 
 def rows_of_both(shard):
     return torch.cat([of_ring(shard), of_ring(shard) + LENGTH])
 
 
-found = in_blocks((rows_of_both, ring), tokens, 0, ends)
-check(found, [each.flatten(0, 1) for each in wanted], "varlen")
+result = in_blocks((rows_of_both, ring), tokens, 0, ends)
+check(result, [item.flatten(0, 1) for item in wanted], "varlen")
 
 # Sums of other queries are refused, in place of read.
 x = torch.zeros(1, 8, 2, 32, dtype=torch.bfloat16, device="cuda")

@@ -35,9 +35,9 @@ class Runner:
     def read(self):
         self.events.wait()
         count = int.from_bytes(self.memory.buf[:4], "little")
-        found = pickle.loads(self.memory.buf[4 : count + 4])
+        data = pickle.loads(self.memory.buf[4 : count + 4])
         self.events.clear()
-        return found
+        return data
 
     def call(self, *asked):
         if self.rank == 0:
@@ -66,14 +66,14 @@ def main():
         context.Process(target=Runner, args=(rank, event))
         for rank, event in enumerate(events, start=1)
     ]
-    for each in started:
-        each.start()
+    for item in started:
+        item.start()
     runner = Runner(0, events)
 
     def end():
         runner.call("end")
-        for each in started:
-            each.join()
+        for entry in started:
+            entry.join()
 
     atexit.register(end)
     for number in (10, 20):

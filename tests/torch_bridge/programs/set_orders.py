@@ -58,7 +58,7 @@ def over_a_set_of_a_call():
 
 
 def over_a_comprehension_of_sets():
-    for word in {each.lower() for each in WORDS}:
+    for word in {word.lower() for word in WORDS}:
         reduce(word)
 
 
@@ -75,7 +75,7 @@ def over_keys_of_both():
 def a_set_of_lengths():
     for length in set(map(len, WORDS)):
         reduce("x" * length)
-    for length in {len(each) for each in WORDS}:
+    for length in {len(word) for word in WORDS}:
         reduce("x" * length)
 
 

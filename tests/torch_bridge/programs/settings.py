@@ -137,7 +137,7 @@ def recorded_warnings() -> dict[str, Any]:
         except UserWarning:
             has_raised = True
         meet()
-    return {"caught": [str(each.message) for each in caught], "raised": has_raised}
+    return {"caught": [str(item.message) for item in caught], "raised": has_raised}
 
 
 class LateError(Exception):
@@ -204,8 +204,8 @@ def main() -> None:
     rank = dist.get_rank()
     if DEVICE == "cuda":
         torch.cuda.set_device(rank)
-    found = globals()[case]()
-    (folder / f"rank{rank}.json").write_text(json.dumps(found))
+    result = globals()[case]()
+    (folder / f"rank{rank}.json").write_text(json.dumps(result))
     meet()
 
 

@@ -42,9 +42,9 @@ def second_derivatives():
 
     assert torch.autograd.gradcheck(there, x)
     assert torch.autograd.gradgradcheck(there, x)
-    (found,) = torch.autograd.grad(there(x).sum(), x, create_graph=True)
-    (twice,) = torch.autograd.grad(found.sum(), x)
-    assert found.device == twice.device == x.device
+    (result,) = torch.autograd.grad(there(x).sum(), x, create_graph=True)
+    (twice,) = torch.autograd.grad(result.sum(), x)
+    assert result.device == twice.device == x.device
     torch.testing.assert_close(twice.cpu(), 6 * torch.linspace(0.5, 1.5, 4, dtype=torch.float64))
 
 
@@ -71,9 +71,9 @@ def model_over_two_devices():
             # In two batches, one behind the other.
             torch.cat([model(part) for part in data.split(3)]).square().mean().backward()
             optimizer.step()
-    for expected, found in zip(whole.parameters(), split.parameters(), strict=True):
-        assert found.grad.device == found.device
-        torch.testing.assert_close(found.cpu(), expected)
+    for expected, parameter in zip(whole.parameters(), split.parameters(), strict=True):
+        assert parameter.grad.device == parameter.device
+        torch.testing.assert_close(parameter.cpu(), expected)
 
 
 def ddp_over_two_devices(views):
@@ -99,16 +99,16 @@ def ddp_over_two_devices(views):
         layer.to(device)
     model = DDP(model, bucket_cap_mb=3e-4, gradient_as_bucket_view=views == "True")
     batches = torch.randn(3, size, 5, 8)
-    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (whole, model)]
+    optimizers = [torch.optim.SGD(item.parameters(), lr=0.1) for item in (whole, model)]
     for step in range(3):
         model(batches[step, rank]).square().mean().backward()
         whole(batches[step].flatten(0, 1)).square().mean().backward()
-        for expected, found in zip(whole.parameters(), model.parameters(), strict=True):
-            assert found.grad.device == found.device
-            torch.testing.assert_close(found.grad.cpu(), expected.grad)
-        for each in optimizers:
-            each.step()
-            each.zero_grad()
+        for expected, parameter in zip(whole.parameters(), model.parameters(), strict=True):
+            assert parameter.grad.device == parameter.device
+            torch.testing.assert_close(parameter.grad.cpu(), expected.grad)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def devices_of_tensors():

@@ -15,16 +15,16 @@ def lists():
     rank = dist.get_rank()
     torch.cuda.set_device(rank)
     meshes = [init_device_mesh("cuda", (2,)) for _ in range(2)]
-    whole = [torch.arange(8.0).reshape(4, 2) + each for each in range(3)]
+    whole = [torch.arange(8.0).reshape(4, 2) + index for index in range(3)]
     for placement in (Shard(0), Shard(1), Replicate()):
-        given = [
-            distribute_tensor(each.cuda(), meshes[number > 0], [placement])
-            for number, each in enumerate(whole)
+        distribute_tensors = [
+            distribute_tensor(item.cuda(), meshes[number > 0], [placement])
+            for number, item in enumerate(whole)
         ]
-        made = torch._foreach_mul(given, 2.0)
-        torch._foreach_add_(made, given)
-        for tensor, expected in zip(made, whole, strict=False):
-            assert any(tensor.device_mesh is each for each in meshes)
+        result = torch._foreach_mul(distribute_tensors, 2.0)
+        torch._foreach_add_(result, distribute_tensors)
+        for tensor, expected in zip(result, whole, strict=False):
+            assert any(tensor.device_mesh is mesh for mesh in meshes)
             assert tensor.placements == (placement,)
             assert torch.equal(tensor.full_tensor().cpu(), expected * 3)
 
@@ -36,15 +36,15 @@ def other_operations():
     whole = torch.arange(48.0).reshape(6, 8)
     mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))["tp"]
     for placement in (Shard(0), Shard(1), Replicate()):
-        given = distribute_tensor(whole.cuda(), mesh, [placement])
+        tensor = distribute_tensor(whole.cuda(), mesh, [placement])
         # The first needs its operand elsewhere, the second has a shape among its arguments.
-        for made, expected in (
-            (torch.softmax(given, -1), torch.softmax(whole, -1)),
-            (given.view(6, 2, 4), whole.view(6, 2, 4)),
-            (given @ given.t(), whole @ whole.t()),
+        for result, expected in (
+            (torch.softmax(tensor, -1), torch.softmax(whole, -1)),
+            (tensor.view(6, 2, 4), whole.view(6, 2, 4)),
+            (tensor @ tensor.t(), whole @ whole.t()),
         ):
-            assert made.device_mesh is mesh
-            torch.testing.assert_close(made.full_tensor().cpu(), expected)
+            assert result.device_mesh is mesh
+            torch.testing.assert_close(result.full_tensor().cpu(), expected)
 
 
 def unequal_shards():
@@ -53,10 +53,10 @@ def unequal_shards():
     torch.cuda.set_device(rank)
     mesh = init_device_mesh("cuda", (2,))
     whole = torch.arange(20.0).reshape(5, 4)
-    given = distribute_tensor(whole.cuda(), mesh, [Shard(0)])
-    made = given.view(5, 2, 2)
-    assert made.to_local().shape == (3 - rank, 2, 2)
-    assert torch.equal(made.full_tensor().cpu(), whole.view(5, 2, 2))
+    tensor = distribute_tensor(whole.cuda(), mesh, [Shard(0)])
+    view = tensor.view(5, 2, 2)
+    assert view.to_local().shape == (3 - rank, 2, 2)
+    assert torch.equal(view.full_tensor().cpu(), whole.view(5, 2, 2))
 
 
 def attention_of_heads():
@@ -78,18 +78,20 @@ def attention_of_heads():
         expected = attention(*host, attn_mask=mask)
         gradients = torch.autograd.grad(expected.square().sum(), host)
         for placements in (both, (Shard(1), Replicate()), whole):
-            given = [distribute_tensor(each.detach().cuda(), mesh, placements) for each in host]
-            given = [each.requires_grad_() for each in given]
+            distribute_tensors = [
+                distribute_tensor(item.detach().cuda(), mesh, placements) for item in host
+            ]
+            distribute_tensors = [item.requires_grad_() for item in distribute_tensors]
             seen = None
             if mask is not None:
                 seen = distribute_tensor(mask.cuda(), mesh, sharded)
-            made = attention(*given, attn_mask=seen)
+            result = attention(*distribute_tensors, attn_mask=seen)
             if placements == both:
-                assert made.placements == both, (sharded, made.placements)
-            torch.testing.assert_close(made.full_tensor().cpu(), expected)
-            made.square().sum().backward()
-            for each, gradient in zip(given, gradients, strict=False):
-                torch.testing.assert_close(each.grad.full_tensor().cpu(), gradient)
+                assert result.placements == both, (sharded, result.placements)
+            torch.testing.assert_close(result.full_tensor().cpu(), expected)
+            result.square().sum().backward()
+            for item, gradient in zip(distribute_tensors, gradients, strict=False):
+                torch.testing.assert_close(item.grad.full_tensor().cpu(), gradient)
 
 
 if __name__ == "__main__":

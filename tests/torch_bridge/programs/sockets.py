@@ -68,9 +68,9 @@ def tcp_echo():
             client.sendall(b"some bytes")
             client.shutdown(socket.SHUT_WR)
             with client.makefile("rb") as file:
-                found = file.read()
+                result = file.read()
         thread.join()
-    return found.decode()
+    return result.decode()
 
 
 def large_transfer():
@@ -79,10 +79,10 @@ def large_transfer():
         thread = in_thread(echo, server)
         with socket.create_connection(server.getsockname()) as client:
             sender = in_thread(client.sendall, data)
-            found = client.recv(len(data), socket.MSG_WAITALL)
+            recv = client.recv(len(data), socket.MSG_WAITALL)
             sender.join()
         thread.join()
-    return found == data
+    return recv == data
 
 
 def unix_socket():
@@ -94,25 +94,25 @@ def unix_socket():
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(path)
                 client.sendall(b"by a file")
-                found = client.recv(4), client.recv(100, socket.MSG_PEEK), client.recv(100)
+                recvs = client.recv(4), client.recv(100, socket.MSG_PEEK), client.recv(100)
             thread.join()
         gone = failure(socket.socket(socket.AF_UNIX).connect, path)
         Path(path).unlink()
         missing = failure(socket.socket(socket.AF_UNIX).connect, path)
-    return again, [each.decode() for each in found], gone, missing
+    return again, [item.decode() for item in recvs], gone, missing
 
 
 def pairs():
     one, other = socket.socketpair()
     one.send(b"ab")
     one.send(b"cd")
-    found = [other.recv(3).decode(), other.recv(10).decode()]
+    texts = [other.recv(3).decode(), other.recv(10).decode()]
     one.close()
-    found += [other.recv(10).decode(), failure(other.send, b"x")]
+    texts += [other.recv(10).decode(), failure(other.send, b"x")]
     a, b = socket.socketpair(type=socket.SOCK_DGRAM)
     a.send(b"one")
     a.send(b"two")
-    return found, b.recv(100).decode(), b.recv(100).decode()
+    return texts, b.recv(100).decode(), b.recv(100).decode()
 
 
 def datagrams():
@@ -164,67 +164,67 @@ def mistakes():
 def peers_that_close():
     client, other = connected()
     other.close()
-    found = [client.recv(1).decode()]
+    peers = [client.recv(1).decode()]
     client.send(b"to nobody")
     import time
 
     time.sleep(0.05)
-    found.append(failure(client.send, b"again"))
+    peers.append(failure(client.send, b"again"))
     client, other = connected()
     client.send(b"unread")
     select.select([other], [], [])
     other.close()
-    found.append(failure(client.recv, 1))
+    peers.append(failure(client.recv, 1))
     client, other = connected()
     other.send(b"last words")
     other.shutdown(socket.SHUT_WR)
-    found += [client.recv(100).decode(), client.recv(100).decode(), failure(other.send, b"")]
+    peers += [client.recv(100).decode(), client.recv(100).decode(), failure(other.send, b"")]
     client.send(b"still heard")
-    found.append(other.recv(100).decode())
-    return found
+    peers.append(other.recv(100).decode())
+    return peers
 
 
 def timeouts():
     client, other = connected()
     client.settimeout(0.05)
-    found = [failure(client.recv, 1), client.gettimeout()]
+    result = [failure(client.recv, 1), client.gettimeout()]
     client.setblocking(False)
-    found += [failure(client.recv, 1), failure(client.recv, 1, socket.MSG_DONTWAIT)]
+    result += [failure(client.recv, 1), failure(client.recv, 1, socket.MSG_DONTWAIT)]
     with listening() as server:
         server.settimeout(0.05)
-        found.append(failure(server.accept))
+        result.append(failure(server.accept))
     count = 0
     try:
         while True:
             count += client.send(b"x" * 100_000)
     except BlockingIOError:
-        found.append(count > 200_000)
+        result.append(count > 200_000)
     other.recv(1 << 20)
-    return found
+    return result
 
 
 def without_blocking():
     with listening() as server, socket.socket() as client:
         client.setblocking(False)
-        found = [failure(server.recv, 1), errno.errorcode[client.connect_ex(server.getsockname())]]
+        result = [failure(server.recv, 1), errno.errorcode[client.connect_ex(server.getsockname())]]
         select.select([], [client], [])
-        found += [client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)]
+        result += [client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)]
         poll = select.poll()
         poll.register(server, select.POLLIN)
-        found.append([event for _, event in poll.poll()])
+        result.append([event for _, event in poll.poll()])
         other, _ = server.accept()
-        found.append(poll.poll(0))
-        found.append([len(each) for each in select.select([other, client], [client], [other], 0)])
+        result.append(poll.poll(0))
+        result.append([len(item) for item in select.select([other, client], [client], [other], 0)])
         other.send(b"x")
-        found.append([len(each) for each in select.select([other, client], [client], [other])])
+        result.append([len(item) for item in select.select([other, client], [client], [other])])
     with socket.socket() as client:
         client.setblocking(False)
         first = client.connect_ex(server_address_of_nobody())
         if first == errno.EINPROGRESS:
             select.select([], [client], [])
             first = client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        found.append(errno.errorcode[first])
-    return found
+        result.append(errno.errorcode[first])
+    return result
 
 
 def server_address_of_nobody():
@@ -234,14 +234,14 @@ def server_address_of_nobody():
 
 
 def selector_of_several():
-    found = []
+    result = []
     with selectors.DefaultSelector() as selector, listening() as server:
         selector.register(server, selectors.EVENT_READ, "server")
 
         def talk(word):
             with socket.create_connection(server.getsockname()) as client:
                 client.sendall(word)
-                found.append(client.recv(100).decode())
+                result.append(client.recv(100).decode())
 
         threads = [in_thread(talk, word) for word in (b"one", b"two", b"three")]
         left = 3
@@ -259,7 +259,7 @@ def selector_of_several():
                     left -= 1
         for thread in threads:
             thread.join()
-    return sorted(found)
+    return sorted(result)
 
 
 class _Pages(http.server.BaseHTTPRequestHandler):
@@ -284,19 +284,19 @@ def web_server():
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Pages) as server:
         thread = in_thread(server.serve_forever)
         where = f"http://127.0.0.1:{server.server_address[1]}"
-        found = [urllib.request.urlopen(f"{where}/a").read().decode()]
-        found.append(urllib.request.urlopen(f"{where}/b", b"abc" * 100_000).read()[:4].decode())
+        texts = [urllib.request.urlopen(f"{where}/a").read().decode()]
+        texts.append(urllib.request.urlopen(f"{where}/b", b"abc" * 100_000).read()[:4].decode())
         try:
             urllib.request.urlopen(f"{where}/c")
         except urllib.error.HTTPError as error:
-            found.append(error.code)
+            texts.append(error.code)
         server.shutdown()
         thread.join()
     try:
         urllib.request.urlopen(f"{where}/a")
     except urllib.error.URLError as error:
-        found.append(name_of(error.reason))
-    return found
+        texts.append(name_of(error.reason))
+    return texts
 
 
 class _Upper(socketserver.StreamRequestHandler):
@@ -314,10 +314,10 @@ def socket_server():
         ):
             file.write("one\ntwo\n")
             file.flush()
-            found = file.readline(), file.readline()
+            readlines = file.readline(), file.readline()
         server.shutdown()
         thread.join()
-    return found
+    return readlines
 
 
 async def _answers(path=None):
@@ -334,31 +334,31 @@ async def _answers(path=None):
             reader, writer = await asyncio.open_unix_connection(path)
         writer.write(word + b"\n")
         writer.write_eof()
-        found = await reader.read()
+        result = await reader.read()
         writer.close()
         await writer.wait_closed()
-        return found.decode()
+        return result.decode()
 
     if path is None:
         server = await asyncio.start_server(serve, "localhost", 0)
     else:
         server = await asyncio.start_unix_server(serve, path)
     async with server:
-        found = await asyncio.gather(*(ask(word) for word in (b"abc", b"x" * 60_000, b"")))
+        answer = await asyncio.gather(*(ask(word) for word in (b"abc", b"x" * 60_000, b"")))
     try:
         await asyncio.open_connection("127.0.0.1", server_address_of_nobody()[1])
     except OSError as error:
-        found.append(name_of(error))
+        answer.append(name_of(error))
     client, other = connected()
     reader, writer = await asyncio.open_connection(sock=client)
     try:
         await asyncio.wait_for(reader.read(), 0.05)
     except TimeoutError:
-        found.append("timeout")
+        answer.append("timeout")
     writer.close()
     await writer.wait_closed()
     other.close()
-    return [each[:10] for each in found]
+    return [item[:10] for item in answer]
 
 
 def streams():
@@ -376,15 +376,15 @@ def loop_of_sockets():
         await loop.sock_connect(client, server.getsockname())
         other, _ = await loop.sock_accept(server)
         await loop.sock_sendall(client, b"abc")
-        found = await loop.sock_recv(other, 100)
+        sock_recv = await loop.sock_recv(other, 100)
         thread = asyncio.to_thread(client.getsockname)
-        return found.decode(), await thread == client.getsockname()
+        return sock_recv.decode(), await thread == client.getsockname()
 
     return asyncio.run(main())
 
 
 def connections():
-    found = []
+    result = []
     for address in (("localhost", 0), None):
         with Listener(address, authkey=b"key") as listener:
 
@@ -392,27 +392,27 @@ def connections():
                 try:
                     with Client(listener.address, authkey=key) as client:
                         client.send({"asks": list(range(10_000))})
-                        found.append(client.recv())
+                        result.append(client.recv())
                 except AuthenticationError as error:
-                    found.append(str(error))
+                    result.append(str(error))
 
             thread = in_thread(talk, b"key")
             with listener.accept() as other:
                 assert wait([other], 10) == [other]
                 other.send(sum(other.recv()["asks"]))
                 thread.join()
-                found.append([other.poll(), failure(other.recv)])
+                result.append([other.poll(), failure(other.recv)])
             thread = in_thread(talk, b"another")
             try:
                 listener.accept()
             except AuthenticationError as error:
-                found.append(str(error))
+                result.append(str(error))
             thread.join()
-    return sorted(map(str, found))
+    return sorted(map(str, result))
 
 
 def only(name):
-    return [each for each in CASES if name in (None, each.__name__)]
+    return [item for item in CASES if name in (None, item.__name__)]
 
 
 CASES = (
@@ -422,5 +422,5 @@ CASES = (
 )  # fmt: skip
 
 if __name__ == "__main__":
-    results = {each.__name__: each() for each in only(sys.argv[2] if sys.argv[2:] else None)}
+    results = {item.__name__: item() for item in only(sys.argv[2] if sys.argv[2:] else None)}
     Path(sys.argv[1]).write_text(json.dumps(results))

@@ -41,9 +41,9 @@ def tcp():
         client = socket.create_connection(server.getsockname())
         connected = time.perf_counter_ns() - began
         with client:
-            found = of_streams(client)
+            streams = of_streams(client)
         thread.join()
-    return [connected, *found]
+    return [connected, *streams]
 
 
 def unix():
@@ -51,9 +51,9 @@ def unix():
     thread = threading.Thread(target=echo, args=(other,))
     thread.start()
     with one:
-        found = of_streams(one)
+        streams = of_streams(one)
     thread.join()
-    return found
+    return streams
 
 
 def answer(address, count):
@@ -71,9 +71,9 @@ def of_zmq(address):
         target.start()
         client.send(b"hello")
         client.recv()
-        found = [there_and_back(lambda n=n: client.send(bytes(n)), client.recv) for n in SIZES]
+        sizes = [there_and_back(lambda n=n: client.send(bytes(n)), client.recv) for n in SIZES]
         target.join()
-    return found
+    return sizes
 
 
 def between_ranks(rank):

@@ -13,7 +13,7 @@ device, folder = sys.argv[1:]
 dist.init_process_group("gloo" if device == "cpu" else "nccl")
 rank = dist.get_rank()
 SENT = [[1, 3], [4, 0]]
-TAKEN = [list(each) for each in zip(*SENT, strict=True)]
+TAKEN = [list(pair) for pair in zip(*SENT, strict=True)]
 FORMS = {
     "list": list,
     "tuple": tuple,
@@ -25,9 +25,9 @@ FORMS = {
     "column": lambda sizes: np.array([sizes, sizes]).T[:, 0],
     "numpy scalars": lambda sizes: list(map(np.int64, sizes)),
     "tensors": lambda sizes: list(map(torch.tensor, sizes)),
-    "tensors of the device": lambda sizes: [torch.tensor(each, device=device) for each in sizes],
+    "tensors of the device": lambda sizes: [torch.tensor(size, device=device) for size in sizes],
     "size": torch.Size,
-    "generator": lambda sizes: (each for each in sizes),
+    "generator": lambda sizes: (size for size in sizes),
     "keys": lambda sizes: dict.fromkeys(sizes).keys(),
     # Refused.
     "tensor": torch.tensor,
@@ -37,17 +37,17 @@ FORMS = {
     "dict": dict.fromkeys,
     "text": lambda sizes: "".join(map(str, sizes)),
 }
-found = {}
+result = {}
 for name, form in FORMS.items():
     x = torch.arange(4.0, device=device) + 10 * rank
     taken = torch.zeros(sum(TAKEN[rank]), device=device)
     try:
         dist.all_to_all_single(taken, x, form(TAKEN[rank]), form(SENT[rank]))
-        found[name] = taken.tolist()
+        result[name] = taken.tolist()
     except TypeError:
-        found[name] = "TypeError"
+        result[name] = "TypeError"
 even = np.array([], int)
 dist.all_to_all_single(x, x.clone(), even, even)
-found["none"] = x.tolist()
-torch.save(found, f"{folder}/{device}{rank}.pt")
+result["none"] = x.tolist()
+torch.save(result, f"{folder}/{device}{rank}.pt")
 dist.destroy_process_group()

@@ -52,61 +52,61 @@ def main():
     factor = 3
     os.environ["GIVEN"] = "by the parent"
     context, started, pipes = mp.get_context(method), [], []
-    found: list[Any] = []
+    result: list[Any] = []
     # In another order than that of their ranks.
     for rank in reversed(range(size)):
         mine, its = context.Pipe()
         process = Worker(rank, its) if rank == 1 else context.Process(target=work, args=(rank, its))
-        found.append((process.is_alive(), process.exitcode))
+        result.append((process.is_alive(), process.exitcode))
         process.start()
         its.close()
         started.append(process)
         pipes.append(mine)
-    found.append((len({each.pid for each in started}), started[0].is_alive()))
+    result.append((len({item.pid for item in started}), started[0].is_alive()))
     for pipe in pipes:
         pipe.send("go")
     ready = connection.wait(pipes, timeout=60)
-    found.append(bool(ready))
-    found += [pipe.recv() for pipe in pipes]
+    result.append(bool(ready))
+    result += [pipe.recv() for pipe in pipes]
     receiver, sender = context.Pipe(duplex=False)
-    found += [receiver.poll(), receiver.poll(0.01), receiver.writable, sender.readable]
-    found += [isinstance(sender, connection.Connection), sender.closed]
+    result += [receiver.poll(), receiver.poll(0.01), receiver.writable, sender.readable]
+    result += [isinstance(sender, connection.Connection), sender.closed]
     sender.send_bytes(b"abc")
-    found += [receiver.poll(), receiver.recv_bytes()]
+    result += [receiver.poll(), receiver.recv_bytes()]
     try:
         receiver.send(1)
     except OSError as error:
-        found.append(str(error))
+        result.append(str(error))
     receiver.close()
     try:
         sender.send(1)
     except BrokenPipeError:
-        found.append("broken")
+        result.append("broken")
     receiver, sender = context.Pipe(duplex=False)
     sender.send("last")
     sender.close()
-    found += [receiver.recv(), receiver.poll()]
+    result += [receiver.recv(), receiver.poll()]
     try:
         receiver.recv()
     except EOFError:
-        found.append("closed")
+        result.append("closed")
     pipes[0].send("go on")
     for process in started:
         process.join()
-        found.append((process.is_alive(), process.exitcode))
-    found.append(mp.active_children())
+        result.append((process.is_alive(), process.exitcode))
+    result.append(mp.active_children())
     # Those of a second world begin anew.
     sleeper = context.Process(target=time.sleep, args=(600,))
     sleeper.start()
     sleeper.join(0.05)
-    found.append((sleeper.is_alive(), sleeper.exitcode))
+    result.append((sleeper.is_alive(), sleeper.exitcode))
     sleeper.terminate()
     sleeper.join()
-    found.append(sleeper.exitcode)
+    result.append(sleeper.exitcode)
     daemon = context.Process(target=time.sleep, args=(600,), daemon=True)
     daemon.start()
     with Path(sys.argv[1]).open("w") as file:
-        print(*found, sep="\n", file=file)
+        print(*result, sep="\n", file=file)
 
 
 if __name__ == "__main__":

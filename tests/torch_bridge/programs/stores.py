@@ -13,7 +13,7 @@ rank, size = dist.get_rank(), dist.get_world_size()
 count = size + int(sys.argv[1])
 store = dist.TCPStore("localhost", 29777, count, rank == 0, timeout=timedelta(seconds=20))
 store.set(f"from {rank}", str(rank))
-assert [store.get(f"from {each}") for each in range(size)] == [b"0", b"1", b"2"]
+assert [store.get(f"from {index}") for index in range(size)] == [b"0", b"1", b"2"]
 # A store of its own needs no other process.
 alone = dist.TCPStore("localhost", 29800 + rank, 1, True)
 alone.set("key", "value")

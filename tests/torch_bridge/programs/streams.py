@@ -38,8 +38,8 @@ def many_readings(path):
     interface.synchronize()
     began = time.perf_counter()
     # As benchmarks do, which read a thousand pairs at the end.
-    found = {start.elapsed_time(end) for _ in range(1 << 15)}
-    Path(path).write_text(f"{len(found)} {time.perf_counter() - began < 1}")
+    elapsed_times = {start.elapsed_time(end) for _ in range(1 << 15)}
+    Path(path).write_text(f"{len(elapsed_times)} {time.perf_counter() - began < 1}")
 
 
 def copy_beside_kernels():
@@ -107,7 +107,7 @@ def a_function_of_the_programs_own_sets_them():
         pass
     with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=side):
         x.add_(1)
-    assert [each == side for each in seen] == [True, False] * 2
+    assert [item == side for item in seen] == [True, False] * 2
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ class Tee:
         self.streams = streams
 
     def write(self, text):
-        for each in self.streams:
-            each.write(text)
+        for stream in self.streams:
+            stream.write(text)
         return len(text)
 
     def flush(self):

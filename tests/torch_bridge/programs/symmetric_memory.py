@@ -29,8 +29,8 @@ def sum_of_all(pointers, out, n: tl.constexpr, ranks: tl.constexpr):
     lane = tl.arange(0, n)
     table = pointers.to(tl.pointer_type(tl.int64))
     total = tl.zeros((n,), tl.float32)
-    for each in range(ranks):
-        total += tl.load(tl.load(table + each).to(tl.pointer_type(tl.float32)) + lane)
+    for index in range(ranks):
+        total += tl.load(tl.load(table + index).to(tl.pointer_type(tl.float32)) + lane)
     tl.store(out + lane, total)
 
 
@@ -56,8 +56,8 @@ def take(mine, flag, out, n: tl.constexpr):
 
 
 def shared(*shape, dtype=torch.float32):
-    made = symmetric.empty(*shape, dtype=dtype, device=device)
-    return made, symmetric.rendezvous(made, group)
+    result = symmetric.empty(*shape, dtype=dtype, device=device)
+    return result, symmetric.rendezvous(result, group)
 
 
 def kernels_reach_what_ranks_exchange() -> None:
@@ -77,7 +77,7 @@ def kernels_reach_what_ranks_exchange() -> None:
     load_peer[(1,)](theirs, out, N)
     assert torch.equal(out.cpu(), 2.0 * (torch.arange(N) + after))
     # PyTorch's operations, from an offset on, and of another type.
-    assert (x[:4] + theirs[:4]).tolist() == [2.0 * each + rank + after for each in range(4)]
+    assert (x[:4] + theirs[:4]).tolist() == [2.0 * index + rank + after for index in range(4)]
     assert handle.get_buffer(after, (2,), torch.float32, 8).tolist() == [8.0 + after, 9.0 + after]
     assert handle.get_buffer(after, (1,), torch.int32).item() == theirs[0].view(torch.int32).item()
     handle.barrier()
@@ -93,7 +93,7 @@ def kernels_wait_for_signals_of_others() -> None:
     if rank == 0:
         large = torch.ones(1024, 1024, device=device)
         large @ large  # it is late
-    pads = [handle.get_signal_pad(each, (1,), torch.int32) for each in range(size)]
+    pads = [handle.get_signal_pad(index, (1,), torch.int32) for index in range(size)]
     put[(1,)](handle.get_buffer(after, (N,), torch.float32), pads[after], float(rank), N)
     take[(1,)](x, pads[rank], out, N)
     assert torch.equal(out.cpu(), torch.arange(N) * 2.0 + before + 1)
@@ -119,7 +119,7 @@ def streams_signal_each_other() -> None:
 
 def operations_reduce_as_their_names_say() -> None:
     name, ops = group.group_name, torch.ops.symm_mem
-    rows = [(torch.arange(64) % 5 + each).float() for each in range(size)]
+    rows = [(torch.arange(64) % 5 + index).float() for index in range(size)]
     total = sum(rows)
 
     def made():
@@ -130,7 +130,7 @@ def operations_reduce_as_their_names_say() -> None:
         return torch.empty(*shape, dtype=torch.bfloat16, device=device)
 
     part = 64 // size
-    found = {
+    result = {
         "one_shot": ops.one_shot_all_reduce(made(), "sum", name),
         "out": ops.one_shot_all_reduce_out(made(), "sum", name, empty(64)),
         "copy": ops.one_shot_all_reduce_copy(made(), rows[rank].bfloat16().cuda(), "sum", name),
@@ -138,14 +138,14 @@ def operations_reduce_as_their_names_say() -> None:
         "switch": ops.multimem_all_reduce_(made(), "sum", name),
         "switch_one": ops.multimem_one_shot_all_reduce(made(), "sum", name),
     }
-    for which, each in found.items():
-        assert torch.equal(each.float().cpu(), total), which
+    for which, value in result.items():
+        assert torch.equal(value.float().cpu(), total), which
     rows_of = ops.reduce_scatter_out(made(), name, False, empty(part))
     assert torch.equal(rows_of.float().cpu(), total.chunk(size)[rank])
     columns = ops.reduce_scatter_out(made().view(4, 16), name, True, empty(4, 16 // size))
     assert torch.equal(columns.float().cpu(), total.view(4, 16).chunk(size, 1)[rank])
     gathered = ops.multimem_all_gather_out(torch.full_like(rows_of, rank), name, made())
-    assert gathered.tolist() == [float(each) for each in range(size) for _ in range(part)]
+    assert gathered.tolist() == [float(index) for index in range(size) for _ in range(part)]
 
 
 def mistakes_are_named() -> None:

@@ -26,8 +26,8 @@ def mine(tensor):
     return tensor.split([3, 5])[rank]
 
 
-def check(found, expected):
-    torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=1e-5)
+def check(result, expected):
+    torch.testing.assert_close(result.cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
 my_x = mine(inputs).cuda().requires_grad_()

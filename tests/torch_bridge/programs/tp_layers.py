@@ -61,8 +61,8 @@ def worker(rank: int, world_size: int, x: torch.Tensor, folder: str) -> None:
     print(f"rank {rank}: loss {loss.item():.6f}")
     torch.save(
         {
-            "weights": [each.detach().cpu() for each in weights],
-            "grads": [each.grad.cpu() for each in weights],
+            "weights": [weight.detach().cpu() for weight in weights],
+            "grads": [weight.grad.cpu() for weight in weights],
             "loss": loss.item(),
         },
         f"{folder}/rank{rank}.pt",

@@ -11,10 +11,10 @@ def twice(q):
     assert q.get_device() == 0
     ones = torch.ones(4, device=q.device) + q.new_ones(4) + torch.zeros_like(q[..., :1])
     assert ones.is_cuda
-    made = (q * ones).to(q.device).double().float()
-    assert made.device == x.device
+    double = (q * ones).to(q.device).double().float()
+    assert double.device == x.device
     order = torch.arange(4, device=q.device)
-    return torch.empty_like(made).copy_(made) * 0 + made.index_select(-1, order)
+    return torch.empty_like(double).copy_(double) * 0 + double.index_select(-1, order)
 
 
 def squared(q):
@@ -25,7 +25,7 @@ torch.testing.assert_close(torch.func.grad(squared)(x), 8 * x)
 torch.testing.assert_close(torch.func.vmap(torch.func.grad(squared))(x), 8 * x)
 torch.testing.assert_close(torch.func.vmap(twice)(x), 2 * x)
 assert torch.func.jacrev(twice)(x).device == x.device
-made, back = torch.func.vjp(twice, x)
-torch.testing.assert_close(back(torch.ones_like(made))[0], torch.full_like(x, 2))
+result, back = torch.func.vjp(twice, x)
+torch.testing.assert_close(back(torch.ones_like(result))[0], torch.full_like(x, 2))
 cubes = torch.func.hessian(lambda q: (q**3 * torch.ones(4, device=q.device)).sum())(x[0])
 torch.testing.assert_close(cubes, torch.diag(6 * x[0]))

@@ -205,7 +205,7 @@ class Block(nn.Module):
         h = self.ops.rms_norm(x, self.norm1)
         q, k, v = (f(h).unflatten(-1, (HEADS, HEAD)) for f in self.qkv)
         q, k = self.ops.rope(q, cosines, sines), self.ops.rope(k, cosines, sines)
-        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+        q, k, v = (item.transpose(1, 2) for item in (q, k, v))
         h = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(h.transpose(1, 2).flatten(2))
         h = self.ops.rms_norm(x, self.norm2)
@@ -235,7 +235,7 @@ class Llama(nn.Module):
 dist.init_process_group("nccl")
 rank = dist.get_rank()
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-found = {}
+result = {}
 for ops in (Kernels, Plain):
     torch.manual_seed(0)
     model = Llama(ops).cuda()
@@ -244,7 +244,7 @@ for ops in (Kernels, Plain):
     loss.backward()
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
-    grads = {name: each.grad.cpu() for name, each in model.named_parameters()}
-    found[ops.__name__] = {"loss": loss.detach().cpu(), **grads}
-torch.save(found, f"{sys.argv[1]}/rank{rank}.pt")
+    grads = {name: parameter.grad.cpu() for name, parameter in model.named_parameters()}
+    result[ops.__name__] = {"loss": loss.detach().cpu(), **grads}
+torch.save(result, f"{sys.argv[1]}/rank{rank}.pt")
 dist.destroy_process_group()

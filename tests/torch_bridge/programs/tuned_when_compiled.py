@@ -10,7 +10,7 @@ def two(a, b):
 
 inductor.triton.autotune_at_compile_time = True
 a, b = torch.rand(64, 32, device="cuda"), torch.rand(128, 16, device="cuda")
-made = torch.compile(two)(a, b)
-for compiled, eager in zip(made, two(a.cpu(), b.cpu()), strict=True):
+result = torch.compile(two)(a, b)
+for compiled, eager in zip(result, two(a.cpu(), b.cpu()), strict=True):
     torch.testing.assert_close(compiled.cpu(), eager)
 print("as on the host")

@@ -6,7 +6,7 @@ import torch.distributed as dist
 dist.init_process_group("nccl")
 rank, size = dist.get_rank(), dist.get_world_size()
 torch.cuda.set_device(rank)
-lengths = [each + 1 for each in range(size)]
+lengths = [index + 1 for index in range(size)]
 parts = [
     torch.arange(3.0 * length, device="cuda").view(length, 3) + 100 * rank for length in lengths
 ]

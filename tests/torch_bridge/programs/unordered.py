@@ -36,9 +36,9 @@ def on(stream):
 
 
 def ones(**kwargs):
-    made = torch.ones(n, device="cuda", **kwargs)
+    tensor = torch.ones(n, device="cuda", **kwargs)
     torch.cuda.synchronize()
-    return made
+    return tensor
 
 
 def consumer_on_a_side_stream():
@@ -295,17 +295,17 @@ def pinned_memory_overwritten_before_its_copy_has_run(how):
 
 
 def a_staging_buffer_is_filled_again():
-    host, made = torch.empty(n, pin_memory=True), []
+    host, result = torch.empty(n, pin_memory=True), []
     for step in range(3):
         host.fill_(step)
-        made.append(host.to("cuda", non_blocking=True))
+        result.append(host.to("cuda", non_blocking=True))
         if not bad:
             torch.cuda.current_stream().synchronize()
-    assert [x[0].item() for x in made] == [0, 1, 2]
+    assert [x[0].item() for x in result] == [0, 1, 2]
 
 
 def prefetched():
-    batches = [torch.full((n,), float(each)).pin_memory() for each in range(4)]
+    batches = [torch.full((n,), float(index)).pin_memory() for index in range(4)]
     weight = ones()
 
     def fetch(number):
@@ -447,7 +447,7 @@ def overwritten_while_it_is_sent():
 
 def the_last_of_several():
     tensors = [ones() for _ in range(3)]
-    works = [dist.all_reduce(each, async_op=True) for each in tensors]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     with on(side):
         # NCCL runs them one after the other.
         for work in works[: 2 if bad else 3]:
@@ -568,7 +568,7 @@ def outcome(case, *how):
 
 if __name__ == "__main__":
     dist.init_process_group("nccl")
-    found = {}
+    answer = {}
     for name, case in list(globals().items()):
         if getattr(case, "__module__", "") != __name__ or name in ("wait", "on", "ones", "outcome"):
             continue
@@ -577,6 +577,6 @@ if __name__ == "__main__":
         for how in VARIANTS.get(case, ("",)):
             for bad in (True, False):
                 result = outcome(case, *filter(None, [how]))
-                found[f"{name} {how} {'wrong' if bad else 'right'}".replace("  ", " ")] = result
-    Path(sys.argv[1]).write_text(json.dumps(found))
+                answer[f"{name} {how} {'wrong' if bad else 'right'}".replace("  ", " ")] = result
+    Path(sys.argv[1]).write_text(json.dumps(answer))
     dist.destroy_process_group()

@@ -26,5 +26,5 @@ with warnings.catch_warnings(record=True) as caught:
     called()
     torch.sparse_coo_tensor([[0], [0]], [1.0], (1, 1), device=device)
     warnings.warn("the program's", stacklevel=1)
-lines = [(Path(each.filename).name, each.lineno, str(each.message)[:20]) for each in caught]
+lines = [(Path(item.filename).name, item.lineno, str(item.message)[:20]) for item in caught]
 Path(file).write_text(json.dumps(lines))

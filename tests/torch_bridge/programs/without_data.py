@@ -108,7 +108,9 @@ def wrapped(how):
     for _step in range(3):
         model(torch.ones(2, 8, device="cuda")).sum().backward()
         optimizer.step()
-        assert all(each.grad is None or each.grad.is_cuda for each in model.parameters())
+        assert all(
+            parameter.grad is None or parameter.grad.is_cuda for parameter in model.parameters()
+        )
         optimizer.zero_grad()
 
 
@@ -117,14 +119,14 @@ def loads():
     torch.save({"x": torch.arange(8.0), "weight": torch.nn.Parameter(torch.ones(3, 8))}, file)
     for where in ("cuda", torch.device("cuda", 1), {"cpu": "cuda:1"}):
         file.seek(0)
-        found = torch.load(file, map_location=where)
-        x, weight = found["x"], found["weight"]
+        tensor = torch.load(file, map_location=where)
+        x, weight = tensor["x"], tensor["weight"]
         assert x.device.type == "cuda"
         assert type(weight) is torch.nn.Parameter
         assert x.untyped_storage().data_ptr() == 0
         assert (weight @ (x + torch.ones(8, device=x.device))).device == x.device
     again = io.BytesIO()
-    torch.save(found, again)
+    torch.save(tensor, again)
     again.seek(0)
     assert torch.load(again)["x"].device == torch.device("cuda", 1)
     file.seek(0)
@@ -189,8 +191,8 @@ def tied():
 
 def ranges():
     for end in (3.0, 9.0, 2.5):
-        made = torch.arange(end, device="cuda"), torch.arange(0.0, end, device="cuda")
-        assert all(each.shape == torch.arange(end).shape for each in made), made
+        tensors = torch.arange(end, device="cuda"), torch.arange(0.0, end, device="cuda")
+        assert all(item.shape == torch.arange(end).shape for item in tensors), tensors
     for step in (0.25, 0.1):
         assert torch.arange(0, 1, step, device="cuda").shape == torch.arange(0, 1, step).shape
 
@@ -198,9 +200,9 @@ def ranges():
 def written() -> None:
     a, b = (torch.ones(16, 16, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
     scale, out = torch.ones((), device="cuda"), torch.empty(16, 16, device="cuda")
-    found = torch._scaled_mm(a, b.t(), scale_a=scale, scale_b=scale, out_dtype=out.dtype, out=out)
-    assert found is out
-    assert found.shape == (16, 16)
+    tensor = torch._scaled_mm(a, b.t(), scale_a=scale, scale_b=scale, out_dtype=out.dtype, out=out)
+    assert tensor is out
+    assert tensor.shape == (16, 16)
 
 
 def written_by_data() -> None:

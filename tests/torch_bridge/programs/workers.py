@@ -41,16 +41,16 @@ def main():
     dist.init_process_group("gloo")
     context = mp.get_context("fork")
     results, done = context.Queue(), context.JoinableQueue()
-    found: list[Any] = []
+    result: list[Any] = []
     workers = [context.Process(target=write, args=(n, results, done)) for n in range(3)]
     for worker in workers:
-        found.append((worker.is_alive(), worker.exitcode))
+        result.append((worker.is_alive(), worker.exitcode))
         worker.start()
-    found.append(workers[0].is_alive())
+    result.append(workers[0].is_alive())
     for number in range(3):
         done.put(number)
     done.join()
-    found.append(sorted(results.get() for _ in workers))
+    result.append(sorted(results.get() for _ in workers))
     for worker in workers:
         worker.join()
     ended = [context.Process(target=leave, args=(status,)) for status in (3, None, "words")]
@@ -60,19 +60,19 @@ def main():
         if worker.exitcode is None:
             worker.start()
             worker.join()
-        found.append((worker.is_alive(), worker.exitcode))
-    found.append(results.get())
+        result.append((worker.is_alive(), worker.exitcode))
+    result.append(results.get())
     long = context.Process(target=time.sleep, args=(60,), daemon=True)
     long.start()
     long.join(timeout=0.01)
-    found.append((long.is_alive(), long.exitcode))
+    result.append((long.is_alive(), long.exitcode))
     long.terminate()
     while long.is_alive():
         pass
     long.join()
-    found += [long.exitcode, mp.active_children()]
+    result += [long.exitcode, mp.active_children()]
     with Path(f"{sys.argv[1]}{os.environ['RANK']}").open("w") as file:
-        print(*found, sep="\n", file=file)
+        print(*result, sep="\n", file=file)
     dist.destroy_process_group()
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 device, folder = sys.argv[1:]
 dist.init_process_group("gloo" if device == "cpu" else "nccl")
 rank, size = dist.get_rank(), dist.get_world_size()
-found = {}
+result = {}
 
 
 def note(name, collective):
@@ -20,7 +20,7 @@ def note(name, collective):
     with torch.no_grad():
         collective(y)
     y.sum().backward()
-    found[name] = y._version
+    result[name] = y._version
 
 
 def ones(many=4):
@@ -38,6 +38,6 @@ with torch.inference_mode():
     dist.all_reduce(ones())
 parts = [ones() for _ in range(size)]
 dist.all_gather(parts, ones())
-found["all_gather"] = parts[0]._version
-torch.save(found, f"{folder}/{device}{rank}.pt")
+result["all_gather"] = parts[0]._version
+torch.save(result, f"{folder}/{device}{rank}.pt")
 dist.destroy_process_group()

@@ -29,18 +29,18 @@ def failure(function, *args):
 
 
 def bound(context, kind, address="tcp://127.0.0.1:*"):
-    made = context.socket(kind)
-    made.bind(address)
-    return made, made.getsockopt_string(zmq.LAST_ENDPOINT)
+    socket = context.socket(kind)
+    socket.bind(address)
+    return socket, socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
 
 def connected(context, kind, address, **options):
-    made = context.socket(kind)
-    made.rcvtimeo = 20_000
+    socket = context.socket(kind)
+    socket.rcvtimeo = 20_000
     for name, value in options.items():
-        setattr(made, name, value)
-    made.connect(address)
-    return made
+        setattr(socket, name, value)
+    socket.connect(address)
+    return socket
 
 
 def addresses():
@@ -49,7 +49,7 @@ def addresses():
 
 
 def pairs():
-    found = []
+    result = []
     for address in addresses():
         with zmq.Context() as context:
             left, where = bound(context, zmq.PAIR, address)
@@ -60,10 +60,10 @@ def pairs():
 
             thread = in_thread(answer)
             left.send(b"64")
-            found.append([each.decode() for each in left.recv_multipart()])
+            result.append([item.decode() for item in left.recv_multipart()])
             thread.join()
             left.close()
-    return found
+    return result
 
 
 def requests():
@@ -100,18 +100,18 @@ def routers():
         unknown = failure(router.send_multipart, [b"nobody", b""])
         for name in (b"b", b"a"):
             router.send_multipart([name, b"to " + name])
-        found = [client.recv().decode() for client in clients]
+        texts = [client.recv().decode() for client in clients]
         frame = zmq.Frame(b"of a frame")
         clients[0].send(frame, copy=False)
         parts = router.recv_multipart(copy=False)
-        found += [bytes(parts[1]).decode(), memoryview(parts[1].buffer).nbytes, parts[0].more]
+        texts += [bytes(parts[1]).decode(), memoryview(parts[1].buffer).nbytes, parts[0].more]
         buffer = bytearray(10)
         clients[1].send(memoryview(b"into"))
         router.recv()
-        found += [router.recv_into(buffer), buffer[:5].decode()]
-        for each in (router, *clients):
-            each.close()
-    return [[part.decode() for part in each] for each in met], unknown, found
+        texts += [router.recv_into(buffer), buffer[:5].decode()]
+        for item in (router, *clients):
+            item.close()
+    return [[part.decode() for part in entry] for entry in met], unknown, texts
 
 
 def pipelines():
@@ -123,8 +123,8 @@ def pipelines():
             source.send(b"%d" % number)
         shares = [[int(sink.recv()) for _ in range(3)] for sink in sinks]
         refused = failure(sinks[0].send, b""), failure(source.recv)
-        for each in (source, *sinks):
-            each.close()
+        for item in (source, *sinks):
+            item.close()
     return sorted(shares), refused
 
 
@@ -138,15 +138,15 @@ def subscribers():
         topics = sorted(source.recv() for _ in range(2))
         for topic in (b"a1", b"b1", b"a2"):
             source.send_multipart([topic, b"body"])
-        found = [[subscribed.recv_multipart()[0].decode() for _ in range(2)]]
-        found.append([every.recv_multipart()[0].decode() for _ in range(3)])
+        texts = [[subscribed.recv_multipart()[0].decode() for _ in range(2)]]
+        texts.append([every.recv_multipart()[0].decode() for _ in range(3)])
         subscribed.unsubscribe(b"a")
         topics.append(source.recv())
         source.send(b"a3")
-        found.append([every.recv().decode(), failure(subscribed.recv, zmq.NOBLOCK)])
-        for each in (source, subscribed, every):
-            each.close(linger=0)
-    return [each.decode() for each in topics], found
+        texts.append([every.recv().decode(), failure(subscribed.recv, zmq.NOBLOCK)])
+        for item in (source, subscribed, every):
+            item.close(linger=0)
+    return [topic.decode() for topic in topics], texts
 
 
 def full_queues():
@@ -162,12 +162,12 @@ def full_queues():
         late = failure(source.send, b"x")
         waited = time.monotonic() - began >= 0.04
         sink, _ = bound(context, zmq.PULL, "inproc://nobody-yet")
-        found = [sink.recv().decode() for _ in range(sent)]
+        texts = [sink.recv().decode() for _ in range(sent)]
         sink.rcvtimeo = 50
-        found.append(failure(sink.recv))
+        texts.append(failure(sink.recv))
         source.close()
         sink.close()
-    return sent, late, waited, found
+    return sent, late, waited, texts
 
 
 def mistakes():
@@ -175,26 +175,26 @@ def mistakes():
         first, where = bound(context, zmq.PULL)
 
         def refused(method, address):
-            with context.socket(zmq.PULL) as made:
-                return failure(getattr(made, method), address)
+            with context.socket(zmq.PULL) as socket:
+                return failure(getattr(socket, method), address)
 
-        found = [refused("bind", where).replace(where, "where it is")]
-        found.append(refused("bind", "tcp://192.0.2.1:5555"))
-        found.append(refused("bind", "nothing://x").partition(":")[0])
-        found.append(refused("connect", "tcp://127.0.0.1"))
-        found.append(failure(first.unbind, "tcp://127.0.0.1:1").partition(":")[0])
+        texts = [refused("bind", where).replace(where, "where it is")]
+        texts.append(refused("bind", "tcp://192.0.2.1:5555"))
+        texts.append(refused("bind", "nothing://x").partition(":")[0])
+        texts.append(refused("connect", "tcp://127.0.0.1"))
+        texts.append(failure(first.unbind, "tcp://127.0.0.1:1").partition(":")[0])
         with context.socket(zmq.PUSH) as source:
-            found += [source.bind_to_random_port("tcp://127.0.0.1") > 0]
+            texts += [source.bind_to_random_port("tcp://127.0.0.1") > 0]
             text: Any = "text"
             try:
                 source.send(text)
             except TypeError as error:
-                found.append(str(error))
-        found += [first.closed, first.type == zmq.PULL, first.rcvhwm, first.linger]
+                texts.append(str(error))
+        texts += [first.closed, first.type == zmq.PULL, first.rcvhwm, first.linger]
         first.close()
-        found += [failure(first.recv), first.closed]
+        texts += [failure(first.recv), first.closed]
         context.destroy(linger=0)
-    return found
+    return texts
 
 
 def pollers():
@@ -205,21 +205,21 @@ def pollers():
         poller = zmq.Poller()
         for sink in sinks:
             poller.register(sink, zmq.POLLIN)
-        found = [len(poller.poll(20)), source.poll(1000, zmq.POLLOUT)]
+        result = [len(poller.poll(20)), source.poll(1000, zmq.POLLOUT)]
 
         def send_later():
             time.sleep(0.05)
             source.send(b"x")
 
         thread = in_thread(send_later)
-        found += [[sinks.index(each), events] for each, events in poller.poll()]
+        result += [[sinks.index(item), events] for item, events in poller.poll()]
         thread.join()
         other.send(b"y")
-        found.append(sorted(sinks.index(each) for each, _ in poller.poll()))
-        found.append([each.recv().decode() for each in sinks])
-        for each in (source, other, *sinks):
-            each.close()
-    return found
+        result.append(sorted(sinks.index(item) for item, _ in poller.poll()))
+        result.append([sink.recv().decode() for sink in sinks])
+        for item in (source, other, *sinks):
+            item.close()
+    return result
 
 
 def of_asyncio():
@@ -235,22 +235,22 @@ def of_asyncio():
                 await router.send_multipart([message[0], message[1][::-1]])
 
         task = asyncio.create_task(serve())
-        found: list[Any] = []
+        result: list[Any] = []
         for word in (b"abc", b"", b"defg"):
             await client.send(word)
-            found.append((await client.recv()).decode())
+            result.append((await client.recv()).decode())
         try:
             await asyncio.wait_for(client.recv(), 0.05)
         except TimeoutError:
-            found.append("timeout")
+            result.append("timeout")
         poller = zmq.asyncio.Poller()
         poller.register(client, zmq.POLLIN)
         await client.send(b"xy")
-        found += [events for _, events in await poller.poll(10_000)]
+        result += [events for _, events in await poller.poll(10_000)]
         await client.send(b"stop")
         await task
         context.destroy(linger=0)
-        return found
+        return result
 
     return asyncio.run(main())
 
@@ -258,17 +258,17 @@ def of_asyncio():
 def a_context_that_ends():
     context = zmq.Context()
     sink, _ = bound(context, zmq.PULL)
-    found = []
+    a_context = []
 
     def wait():
-        found.append(failure(sink.recv))
+        a_context.append(failure(sink.recv))
         sink.close()
 
     thread = in_thread(wait)
     time.sleep(0.05)
     context.term()
     thread.join()
-    return found
+    return a_context
 
 
 def servers_that_come_late():
@@ -276,15 +276,15 @@ def servers_that_come_late():
         first, where = bound(context, zmq.PULL)
         source = connected(context, zmq.PUSH, where)
         source.send(b"to the first")
-        found = [first.recv().decode()]
+        servers = [first.recv().decode()]
         first.close()
         time.sleep(0.3)
         second, _ = bound(context, zmq.PULL, where)
         source.send(b"to the second")
-        found.append(second.recv().decode())
+        servers.append(second.recv().decode())
         source.close()
         second.close()
-    return found
+    return servers
 
 
 def last_messages():
@@ -299,12 +299,12 @@ def last_messages():
         for number in range(500):
             source.send(b"%d" % number)
         time.sleep(0.3)
-        found = [reader.recv().decode(), failure(reader.recv, zmq.NOBLOCK)]
+        messages = [reader.recv().decode(), failure(reader.recv, zmq.NOBLOCK)]
         source.send(b"more")
-        found += [reader.recv().decode(), reader.conflate]
-        for each in (source, reader):
-            each.close()
-    return found
+        messages += [reader.recv().decode(), reader.conflate]
+        for item in (source, reader):
+            item.close()
+    return messages
 
 
 CASES = (
@@ -313,6 +313,6 @@ CASES = (
 )  # fmt: skip
 
 if __name__ == "__main__":
-    chosen = [each for each in CASES if sys.argv[2:] in ([], [each.__name__])]
-    results = {each.__name__: each() for each in chosen}
+    chosen = [item for item in CASES if sys.argv[2:] in ([], [item.__name__])]
+    results = {item.__name__: item() for item in chosen}
     Path(sys.argv[1]).write_text(json.dumps(results))

@@ -55,13 +55,13 @@ def test_what_says_the_present_date_is_modeled() -> None:
 
 @pytest.mark.adr("0119-D6")
 def test_clocks_begin_alike_in_every_run(tmp_path: Path) -> None:
-    found = []
+    result = []
     for name in ("first", "second"):
         run("clocks_begin_alike_in_every_run", tmp_path / name)
-        found.append(json.loads((tmp_path / name).read_text()))
+        result.append(json.loads((tmp_path / name).read_text()))
         time.sleep(0.01)
-    assert found[0] == found[1]
-    assert len(found[0]) == 9
+    assert result[0] == result[1]
+    assert len(result[0]) == 9
 
 
 @pytest.mark.adr("0119-D1")

@@ -33,13 +33,13 @@ def test_handlers_are_called_in_the_order_of_real_python(
         # A rank that ends by an error ends at once, but for its handlers.
         gone = ("first of all", "before threads", "a thread")
         expected = "".join(
-            each for each in expected.splitlines(keepends=True) if each.strip() not in gone
+            line for line in expected.splitlines(keepends=True) if line.strip() not in gone
         )
     assert (tmp_path / "simulated0").read_text() == expected
     printed = capfd.readouterr().err
-    for each in ("ValueError: printed, and no more", "SystemExit: 3"):
-        assert each in real.stderr
-        assert each in printed
+    for name in ("ValueError: printed, and no more", "SystemExit: 3"):
+        assert name in real.stderr
+        assert name in printed
     assert "kernbench" not in printed
     assert atexit._ncallbacks() == before
 
@@ -47,12 +47,12 @@ def test_handlers_are_called_in_the_order_of_real_python(
 @pytest.mark.adr("0114-D1")
 def test_handlers_find_their_rank_its_devices_and_the_other_ranks(tmp_path: Path) -> None:
     simulated("ending_with_devices.py", f"{tmp_path}/found", nprocs=3)
-    found = [(tmp_path / f"found{rank}").read_text() for rank in range(3)]
-    assert found == [f"{4.0 * sum(range(3))} {rank} {rank}" for rank in range(3)]
+    texts = [(tmp_path / f"found{rank}").read_text() for rank in range(3)]
+    assert texts == [f"{4.0 * sum(range(3))} {rank} {rank}" for rank in range(3)]
 
 
 @pytest.mark.adr("0114-D2")
 def test_ranks_that_others_end_call_no_handlers(tmp_path: Path) -> None:
     with pytest.raises(ExceptionGroup, match=r"ranks 1 .* 2 .* failed"):
         simulated("ending_others.py", f"{tmp_path}/called", nprocs=3)
-    assert [each.name for each in tmp_path.glob("called*")] == ["called1"]
+    assert [path.name for path in tmp_path.glob("called*")] == ["called1"]

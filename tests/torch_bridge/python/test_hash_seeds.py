@@ -46,7 +46,7 @@ def results_of(folder: Path, *names: str) -> list[Any]:
 
 def ran(case: str, folder: Path, *args: str, nprocs: int = 2, seeds: bool = True) -> list[str]:
     context = simulated(PROGRAM, case, folder, *args, nprocs=nprocs, hash_seeds=seeds)
-    return [each for make in context.run.remarks for each in make()]
+    return [item for make in context.run.remarks for item in make()]
 
 
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
@@ -69,7 +69,7 @@ def test_what_differs_between_processes_differs_between_ranks(tmp_path: Path) ->
     remarks = ran("orders", tmp_path)
     ranks = results_of(tmp_path)
     assert differing(*ranks) == differing(*real) == ranks[0].keys() - OF_NO_SEED
-    assert any("(--hash-seeds); what" in each for each in remarks)
+    assert any("(--hash-seeds); what" in remark for remark in remarks)
     ran("orders", tmp_path)
     assert results_of(tmp_path) == ranks
 
@@ -81,17 +81,17 @@ def test_one_seed_for_all_is_one_order(tmp_path: Path, monkeypatch: pytest.Monke
     remarks = ran("orders", tmp_path)
     of_five = results_of(tmp_path)
     assert not differing(*of_five)
-    assert any("all were alike, as PYTHONHASHSEED is set" in each for each in remarks)
+    assert any("all were alike, as PYTHONHASHSEED is set" in remark for remark in remarks)
     monkeypatch.setenv("PYTHONHASHSEED", "random")
     remarks = ran("orders", tmp_path)
     assert differing(*results_of(tmp_path))
-    assert not any("all were alike" in each for each in remarks)
+    assert not any("all were alike" in remark for remark in remarks)
 
 
 def test_without_the_option_ranks_have_one_order(tmp_path: Path) -> None:
     remarks = ran("orders", tmp_path, seeds=False)
     assert not differing(*results_of(tmp_path))
-    assert not any("hash-seeds" in each for each in remarks)
+    assert not any("hash-seeds" in remark for remark in remarks)
 
 
 @pytest.mark.adr("0227-D3")
@@ -118,10 +118,10 @@ def test_collectives_in_the_order_of_a_set_reduce_unlike_tensors(tmp_path: Path)
     right = [2.0 * number for number in range(20)]
     remarks = ran("reductions", tmp_path)
     assert results_of(tmp_path)[0] != right
-    assert any("ranks have an order each" in each for each in remarks)
+    assert any("ranks have an order each" in remark for remark in remarks)
     remarks = ran("reductions", tmp_path, seeds=False)
     assert results_of(tmp_path) == [right, right]
-    assert any("--hash-seeds shows it" in each for each in remarks)
+    assert any("--hash-seeds shows it" in remark for remark in remarks)
 
 
 def test_errors_name_the_lines_of_the_program(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_errors_name_the_lines_of_the_program(tmp_path: Path) -> None:
         ran("raises", tmp_path, nprocs=1)
     text = (PROGRAMS / PROGRAM).read_text().splitlines()
     lines = [
-        each.lineno for each in traceback.extract_tb(error.tb) if each.filename.endswith(PROGRAM)
+        item.lineno for item in traceback.extract_tb(error.tb) if item.filename.endswith(PROGRAM)
     ]
     assert text[(lines[-1] or 0) - 1].strip().startswith("({1, 2} - names).missing,")
 

@@ -24,7 +24,7 @@ def found(folder: Path) -> dict[str, str]:
         return {
             "packed": packed.read(),
             "archive": archive.read("name").decode(),
-            **{each.name: each.read_text() for each in folder.glob("*.txt")},
+            **{path.name: path.read_text() for path in folder.glob("*.txt")},
         }
 
 

@@ -71,12 +71,12 @@ def test_a_node_has_a_log_of_what_its_ranks_print(tmp_path: Path) -> None:
     for node, ranks in enumerate([(0, 1), (2, 3)]):
         lines = (tmp_path / "logs" / f"node{node}.log").read_text().splitlines()
         for rank in ranks:
-            said = [each for each in lines if each.startswith(f"[rank {rank}] ")]
+            said = [line for line in lines if line.startswith(f"[rank {rank}] ")]
             assert said[:2] == [f"[rank {rank}] hello", f"[rank {rank}] from {rank}"]
             assert f"[rank {rank}] unfinished" in said or f"[rank {rank}] finished" in said
             assert f"[rank {rank}] to stderr" in said
         assert len(lines) == sum(
-            each.startswith(tuple(f"[rank {it}]" for it in ranks)) for each in lines
+            line.startswith(tuple(f"[rank {it}]" for it in ranks)) for line in lines
         )
     assert "from 0" not in done.stdout
 

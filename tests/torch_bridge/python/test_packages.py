@@ -36,8 +36,8 @@ def install(site: Path, name: str, source: str = "", **files: str) -> None:
     package = site / name
     package.mkdir()
     (package / "__init__.py").write_text(source)
-    for each, text in files.items():
-        (package / f"{each}.py").write_text(text)
+    for item, text in files.items():
+        (package / f"{item}.py").write_text(text)
 
 
 @pytest.mark.adr("0113-D1")
@@ -61,8 +61,8 @@ def test_a_package_with_extension_modules_is_shared_unless_it_is_asked_for(
     package = "kb_native_package"
     private = [package] if is_asked else []
     simulated(PROGRAM, "sharing", tmp_path, package, nprocs=2, private=private)
-    found = [(tmp_path / f"{rank}").read_text() for rank in range(2)]
-    assert found == (["[[0]]", "[[1]]"] if is_asked else ["[[0, 1]]"] * 2)
+    texts = [(tmp_path / f"{rank}").read_text() for rank in range(2)]
+    assert texts == (["[[0]]", "[[1]]"] if is_asked else ["[[0, 1]]"] * 2)
 
 
 @pytest.mark.adr("0113-D2")
@@ -73,7 +73,7 @@ def test_what_transformers_requires_is_shared_with_it(tmp_path: Path, site: Path
     ):
         folder = site / f"{name}-1.0.dist-info"
         folder.mkdir()
-        lines = "".join(f"Requires-Dist: {each}\n" for each in requires)
+        lines = "".join(f"Requires-Dist: {require}\n" for require in requires)
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\n{lines}")
     shared = ("transformers", "kb_required_package", "kb_deeper_package")
     for name in (*shared, "an_optional_package"):

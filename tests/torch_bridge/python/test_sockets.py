@@ -33,7 +33,7 @@ SIZES = 1, 1000, 60_000
 def there_and_back_ns(latency_us: Any, more_ns: float = 0) -> list[float]:
     """Return what messages of each size take to another process and back, by hand."""
     one_way = [float(latency_us) * 1e3 + more_ns + size / float(HOST.socket_gbps) for size in SIZES]
-    return [2 * each + READING_NS for each in one_way]
+    return [2 * item + READING_NS for item in one_way]
 
 
 def program(folder: Path, text: str) -> Path:
@@ -45,29 +45,27 @@ def program(folder: Path, text: str) -> Path:
 @pytest.mark.adr("0259-D1")
 @pytest.mark.parametrize("name", ["sockets.py", "zmq_sockets.py"])
 def test_programs_find_what_they_find_in_plain_python(tmp_path: Path, name: str) -> None:
-    real, found = tmp_path / "real.json", tmp_path / "found.json"
+    real, result = tmp_path / "real.json", tmp_path / "found.json"
     command = [sys.executable, "-W", "ignore", str(PROGRAMS / name), str(real)]
     with subprocess.Popen(command) as process:
-        simulated(name, found)
+        simulated(name, result)
         assert process.wait(60) == 0
     expected = json.loads(real.read_text())
     assert len(expected) > 10
-    for case, values in json.loads(found.read_text()).items():
+    for case, values in json.loads(result.read_text()).items():
         assert values == expected[case], case
 
 
 @pytest.mark.adr("0259-D2")
 def test_messages_take_their_latency_and_their_bytes(tmp_path: Path) -> None:
     simulated("sockets_timed.py", tmp_path / "rank")
-    found = json.loads((tmp_path / "rank0.json").read_text())
-    connecting, *by_tcp = found["tcp"]
+    data = json.loads((tmp_path / "rank0.json").read_text())
+    connecting, *by_tcp = data["tcp"]
     assert connecting == pytest.approx(2 * float(HOST.tcp_us) * 1e3 + READING_NS, abs=1)
     assert by_tcp == pytest.approx(there_and_back_ns(HOST.tcp_us), abs=2)
-    assert found["unix"] == pytest.approx(there_and_back_ns(HOST.unix_socket_us), abs=2)
-    assert found["zmq"] == pytest.approx(there_and_back_ns(HOST.tcp_us + HOST.zmq_us), abs=2)
-    assert found["ipc"] == pytest.approx(
-        there_and_back_ns(HOST.unix_socket_us + HOST.zmq_us), abs=2
-    )
+    assert data["unix"] == pytest.approx(there_and_back_ns(HOST.unix_socket_us), abs=2)
+    assert data["zmq"] == pytest.approx(there_and_back_ns(HOST.tcp_us + HOST.zmq_us), abs=2)
+    assert data["ipc"] == pytest.approx(there_and_back_ns(HOST.unix_socket_us + HOST.zmq_us), abs=2)
 
 
 @pytest.mark.adr("0259-D2")
@@ -76,11 +74,11 @@ def test_messages_to_another_node_take_the_networks_latency_too(tmp_path: Path) 
     links = load_machine("a100-sxm-80g:2x1").spec.links
     assert links is not None
     assert links.scale_out is not None
-    found = json.loads((tmp_path / "rank1.json").read_text())
+    data = json.loads((tmp_path / "rank1.json").read_text())
     expected = there_and_back_ns(HOST.tcp_us, float(links.scale_out.latency_ns))
     assert json.loads((tmp_path / "rank0.json").read_text()) == "10.0.0.2"
     # Hosts of this machine take time for Python, too, the same for all sizes.
-    python = [has - takes for has, takes in zip(found, expected, strict=True)]
+    python = [has - takes for has, takes in zip(data, expected, strict=True)]
     assert python == pytest.approx([python[0]] * 3, abs=2)
     assert 0 <= python[0] < 50_000
 
@@ -154,10 +152,10 @@ print(times)
 def test_who_waits_for_a_socket_for_ever_is_named(
     tmp_path: Path, text: str, names: list[str]
 ) -> None:
-    with pytest.raises((DeadlockError, SpawnException)) as found:
+    with pytest.raises((DeadlockError, SpawnException)) as raises:
         simulated(program(tmp_path, text))
     for name in names:
-        found.match(name)
+        raises.match(name)
 
 
 @pytest.mark.adr("0259-D4")

@@ -16,7 +16,7 @@ PROGRAM = "context_parallel.py"
 @pytest.mark.parametrize("method", ["allgather", "alltoall"])
 def test_attention_of_shards_is_that_of_the_whole_sequence(method: str) -> None:
     context = simulated(PROGRAM, method, nprocs=2)
-    names = {each.template.name for each in context.op_log.instances}
+    names = {instance.template.name for instance in context.op_log.instances}
     assert "aten._scaled_dot_product_flash_attention" in names
     assert {"all_to_all", "all_gather"} <= names
 
@@ -27,12 +27,12 @@ def test_the_ring_runs_without_data() -> None:
     with_data, without = (
         # Of float32 outside of the ring it is CUDA's other kernel without data.
         [
-            (each.template.name.replace("efficient", "flash"), each.ranks)
-            for each in run.op_log.instances
+            (instance.template.name.replace("efficient", "flash"), instance.ranks)
+            for instance in run.op_log.instances
         ]
         for run in (simulated(PROGRAM, "alltoall", nprocs=2, data=data) for data in (True, False))
     )
     flash = "aten._scaled_dot_product_flash_attention_backward"
-    assert [each for each in without if each[0] == flash] == [
-        each for each in with_data if each[0] == flash
+    assert [item for item in without if item[0] == flash] == [
+        item for item in with_data if item[0] == flash
     ]

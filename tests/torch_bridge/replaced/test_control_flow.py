@@ -40,7 +40,7 @@ def test_wrong_use_of_control_flow_is_pytorchs_error() -> None:
 def test_compiled_autograd_is_left_out_with_a_warning() -> None:
     with warnings.catch_warnings(record=True) as caught:
         run("compiled_autograd")
-    assert any("compiled autograd is left out" in str(each.message) for each in caught)
+    assert any("compiled autograd is left out" in str(item.message) for item in caught)
 
 
 @pytest.mark.parametrize("imports", ["before", "then"])

@@ -103,12 +103,14 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_text_of_a_shared_object_has_its_operators(engine: Path, tmp_path: Path) -> None:
     namespaces, schemas = operators_of(engine / "engine/_C.abi3.so")
     assert namespaces == ("engine_ops",)
-    parsed = [torch._C.parse_schema(each) for _, each in schemas]
-    assert sorted(each.name for each in parsed) == sorted(
-        each.partition("(")[0] for each in _OPERATORS
+    parsed = [torch._C.parse_schema(item) for _, item in schemas]
+    assert sorted(item.name for item in parsed) == sorted(
+        operator.partition("(")[0] for operator in _OPERATORS
     )
-    norm = next(each for each in parsed if each.name == "fused_add_rms_norm")
-    written = [each.alias_info for each in norm.arguments if each.alias_info is not None]
+    norm = next(item for item in parsed if item.name == "fused_add_rms_norm")
+    written = [
+        argument.alias_info for argument in norm.arguments if argument.alias_info is not None
+    ]
     # Two tensors are two memories.
     assert len(written) == 2
     assert not set(written[0].before_set) & set(written[1].before_set)
@@ -136,13 +138,13 @@ def test_operators_of_an_engine_compute_what_pytorch_does(engine: Path, data: bo
     context = simulated(
         "extension_modules.py", engine, "data" if data else "none", machine="h100-sxm:1", data=data
     )
-    lines = [line for each in context.run.remarks for line in each()]
-    said = next(each for each in lines if each.startswith("operators of extension modules, which"))
+    lines = [line for remark in context.run.remarks for line in remark()]
+    said = next(line for line in lines if line.startswith("operators of extension modules, which"))
     assert "engine_ops.moe_align_block_size" in said
     assert ("_vllm_fa3_C.fwd" in said) == data
-    assert any("engine_ops.never_defined" in each for each in lines)
-    assert sum("(UVA) is timed as" in each for each in lines) == 1
-    names = [each.template.name for each in context.run.op_log.instances]
+    assert any("engine_ops.never_defined" in line for line in lines)
+    assert sum("(UVA) is timed as" in line for line in lines) == 1
+    names = [instance.template.name for instance in context.run.op_log.instances]
     assert names.count("engine_ops.topk_softmax") == 1
 
 
@@ -153,7 +155,7 @@ def test_operators_of_a_package_are_listed_without_importing_it(
     monkeypatch.syspath_prepend(engine)
     said = kernbench("operators", "engine").output
     assert f"engine/_C.abi3.so: {len(_OPERATORS) - 1} of {len(_OPERATORS)} operators are" in said
-    lacks = [each for each in said.splitlines() if each.startswith("  lacks")]
+    lacks = [line for line in said.splitlines() if line.startswith("  lacks")]
     assert lacks == ["  lacks never_defined"]
     total = len(_OPERATORS) + len(_FA2) + len(_FA3)
     assert f"engine: {total - 1} of {total} operators are defined" in said

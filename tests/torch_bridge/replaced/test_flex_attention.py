@@ -15,12 +15,12 @@ PROGRAM = "flex_attention.py"
 
 
 def times(context: RuntimeContext, several: bool = False) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for each in context.op_log.instances:
-        if "flex" in each.template.name:
-            assert several or each.template.name not in found, "one operation each way"
-            found[each.template.name] = each.template.duration_ps
-    return found
+    numbers: dict[str, int] = {}
+    for instance in context.op_log.instances:
+        if "flex" in instance.template.name:
+            assert several or instance.template.name not in numbers, "one operation each way"
+            numbers[instance.template.name] = instance.template.duration_ps
+    return numbers
 
 
 @pytest.mark.adr("0220-D4")
@@ -45,9 +45,9 @@ def test_blocks_that_the_mask_leaves_out_take_no_time() -> None:
     window = simulated(PROGRAM, "long", "window")
     (time,) = times(dense).values()
     (flash,) = (
-        each.template.duration_ps
-        for each in dense.op_log.instances
-        if "scaled_dot" in each.template.name
+        instance.template.duration_ps
+        for instance in dense.op_log.instances
+        if "scaled_dot" in instance.template.name
     )
     assert time == flash
     assert times(window)["flex_attention"] < 0.5 * time
@@ -57,7 +57,7 @@ def test_the_host_calls_nothing_of_the_definition() -> None:
     def called_ps(data: bool) -> int:
         context = simulated(PROGRAM, "long", "all_keys", data=data, machine="h100-sxm")
         spans = context.op_log.host_spans
-        return sum(each.end_ps - each.start_ps for each in spans if each.kind == "python")
+        return sum(span.end_ps - span.start_ps for span in spans if span.kind == "python")
 
     assert called_ps(True) == called_ps(False) > 0
 

@@ -71,10 +71,10 @@ def test_narrow_weights_take_the_time_of_their_bytes(tmp_path: Path) -> None:
         "torch._int_mm(many, bytes.t())\n"
     )
     log = simulated(path, data=False, machine="a100-sxm-80g:1").op_log
-    times = {each.template.name: each.template for each in log.instances}
+    times = {instance.template.name: instance.template for instance in log.instances}
     wide, eight, four, ints = (
-        times[f"aten.{each}"]
-        for each in ("mm", "_weight_int8pack_mm", "_weight_int4pack_mm", "_int_mm")
+        times[f"aten.{name}"]
+        for name in ("mm", "_weight_int8pack_mm", "_weight_int4pack_mm", "_int_mm")
     )
     assert eight.duration_ps / wide.duration_ps == pytest.approx(0.5, abs=0.1)
     assert four.duration_ps / wide.duration_ps == pytest.approx(0.625 / 2, abs=0.1)

@@ -194,8 +194,8 @@ def test_operators_of_engines_compute_what_their_formats_define(
 ) -> None:
     machine = "b200:1" if part == "quantized" else "h100-sxm:1"  # NVFP4 needs Blackwell
     context = simulated("operators_of_engines.py", many_operators, part, machine=machine)
-    names = {each.template.name for each in context.run.op_log.instances}
-    assert any(each.startswith(("engine_", "deep_gemm")) for each in names)
+    names = {instance.template.name for instance in context.run.op_log.instances}
+    assert any(name.startswith(("engine_", "deep_gemm")) for name in names)
 
 
 @pytest.mark.adr("0268-D2")
@@ -205,8 +205,8 @@ def test_products_of_packed_weights_are_timed_by_their_bytes(many_operators: Pat
         "operators_of_engines.py", many_operators, "times", machine="h100-sxm:1", data=False
     )
     took = {
-        each.template.name: each.ends_ps[0] - each.starts_ps[0]
-        for each in context.run.op_log.instances
+        instance.template.name: instance.ends_ps[0] - instance.starts_ps[0]
+        for instance in context.run.op_log.instances
     }
     k, n, hbm = 8192, 28672, 3.35e12
     least_ps = k * n * (0.5 + 2 / 128) / hbm * 1e12
@@ -235,9 +235,9 @@ def test_engines_own_all_reduce_takes_the_time_of_its_kernels(tmp_path: Path, ra
     make_engine(tmp_path, {"_C": ("_C_custom_ar", _OF_PEERS)}, "engine_of_peers")
     context = simulated("custom_all_reduce.py", tmp_path, nprocs=ranks, machine=f"h100-sxm:{ranks}")
     took = [
-        max(each.ends_ps) - max(each.starts_ps)
-        for each in context.run.op_log.instances
-        if "all_reduce" in each.template.name
+        max(instance.ends_ps) - max(instance.starts_ps)
+        for instance in context.run.op_log.instances
+        if "all_reduce" in instance.template.name
     ]
     small, large, in_graph, by_nccl = took
     assert small == in_graph

@@ -58,7 +58,7 @@ def test_a_product_is_timed_by_its_operands_and_what_it_writes(
         data=False,
         machine=machine,
     )
-    found = context.op_log.instances[-1].template
+    template = context.op_log.instances[-1].template
     own = RuntimeContext(machine=machine, ranks=1, data=False)
     of, into = getattr(dtypes, dtype), getattr(dtypes, out_dtype)
     with own:
@@ -66,8 +66,8 @@ def test_a_product_is_timed_by_its_operands_and_what_it_writes(
         out = own.empty((m, n), dtype=into)
         ops.matmul(a, b, out=out)
     expected = own.op_log.instances[-1].template
-    assert found.flops == expected.flops == 2 * m * n * k
-    assert found.duration_ps == expected.duration_ps
+    assert template.flops == expected.flops == 2 * m * n * k
+    assert template.duration_ps == expected.duration_ps
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_product_without_a_rate_is_an_error_of_its_line_and_what_follows_runs(
     # Without cuBLAS, which has kernels for it.
     machine = changed_machine(load_machine("v100", 1), {"kernel_library": None})
     log = simulated(program, machine=machine, data=data).op_log
-    names = {each.template.name for each in log.instances}
+    names = {instance.template.name for instance in log.instances}
     assert {"aten._to_copy", "aten.mm"} <= names
 
 
@@ -199,8 +199,10 @@ torch._scaled_mm(a, b.t(), scales, scales, out_dtype=torch.bfloat16)
 def test_products_of_blocks_take_the_time_of_the_engine_for_their_bits(tmp_path: Path) -> None:
     def took(source: str) -> tuple[int, int]:
         log = run(tmp_path, source, machine="b200", data=False).op_log
-        made = [each.template for each in log.instances if "scaled_mm" in each.template.name]
-        return made[0].duration_ps, made[0].flops
+        templates = [
+            instance.template for instance in log.instances if "scaled_mm" in instance.template.name
+        ]
+        return templates[0].duration_ps, templates[0].flops
 
     four, of_four = took(FOUR_BITS)
     eight, of_eight = took(EIGHT_BITS)
@@ -256,10 +258,10 @@ def test_a_convolution_with_its_activation_takes_the_time_of_one_without(
         "aten.cudnn_convolution",
         "aten.convolution",
     ]
-    made = [each.template for each in log.instances if each.template.name in names]
-    assert [each.name for each in made] == names
-    assert len({(each.duration_ps, each.flops) for each in made}) == 1
-    assert made[0].flops > 0
+    templates = [instance.template for instance in log.instances if instance.template.name in names]
+    assert [item.name for item in templates] == names
+    assert len({(item.duration_ps, item.flops) for item in templates}) == 1
+    assert templates[0].flops > 0
 
 
 GROUPS = """
@@ -293,9 +295,13 @@ def grouped(
 ) -> tuple[list[tuple[int, int]], list[str]]:
     """Return duration and FLOPs of each launch of groups, and the remarks of the run."""
     context = run(folder, GROUPS + "\n".join(calls), machine=machine, data=data)
-    templates = [each.template for each in context.op_log.instances]
-    found = [(each.duration_ps, each.flops) for each in templates if "grouped_mm" in each.name]
-    return found, [line for remarks in context.run.remarks for line in remarks()]
+    templates = [instance.template for instance in context.op_log.instances]
+    result = [
+        (template.duration_ps, template.flops)
+        for template in templates
+        if "grouped_mm" in template.name
+    ]
+    return result, [line for remarks in context.run.remarks for line in remarks()]
 
 
 @pytest.mark.adr("0064-D9")
@@ -303,8 +309,8 @@ def grouped(
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_groups_take_the_time_of_their_own_sizes(call: str, data: bool, tmp_path: Path) -> None:
     sizes = [EVEN, EVEN, SKEWED, (2048, *[0] * 7), (1024, *[0] * 7)]
-    found, said = grouped(tmp_path, *(call.format(f"ends({each})") for each in sizes), data=data)
-    (_, even, skewed, whole, half), flops = zip(*found, strict=True)
+    result, said = grouped(tmp_path, *(call.format(f"ends({size})") for size in sizes), data=data)
+    (_, even, skewed, whole, half), flops = zip(*result, strict=True)
     assert len({even, skewed, whole, half}) == 4
     assert half < whole
     assert flops[0] == flops[2] == flops[3] == 2 * flops[4] > 0
@@ -316,19 +322,19 @@ def test_groups_take_the_time_of_their_own_sizes(call: str, data: bool, tmp_path
 def test_groups_whose_ends_nobody_knows_are_equal_and_the_report_says_so_once(
     call: str, tmp_path: Path
 ) -> None:
-    calls = [call.format(each) for each in (f"ends({EVEN})", MISSING, MISSING)]
-    found, said = grouped(tmp_path, *calls, calls[0], data=False)
-    assert found[1] == found[2] == found[3]
+    calls = [call.format(item) for item in (f"ends({EVEN})", MISSING, MISSING)]
+    result, said = grouped(tmp_path, *calls, calls[0], data=False)
+    assert result[1] == result[2] == result[3]
     assert sum("groups of equal size" in line and "grouped_mm" in line for line in said) == 1
 
 
 @pytest.mark.adr("0064-D9")
 def test_without_a_library_groups_take_the_time_of_their_own_sizes(tmp_path: Path) -> None:
     call = CALLS["rows"]
-    found, _ = grouped(
-        tmp_path, *(call.format(f"ends({each})") for each in (EVEN, SKEWED)), machine="ahbm"
+    result, _ = grouped(
+        tmp_path, *(call.format(f"ends({item})") for item in (EVEN, SKEWED)), machine="ahbm"
     )
-    assert found[0][0] < found[1][0]
+    assert result[0][0] < result[1][0]
 
 
 MM = "aten.mm"
@@ -374,12 +380,16 @@ def test_without_a_kernel_of_groups_the_host_reads_where_they_end(
     for name, value in (("DTYPE", dtype), ("DATA", data), ("SIZES", (20, 0, 24, 4)), ("KNOWN", 1)):
         source = source.replace(name, str(value))
     log = run(tmp_path, source, machine=machine, data=data).op_log
-    given = [each.template.given["shapes"] for each in log.instances if each.template.name == MM]
-    rows = [shapes[0][0] for shapes in given][:3]
+    instances = [
+        instance.template.given["shapes"]
+        for instance in log.instances
+        if instance.template.name == MM
+    ]
+    rows = [shapes[0][0] for shapes in instances][:3]
     assert rows == ([20, 24, 4] if in_turn else [])
-    reads = [each for each in log.instances if each.template.name == "copy_to_host"]
+    reads = [instance for instance in log.instances if instance.template.name == "copy_to_host"]
     assert len(reads) >= 4 * in_turn
-    assert any("grouped_mm" in each.template.name for each in log.instances) != in_turn
+    assert any("grouped_mm" in instance.template.name for instance in log.instances) != in_turn
 
 
 @pytest.mark.adr("0064-D10", "0064-D11")
@@ -391,8 +401,12 @@ def test_groups_in_turn_whose_ends_nobody_knows_are_equal(tmp_path: Path) -> Non
         source = source.replace(name, str(value))
     context = run(tmp_path, source, machine="a100-sxm-80g", data=False)
     log = context.op_log
-    given = [each.template.given["shapes"] for each in log.instances if each.template.name == MM]
-    assert [shapes[0][0] for shapes in given][:4] == [12] * 4
+    instances = [
+        instance.template.given["shapes"]
+        for instance in log.instances
+        if instance.template.name == MM
+    ]
+    assert [shapes[0][0] for shapes in instances][:4] == [12] * 4
     said = [line for remarks in context.run.remarks for line in remarks()]
     assert sum("groups of equal size" in line for line in said) == 1
 
@@ -437,9 +451,13 @@ def test_bfloat16_is_emulated_where_no_unit_multiplies_it(machine: str, tmp_path
             data=False,
             machine=machine,
         )
-        made = [each.template for each in context.op_log.instances if each.template.name == MM]
-        found = [each.flops / each.duration_ps for each in made]
-        assert found == pytest.approx(measured, rel=0.12)
+        templates = [
+            instance.template
+            for instance in context.op_log.instances
+            if instance.template.name == MM
+        ]
+        flops = [item.flops / item.duration_ps for item in templates]
+        assert flops == pytest.approx(measured, rel=0.12)
         said = [line for remarks in context.run.remarks for line in remarks()]
         assert sum("multiplies no bfloat16: aten.mm" in line for line in said) == 1
 
@@ -456,5 +474,5 @@ def test_bfloat16_is_emulated_in_all_products(tmp_path: Path) -> None:
         "torch.nn.functional.scaled_dot_product_attention(*[x[None, None]] * 3)\n",
         machine="v100",
     )
-    names = {each.template.name for each in context.op_log.instances}
+    names = {instance.template.name for instance in context.op_log.instances}
     assert {"aten.addmm", "aten.bmm", MM} <= names

@@ -75,11 +75,11 @@ def test_ranks_with_unequal_shards_ask_for_themselves(monkeypatch: pytest.Monkey
 
 def test_a_rule_that_is_registered_anew_is_asked_again() -> None:
     op = torch.ops.aten.erf.default
-    made: list[OutputSharding] = []
+    result: list[OutputSharding] = []
 
     def work_out(_: Any) -> OutputSharding:
-        made.append(OutputSharding(None))
-        return made[-1]
+        result.append(OutputSharding(None))
+        return result[-1]
 
     propagator = SimpleNamespace(
         propagate_op_sharding_non_cached=work_out,
@@ -90,10 +90,10 @@ def test_a_rule_that_is_registered_anew_is_asked_again() -> None:
     rules, schema = SharedRules(propagator), OpSchema(op, (), {})
     for _ in range(3):
         rules(schema)
-    assert len(made) == 1
+    assert len(result) == 1
     propagator.op_strategy_funcs[op] = object()
     rules(schema)
-    assert len(made) == 2
+    assert len(result) == 2
 
 
 @pytest.mark.slow

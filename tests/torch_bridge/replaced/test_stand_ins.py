@@ -34,9 +34,9 @@ def test_attention_of_a_stand_in_is_pytorchs(machine: str, tmp_path: Path) -> No
     short, long = torch.load(tmp_path / "times")
     # A graph's replay reads the lengths again.
     assert long > 1.5 * short
-    assert _SAID in [line for each in context.run.remarks for line in each()]
+    assert _SAID in [line for remark in context.run.remarks for line in remark()]
     assert "flash_attn" not in sys.modules
-    names = {each.template.name for each in context.run.op_log.instances}
+    names = {instance.template.name for instance in context.run.op_log.instances}
     # One kernel each, forward and backward.
     assert {"flash_attn.layer_norm", "flash_attn.layer_norm_backward"} < names
     assert {f"flash_attn._flash_attn_{kind}" for kind in ("forward", "varlen_forward")} < names
@@ -46,7 +46,7 @@ def test_a_stand_in_that_is_only_looked_for_has_not_run(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import flash_attn, torch\ntorch.ones(2, device='cuda').sum()\n")
     context = simulated(program)
-    assert _SAID not in [line for each in context.run.remarks for line in each()]
+    assert _SAID not in [line for remark in context.run.remarks for line in remark()]
 
 
 def test_ring_attention_has_the_gradients_of_all_keys() -> None:
@@ -56,19 +56,19 @@ def test_ring_attention_has_the_gradients_of_all_keys() -> None:
 @pytest.mark.adr("0148-D3")
 def test_time_of_attention_is_that_of_its_sequences(tmp_path: Path) -> None:
     simulated("flash_attention_times.py", tmp_path / "f", machine="a100-sxm-80g:1", data=False)
-    found: dict[str, Any] = torch.load(tmp_path / "f")
-    equal, one, several = (found[str(each)] for each in _LENGTHS)
-    squares = [sum(length**2 for length in each) for each in _LENGTHS]
+    tensor: dict[str, Any] = torch.load(tmp_path / "f")
+    equal, one, several = (tensor[str(length)] for length in _LENGTHS)
+    squares = [sum(length**2 for length in item) for item in _LENGTHS]
     # Products decide: 8 heads of size 64, two products.
-    least_ms = [2 * 2 * 8 * 64 * each / 312e12 * 1e3 for each in squares]
+    least_ms = [2 * 2 * 8 * 64 * square / 312e12 * 1e3 for square in squares]
     for time, least in zip((equal, one, several), least_ms, strict=True):
         assert least < time < 1.7 * least
-    assert found["dense"] == found["unknown"] == equal
+    assert tensor["dense"] == tensor["unknown"] == equal
     # Bytes decide: keys and values of 8 heads of 128 for 16 sequences.
     for length in (1024, 4096):
         least = 2 * 16 * length * 8 * 128 * 2 / 2.039e12 * 1e3
         # A launch, and the time stamps around it.
-        assert least < found[f"cache of {length}"] < 1.5 * least + 0.015 + 0.004
+        assert least < tensor[f"cache of {length}"] < 1.5 * least + 0.015 + 0.004
 
 
 _LENGTHS = ([4096] * 4, [16384], [8192, 4096, 2048, 2048])
@@ -91,11 +91,11 @@ def test_installed_package_is_used(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import flash_attn\nassert flash_attn.flash_attn_func == 'installed'\n")
     context = simulated(program, machine="ahbm:1")
-    assert not any("stand-in" in line for each in context.run.remarks for line in each())
+    assert not any("stand-in" in line for remark in context.run.remarks for line in remark())
 
 
 def test_nothing_is_said_where_nothing_is_stood_in_for(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import torch\ntorch.ones(2, device='cuda')\n")
     context = simulated(program, machine="ahbm:1")
-    assert not any("stand-in" in line for each in context.run.remarks for line in each())
+    assert not any("stand-in" in line for remark in context.run.remarks for line in remark())

@@ -33,7 +33,7 @@ def test_tensors_of_devices_have_no_memory_on_this_machine(tmp_path: Path) -> No
 def test_a_training_step_has_the_operations_and_the_time_of_one_with_data() -> None:
     def operations(data: bool) -> list[tuple[str, int]]:
         log = run("training", data=data).op_log
-        return [(each.template.name, each.starts_ps[0]) for each in log.instances]
+        return [(instance.template.name, instance.starts_ps[0]) for instance in log.instances]
 
     assert operations(data=False) == operations(data=True)
 
@@ -43,8 +43,8 @@ def test_what_the_host_reads_is_in_the_log_with_data_and_without() -> None:
     def logged(data: bool) -> list[tuple[str, int, int]]:
         log = run("reads", data=data).op_log
         return [
-            (each.template.name, each.template.duration_ps, each.starts_ps[0])
-            for each in log.instances
+            (instance.template.name, instance.template.duration_ps, instance.starts_ps[0])
+            for instance in log.instances
         ]
 
     with_data = logged(data=True)
@@ -73,14 +73,14 @@ def test_collectives_take_their_time_and_objects_keep_their_values() -> None:
     def collectives(data: bool) -> list[tuple[str, int]]:
         log = run("collectives", data=data, nprocs=2).op_log
         return [
-            (each.template.name, each.template.message_bytes)
-            for each in log.instances
-            if each.template.kind == "collective"
+            (instance.template.name, instance.template.message_bytes)
+            for instance in log.instances
+            if instance.template.kind == "collective"
         ]
 
-    found = collectives(data=False)
-    assert found == collectives(data=True)
-    assert len(found) >= 5
+    result = collectives(data=False)
+    assert result == collectives(data=True)
+    assert len(result) >= 5
 
 
 @pytest.mark.adr("0098-D11")
@@ -92,20 +92,20 @@ def test_data_parallel_training_has_the_collectives_of_one_with_data(model: str)
     def collectives(data: bool) -> list[tuple[str, int]]:
         log = run("wrapped", model, data=data, nprocs=2).op_log
         return sorted(
-            (each.template.name, each.template.message_bytes)
-            for each in log.instances
-            if each.template.kind == "collective"
+            (instance.template.name, instance.template.message_bytes)
+            for instance in log.instances
+            if instance.template.kind == "collective"
         )
 
-    found = collectives(data=False)
-    assert found == collectives(data=True)
-    assert len(found) > 3
+    result = collectives(data=False)
+    assert result == collectives(data=True)
+    assert len(result) > 3
 
 
 @pytest.mark.adr("0098-D11")
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_is_one_operation_forward_and_one_backward(causal: bool) -> None:
-    names = {each.template.name for each in run("attention", causal).op_log.instances}
+    names = {instance.template.name for instance in run("attention", causal).op_log.instances}
     assert {name for name in names if "attention" in name} == {
         "aten._scaled_dot_product_flash_attention",
         "aten._scaled_dot_product_flash_attention_backward",

@@ -31,8 +31,8 @@ def config(**changes):
 
 
 def named(uses, what):
-    (found,) = [use for use in uses if use.what == what]
-    return found
+    (result,) = [use for use in uses if use.what == what]
+    return result
 
 
 def test_a_block_has_two_all_reduces_forward_and_two_backward():
@@ -112,11 +112,11 @@ def run_transformer(torch, model, tokens):
 
 def totals(rows):
     """Sum (count, bytes) by op."""
-    found: dict[Any, Any] = {}
+    result: dict[Any, Any] = {}
     for op, count, size in rows:
-        before = found.get(op, (0, 0))
-        found[op] = (before[0] + count, before[1] + size)
-    return found
+        before = result.get(op, (0, 0))
+        result[op] = (before[0] + count, before[1] + size)
+    return result
 
 
 @pytest.mark.adr("0015-D4")
@@ -144,10 +144,10 @@ def test_the_layers_make_exactly_the_collectives_of_the_plan(tp_size, sequence_p
 
         torch.multiprocessing.spawn(worker, nprocs=tp_size)
         report = torch.report()
-    found = totals((row["op"], row["count"], row["bytes"]) for row in report["collectives"])
+    result = totals((row["op"], row["count"], row["bytes"]) for row in report["collectives"])
     # Norms are not among the layers of tp: whoever has them sums their gradients.
     plan = [use for use in collectives_per_step(model, tokens) if "norms" not in use.what]
-    assert found == totals((use.op, use.count, use.step_bytes) for use in plan)
+    assert result == totals((use.op, use.count, use.step_bytes) for use in plan)
 
 
 @pytest.mark.adr("0015-D4")
@@ -172,9 +172,9 @@ def test_times_are_those_of_the_same_collectives_in_a_run():
 def test_a_plan_of_a_step_is_timed_with_its_groups():
     uses = collectives_per_step(config(tp_size=8, num_layers=2, sequence_parallel=True), 64)
     timed = time_collectives(uses)
-    assert [each.use for each in timed] == list(uses)
-    assert all(each.each_ns > 0 and each.algbw_gbps > 0 for each in timed)
-    by_op = {each.use.op: each for each in timed if each.use.num_elements == 64 * 1024}
+    assert [item.use for item in timed] == list(uses)
+    assert all(item.each_ns > 0 and item.algbw_gbps > 0 for item in timed)
+    by_op = {item.use.op: item for item in timed if item.use.num_elements == 64 * 1024}
     # An all_gather and a reduce_scatter of a message are the two halves of its all_reduce.
     assert set(by_op) == {"all_gather", "reduce_scatter"}
 

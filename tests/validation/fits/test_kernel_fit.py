@@ -44,14 +44,14 @@ def test_a_fit_finds_the_constants_that_made_the_times(tmp_path: Path) -> None:
     timed = [
         replace(row, time_us=predictor.measured(row).time_us(lambda name: true)) for row in rows
     ]
-    found = fit_kernels("sm80", timed, [KERNEL])
-    assert found.fitted.rows + found.apart.rows == len(sizes)
-    assert found.apart.rows >= 3
-    assert found.fitted.mape is not None
-    assert found.fitted.mape < 1.0
-    assert found.apart.mape is not None
-    assert found.apart.mape < 1.5
-    assert "fitted to" in found.library.constants(KERNEL).source
+    kernels = fit_kernels("sm80", timed, [KERNEL])
+    assert kernels.fitted.rows + kernels.apart.rows == len(sizes)
+    assert kernels.apart.rows >= 3
+    assert kernels.fitted.mape is not None
+    assert kernels.fitted.mape < 1.0
+    assert kernels.apart.mape is not None
+    assert kernels.apart.mape < 1.5
+    assert "fitted to" in kernels.library.constants(KERNEL).source
 
 
 def test_a_constant_that_no_row_depends_on_stays_and_is_not_called_fitted(tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_a_constant_that_no_row_depends_on_stays_and_is_not_called_fitted(tmp_pa
         replace(row, time_us=predictor.measured(row).time_us(lambda name: library) * 1.2)
         for row in rows
     ]
-    found = fit_kernels("sm80", timed, [KERNEL])
-    before, after = (each.constants(KERNEL) for each in (library, found.library))
+    kernels = fit_kernels("sm80", timed, [KERNEL])
+    before, after = (item.constants(KERNEL) for item in (library, kernels.library))
     assert after.tensor_share != before.tensor_share
     assert after.memory_share == before.memory_share
     assert "; assumed, as no row depends on it: memory_share" in after.source

@@ -13,7 +13,7 @@ from validation.kernels import FOLDER, libraries, load_library
 
 
 @pytest.mark.adr("0128-D1")
-@pytest.mark.parametrize("architecture", sorted(each.name for each in FOLDER.iterdir()))
+@pytest.mark.parametrize("architecture", sorted(path.name for path in FOLDER.iterdir()))
 def test_every_kernel_of_a_stack_says_where_its_constants_are_from(architecture: str) -> None:
     library, shipped = load_library(architecture), hardware.load_library(architecture)
     own = set(library.names()) - set(shipped.names())

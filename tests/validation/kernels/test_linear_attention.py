@@ -70,9 +70,9 @@ def test_convolutions_read_and_write_every_channel_of_every_token(
     (tiles,) = causal_convolution("test", batch, tokens, channels, 4).tiles
     assert tiles.count * tiles.stored_bytes >= moved
     assert tiles.count * tiles.trips * tiles.trip.loaded_bytes >= moved
-    (each,) = channel_convolution("test", batch, tokens, channels, 4).tiles
-    assert each.count * each.stored_bytes == moved
-    assert each.trips == batch * math.ceil(tokens / 512)
+    (item,) = channel_convolution("test", batch, tokens, channels, 4).tiles
+    assert item.count * item.stored_bytes == moved
+    assert item.trips == batch * math.ceil(tokens / 512)
     (own,) = sequence_convolution("test", batch, tokens, channels).tiles
     assert own.count * own.stored_bytes == moved
     assert own.count * own.trips * own.trip.loaded_bytes == pytest.approx(moved)

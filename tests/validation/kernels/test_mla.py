@@ -28,7 +28,7 @@ def test_tiles_go_over_every_key_of_every_sequence(batch: int, heads: int, kv_le
     blocks = batch * math.ceil(heads / 64) * math.ceil(kv_len / 64)
     for kernel in (WHOLE, SPLIT, replace(SPLIT, persistent=True), replace(SPLIT, least_blocks=4)):
         tiles = latent_decode(problem, kernel, NUM_PES)[0].tiles
-        went_over = sum(each.count * each.trips for each in tiles)
+        went_over = sum(tile.count * tile.trips for tile in tiles)
         assert went_over >= blocks - 1e-6
         # Parts of a sequence are equally long: the last may have less to do than its program waits.
         assert went_over <= blocks + batch * 2 * NUM_PES

@@ -20,14 +20,14 @@ def problem(*rows: int, tokens: int = 8, slots: int = 0) -> MoeProblem:
 
 
 def count(kernel: LibraryKernel) -> float:
-    return sum(each.count * each.trips for each in kernel.tiles)
+    return sum(tile.count * tile.trips for tile in kernel.tiles)
 
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=9))
 def test_products_pad_the_rows_of_each_expert_to_whole_tiles(rows: list[int]) -> None:
     up, down = expert_products(problem(*rows), KERNELS)
     tile = 16 if sum(rows) / len(rows) <= 16 else 64
-    tiles = sum(len(range(0, each, tile)) for each in rows)
+    tiles = sum(len(range(0, row, tile)) for row in rows)
     assert count(up) == tiles * (192 // 32) * (256 // 64)
     assert count(down) == tiles * (256 // 32) * 2  # 96 deep: two trips of 64.
     assert up.flops == count(up) * 2 * tile * 32 * 64
@@ -35,7 +35,10 @@ def test_products_pad_the_rows_of_each_expert_to_whole_tiles(rows: list[int]) ->
 
 def test_weights_of_the_experts_with_rows_come_from_hbm() -> None:
     one, two = (
-        sum(each.hbm_read_bytes for each in expert_products(problem(*rows), KERNELS))
+        sum(
+            expert_product.hbm_read_bytes
+            for expert_product in expert_products(problem(*rows), KERNELS)
+        )
         for rows in ((8,), (4, 4))
     )
     assert two - one == 3 * 256 * 96 * 2
@@ -43,9 +46,9 @@ def test_weights_of_the_experts_with_rows_come_from_hbm() -> None:
 
 def test_weights_that_the_cache_keeps_do_not() -> None:
     kept = replace(problem(4, 4), cache_bytes=1e9)
-    found = expert_kernels(kept, KERNELS)
-    assert all(each.hbm_bytes == 0 for each in found)
-    assert all(tiles.trip.missed == 0 for each in found for tiles in each.tiles)
+    kernels = expert_kernels(kept, KERNELS)
+    assert all(item.hbm_bytes == 0 for item in kernels)
+    assert all(tiles.trip.missed == 0 for item in kernels for tiles in item.tiles)
 
 
 def test_twice_what_the_cache_holds_all_comes_from_hbm() -> None:
@@ -53,8 +56,8 @@ def test_twice_what_the_cache_holds_all_comes_from_hbm() -> None:
     small = replace(problem(16, 16), cache_bytes=(up.hbm_bytes + 2 * 256 * 96 * 2) / 2)
     all_of_it = expert_products(small, KERNELS)[0].tiles[0].trip.missed
     half = replace(small, cache_bytes=small.cache_bytes * 4 / 3)
-    found = expert_products(half, KERNELS)[0].tiles[0].trip.missed
-    assert found == pytest.approx(all_of_it / 2)
+    missed = expert_products(half, KERNELS)[0].tiles[0].trip.missed
+    assert missed == pytest.approx(all_of_it / 2)
 
 
 def test_trips_wait_for_hbm_where_they_are_the_first_to_load_their_bytes() -> None:
@@ -87,16 +90,16 @@ def test_rows_of_other_ranks_are_written_and_not_multiplied() -> None:
 def test_one_kernel_has_the_tiles_of_both_products() -> None:
     two = expert_products(problem(5, 7), KERNELS)
     (one,) = expert_products(problem(5, 7), replace(KERNELS, one_kernel=True))
-    assert one.flops == pytest.approx(sum(each.flops for each in two))
+    assert one.flops == pytest.approx(sum(item.flops for item in two))
     assert one.hbm_written_bytes == two[1].hbm_written_bytes
 
 
 def test_steps_have_constants_of_their_own_and_pipelines_run_ahead() -> None:
     kernels = replace(KERNELS, copies_rows=True, steps="own", pipelined=True)
-    found = expert_kernels(problem(5), kernels)
+    result = expert_kernels(problem(5), kernels)
     names = ["own_expand", "test", "own_activate", "test", "own_sum"]
-    assert [each.name for each in found] == names
-    assert all(each.tiles[0].trip.pipelined for each in found if each.name == "test")
+    assert [item.name for item in result] == names
+    assert all(item.tiles[0].trip.pipelined for item in result if item.name == "test")
 
 
 def test_a_rank_without_rows_still_routes() -> None:
@@ -114,8 +117,8 @@ def test_routing_goes_over_the_choices_of_all_tokens() -> None:
 
 def test_a_block_for_each_expert_and_some_tokens_sorts() -> None:
     kernels = replace(KERNELS, routing="route", sorting="sort")
-    given = replace(problem(5, tokens=640), choices=8)
-    route, sort = expert_kernels(given, kernels)[:2]
+    value = replace(problem(5, tokens=640), choices=8)
+    route, sort = expert_kernels(value, kernels)[:2]
     assert (route.name, count(route)) == ("route", 0)
     # Ten blocks of 64 tokens for each of 8 experts.
     assert (sort.name, sort.num_tiles) == ("sort", 80)
@@ -124,15 +127,15 @@ def test_a_block_for_each_expert_and_some_tokens_sorts() -> None:
 @pytest.mark.parametrize(("in_steps", "trips"), [(False, 1), (True, 8)])
 def test_experts_are_chosen_by_a_block_for_each_token(in_steps: bool, trips: int) -> None:
     kernels = replace(KERNELS, choosing="choose", chooses_in_steps=in_steps)
-    given = replace(problem(5, tokens=100), all_experts=256, choices=8)
-    choose = expert_kernels(given, kernels)[0]
+    value = replace(problem(5, tokens=100), all_experts=256, choices=8)
+    choose = expert_kernels(value, kernels)[0]
     assert (choose.name, choose.num_tiles, count(choose)) == ("choose", 100, 100 * trips)
 
 
 def test_stripes_leave_no_pe_without_work() -> None:
     plain, dealt = (
-        expert_products(replace(problem(5), pes=10), replace(KERNELS, striped=each, resident=1))
-        for each in (False, True)
+        expert_products(replace(problem(5), pes=10), replace(KERNELS, striped=flag, resident=1))
+        for flag in (False, True)
     )
     for before, after in zip(plain, dealt, strict=True):
         assert after.num_tiles == 10
@@ -152,8 +155,8 @@ def test_more_rows_never_take_less_time(rows: int, more: int) -> None:
     kernels = replace(KERNELS, row_tiles=(64,))
     times = [
         sum(
-            time_kernel(each, sip, PLAIN).total_us
-            for each in expert_products(problem(*([number] * 4)), kernels)
+            time_kernel(expert_product, sip, PLAIN).total_us
+            for expert_product in expert_products(problem(*([number] * 4)), kernels)
         )
         for number in (rows, rows + more)
     ]

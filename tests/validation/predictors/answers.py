@@ -18,9 +18,9 @@ def rows_of(tmp_path: Path, header: str, *lines: str) -> list[Row]:
 
 
 def times_of(tmp_path: Path, header: str, *lines: str) -> list[float]:
-    found = []
+    times = []
     for row in rows_of(tmp_path, header, *lines):
         answer = PREDICTOR.predict(row)
         assert answer.time_us is not None, answer.why_not
-        found.append(answer.time_us)
-    return found
+        times.append(answer.time_us)
+    return times

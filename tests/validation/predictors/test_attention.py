@@ -42,10 +42,10 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[float |
     path = Path(tmp_path_factory.mktemp("rows")) / "attention.csv"
     path.write_text("\n".join([HEAD, *(f"me,{row}" for row in ROWS.values())]) + "\n")
     predictor = AttentionPredictor(presets())
-    found = [predictor.predict(row) for row in read_rows([path])]
+    predicts = [predictor.predict(row) for row in read_rows([path])]
     return {
-        name: (each.time_us, each.how or each.why_not)
-        for name, each in zip(ROWS, found, strict=True)
+        name: (item.time_us, item.how or item.why_not)
+        for name, item in zip(ROWS, predicts, strict=True)
     }
 
 

@@ -44,6 +44,6 @@ def test_nodes_that_no_machine_describes_are_not_answered(tmp_path: Path) -> Non
         + "A100-SXM4-40GB,all_reduce,fp32,17,2,64,33,,,,NCCL,abci2\n"
     )
     answers = [CollectivePredictor(presets()).predict(row) for row in read_rows([path])]
-    assert [each.time_us for each in answers] == [None, None]
+    assert [answer.time_us for answer in answers] == [None, None]
     assert "no preset of the links" in answers[0].why_not
     assert "17 ranks are not 2 equal nodes" in answers[1].why_not

@@ -57,8 +57,8 @@ def test_a_serving_stacks_kernel_becomes_the_library_for_large_messages(tmp_path
     sizes = (4096, 1 << 20, 16 << 20)
     lines = [f"A100-SXM4-80GB,all_reduce_custom,bf16,8,1,{size},9,,x" for size in sizes]
     predictor = CollectivePredictor(presets())
-    found = [predictor.predict(row).how for row in rows_of(tmp_path, lines)]
-    assert found == ["one_shot/simple", "two_shot/simple", "ring/ll128"]
+    hows = [predictor.predict(row).how for row in rows_of(tmp_path, lines)]
+    assert hows == ["one_shot/simple", "two_shot/simple", "ring/ll128"]
 
 
 def test_one_node_in_words_and_a_launch_without_a_graph(tmp_path: Path) -> None:

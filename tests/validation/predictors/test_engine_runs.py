@@ -71,7 +71,7 @@ ROWS = [
     (COLLECTIVE, f"GB200-SXM,moe_alltoall_combine,nvfp4,8,2,,9,NVLinkOneSided,{NOTE},x"),
     (SPLIT, "A100-SXM4-80GB,generate,fp16,x,64,2,2,,1,,16,4,1,1,1,9,,,,ft-gpt20b"),
     (SPLIT, "A100-SXM4-80GB,train_iteration,fp16,x,64,2,2,16,1,,,,1,1,1,9,,,,neusight-dist"),
-    *((SPLIT, LAYER.format(each, 1)) for each in ("GeLU", "Q_mul_K", "total")),
+    *((SPLIT, LAYER.format(name, 1)) for name in ("GeLU", "Q_mul_K", "total")),
     (SPLIT, LAYER.format("AllReduce_MHA", 2)),
     (
         ATTENTION,
@@ -101,16 +101,19 @@ def timing_sites() -> set[Site]:
 
 
 def timing_lines(text: str) -> list[int]:
-    calls = (each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Call))
-    return [each.lineno for each in calls if _makes_time(each)]
+    calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+    return [item.lineno for item in calls if _makes_time(item)]
 
 
 def _makes_time(call: ast.Call) -> bool:
     name = ast.unparse(call.func)
     if name in ("of_layers", "Answer.composed"):
         return True
-    values = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "time_us")]
-    return name == "Answer" and any(ast.unparse(each) != "None" for each in values)
+    values = [
+        *call.args[:1],
+        *(keyword.value for keyword in call.keywords if keyword.arg == "time_us"),
+    ]
+    return name == "Answer" and any(ast.unparse(item) != "None" for item in values)
 
 
 class Watch:
@@ -120,8 +123,8 @@ class Watch:
         self.asked = 0
         self.sites: set[Site] = set()
         modules = [
-            each
-            for name, each in sys.modules.items()
+            module
+            for name, module in sys.modules.items()
             if name.startswith(("kernbench", "validation"))
         ]
         for function in ENGINE:
@@ -131,10 +134,10 @@ class Watch:
                         patch.setattr(module, name, self._counted(function))
         for kind, name in METHODS:
             patch.setattr(kind, name, self._counted(getattr(kind, name)))
-        made = Answer.__init__
+        result = Answer.__init__
 
         def make(answer: Answer, *args: Any, **fields: Any) -> None:
-            made(answer, *args, **fields)
+            result(answer, *args, **fields)
             if answer.time_us is not None or answer.composed_us is not None:
                 frame = sys._getframe(1)
                 while frame.f_code.co_filename == str(DEFINED) and frame.f_back is not None:
@@ -178,10 +181,10 @@ def test_every_time_is_of_a_run_or_is_no_answer(
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if "loops" not in module.name:
                 import_module(module.name)
-    rows = [each for head, line in ROWS for each in rows_of(tmp_path, head, line)]
-    cases = [(make_predictor(each.category), each) for each in rows]
-    firsts = {each.category: each for each in reversed(rows) if each.category in OWN.by_category}
-    cases += [(OWN.make(category), each) for category, each in firsts.items()]
+    rows = [row for head, line in ROWS for row in rows_of(tmp_path, head, line)]
+    cases = [(make_predictor(row.category), row) for row in rows]
+    firsts = {row.category: row for row in reversed(rows) if row.category in OWN.by_category}
+    cases += [(OWN.make(category), item) for category, item in firsts.items()]
     cases += programs(tmp_path)
     watch = Watch(monkeypatch)
     for predictor, asked in cases:

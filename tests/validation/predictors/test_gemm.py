@@ -58,8 +58,8 @@ def test_no_tile_is_faster_than_its_bound(
 ) -> None:
     problem, machine = Problem(m, n, k, dtype), load_machine(name, 1)
     cached = harness.cached(problem.input_bytes, problem.weight_bytes, machine.sip)
-    found = list(tiles(problem, machine.sip))
-    tile = found[pick % len(found)]
+    result = list(tiles(problem, machine.sip))
+    tile = result[pick % len(result)]
     bound_ps = GemmBounds(problem, machine.sip, cached).least_ps(tile)
     assert bound_ps <= TUNER.time_ps(problem, tile, machine, cached)
 
@@ -79,8 +79,8 @@ def test_no_vector_tile_is_faster_than_its_bound(
 ) -> None:
     problem, machine = Problem(1, n, k, dtype), load_machine(name, 1)
     cached = harness.cached(problem.input_bytes, problem.weight_bytes, machine.sip)
-    found = [tile for tile in tiles(problem, machine.sip) if tile.is_vector]
-    tile = replace(found[pick % len(found)], split_k=split_k)
+    result = [tile for tile in tiles(problem, machine.sip) if tile.is_vector]
+    tile = replace(result[pick % len(result)], split_k=split_k)
     bound_ps = GemmBounds(problem, machine.sip, cached).least_ps(tile)
     assert bound_ps <= TUNER.time_ps(problem, tile, machine, cached)
 
@@ -91,7 +91,7 @@ def test_a_row_times_a_matrix_may_go_through_the_vector_engine() -> None:
     best = TUNER.tune(row, machine)
     assert best.tile.is_vector
     matrix = [tile for tile in tiles(row, machine.sip) if not tile.is_vector]
-    assert best.kernel_us < 0.95 * min(TUNER.time_ps(row, each, machine) for each in matrix) / 1e6
+    assert best.kernel_us < 0.95 * min(TUNER.time_ps(row, item, machine) for item in matrix) / 1e6
     for problem, sip in ((Problem(8, 512, 2048, float16), machine.sip), (row, dearer.sip)):
         assert not any(tile.is_vector for tile in tiles(problem, sip))
 
@@ -101,8 +101,8 @@ def test_the_fastest_tiles_are_those_of_timing_all_of_them(m: int) -> None:
     problem, machine = Problem(m, 1024, 2048, bfloat16), load_machine("a100-sxm-80g", 1)
     every = list(tiles(problem, machine.sip))
     times = sorted(TUNER.time_ps(problem, tile, machine) for tile in every)
-    found = TUNER.fastest(problem, machine, most=3)
-    assert [each.kernel_us for each in found] == [time_ps / 1e6 for time_ps in times[:3]]
+    tuner = TUNER.fastest(problem, machine, most=3)
+    assert [item.kernel_us for item in tuner] == [time_ps / 1e6 for time_ps in times[:3]]
     slowest = max(every, key=lambda tile: TUNER.time_ps(problem, tile, machine))
     (only,) = TUNER.fastest(problem, machine, among=[slowest])
     assert only.tile == slowest
@@ -134,8 +134,8 @@ def test_a_source_has_the_tiles_of_its_own_library() -> None:
     machine = load_machine("h100-sxm", 1)
     older = gemm_harness("vidur-mlp", machine.name)
     widths, all_widths = (
-        {tile.columns for tile in tiles(problem, machine.sip, each)}
-        for each in (older.only_powers_of_two, False)
+        {tile.columns for tile in tiles(problem, machine.sip, only_powers_of_two)}
+        for only_powers_of_two in (older.only_powers_of_two, False)
     )
     assert widths == {32, 64, 128, 256}
     assert all_widths == widths | {96, 160, 192}

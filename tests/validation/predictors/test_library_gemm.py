@@ -27,18 +27,18 @@ def row_of(tmp_path: Path, header: str, line: str) -> Row:
 
 def test_the_time_is_that_of_the_fastest_choice(tmp_path: Path) -> None:
     line = "aic-gemm-2,B200-SXM,gemm,trtllm,torch_flow,bfloat16,8,256,16384,1"
-    found = PREDICTOR.measured(row_of(tmp_path, STACK, line))
+    measured = PREDICTOR.measured(row_of(tmp_path, STACK, line))
     library = load_library("sm100")
     times = [
         sum(
-            time_kernel(each, found.machine.sip, library.constants(each.name)).total_us
-            for each in choice
+            time_kernel(item, measured.machine.sip, library.constants(item.name)).total_us
+            for item in choice
         )
-        for choice in found.choices
+        for choice in measured.choices
     ]
-    assert found.time_us() == pytest.approx(min(times))
+    assert measured.time_us() == pytest.approx(min(times))
     # Few results of a long K: cutting K is the fastest.
-    assert len(found.choices[times.index(min(times))]) == 2
+    assert len(measured.choices[times.index(min(times))]) == 2
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ def test_a_stack_without_a_graph_takes_its_hosts_time_at_least(tmp_path: Path) -
 def test_a_rule_that_chooses_badly_is_followed(tmp_path: Path) -> None:
     line = "aic-gemm-2,H200-SXM-141GB,gemm,{},{},fp8,225,256,12288,1"
     stack, blas = (
-        PREDICTOR.measured(row_of(tmp_path, STACK, line.format(*each)))
-        for each in (("vllm", "CutlassFP8ScaledMMLinearKernel"), ("trtllm", "torch_flow"))
+        PREDICTOR.measured(row_of(tmp_path, STACK, line.format(*name)))
+        for name in (("vllm", "CutlassFP8ScaledMMLinearKernel"), ("trtllm", "torch_flow"))
     )
     # Four tiles of 128 x 128 go through all of K where BLAS cuts it.
-    assert [each.tiles[0].count for (each,) in stack.choices] == [4]
+    assert [item.tiles[0].count for (item,) in stack.choices] == [4]
     assert len(blas.choices) > 10
 
 
@@ -96,10 +96,10 @@ def test_a_rule_that_chooses_badly_is_followed(tmp_path: Path) -> None:
 def test_smooth_quantisation_never_cuts_k(tmp_path: Path, device: str) -> None:
     kernel = "trt_flow_/smooth_quant_gemm_L96/PLUGIN_V2_SmoothQuantGemm_0"
     line = f"aic-gemm-2,{device},gemm,trtllm,{kernel},sq,8,128,10240,1"
-    found = PREDICTOR.measured(row_of(tmp_path, STACK, line))
-    assert found.choices
+    measured = PREDICTOR.measured(row_of(tmp_path, STACK, line))
+    assert measured.choices
     # One launch each: no second kernel that adds up parts.
-    assert all(len(each) == 1 for each in found.choices)
+    assert all(len(choice) == 1 for choice in measured.choices)
 
 
 @pytest.mark.parametrize("architecture", ["sm80", "sm89", "sm90", "sm100", "sm120", "gfx950"])

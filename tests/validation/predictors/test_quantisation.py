@@ -28,17 +28,17 @@ def test_quantisation_is_answered_by_the_predictor_of_its_category(tmp_path: Pat
 
 
 def test_eager_operations_are_launches_of_their_own(tmp_path: Path) -> None:
-    found = PREDICTOR.measured(row_of(tmp_path, "sglang", "scale_matrix"))
-    assert [each.hbm_bytes for each in found.kernels] == [
-        each * 512 * 10240 for each in (6.0, 8.0, 5.0)
+    measured = PREDICTOR.measured(row_of(tmp_path, "sglang", "scale_matrix"))
+    assert [kernel.hbm_bytes for kernel in measured.kernels] == [
+        number * 512 * 10240 for number in (6.0, 8.0, 5.0)
     ]
 
 
 def test_a_difference_of_launches_is_the_difference_of_their_times(tmp_path: Path) -> None:
     row = row_of(tmp_path, "vllm", "computescale", "4352,16384")
-    found = PREDICTOR.measured(row)
+    measured = PREDICTOR.measured(row)
     static = PREDICTOR.measured(row_of(tmp_path, "vllm", "scale_matrix", "4352,16384"))
-    assert found.less == static.kernels
+    assert measured.less == static.kernels
     both = PREDICTOR.predict(row).time_us or 0
     assert 0 < both < static.time_us()
 

@@ -32,7 +32,9 @@ def trained(
 
 @pytest.mark.slow
 def test_a_step_grows_by_what_every_layer_adds(tmp_path: Path) -> None:
-    four, eight, twelve = times_of(tmp_path, HEADER, *(trained(layers=each) for each in (4, 8, 12)))
+    four, eight, twelve = times_of(
+        tmp_path, HEADER, *(trained(layers=number) for number in (4, 8, 12))
+    )
     assert eight > four
     assert twelve - eight == pytest.approx(eight - four, rel=1e-6)
 
@@ -65,12 +67,12 @@ def test_a_rate_is_the_time_of_its_work(tmp_path: Path) -> None:
 
 def test_one_rank_of_every_node_sums_over_its_own_link() -> None:
     machine_of = presets().machine_of
-    found = StageWires(machine_of).summed_us("A100-SXM4-80GB", 8, 4, 1 << 20, 2)
+    summed_us = StageWires(machine_of).summed_us("A100-SXM4-80GB", 8, 4, 1 << 20, 2)
     links = machine_of("A100-SXM4-80GB").spec.links
     assert links is not None
     assert links.scale_out is not None
     least_us = 2 * (4 - 1) / 4 * (2 << 20) / float(links.scale_out.bandwidth_gbps) / 1e3
-    assert found >= least_us
+    assert summed_us >= least_us
     assert StageWires(machine_of).summed_us("A100-SXM4-80GB", 8, 1, 1 << 20, 2) == 0
 
 
@@ -80,8 +82,8 @@ def test_copies_in_a_node_sum_as_the_library_would() -> None:
     asked = Asked("all_reduce", 2, 1 << 16, 2)
     choice = network.selector.choose(asked, (0, 2))
     alone = network.run(choice.build(asked), (0, 2), (0, 0), choice.protocol)
-    found = StageWires(presets().machine_of).summed_us("A100-SXM4-80GB", 2, 2, 1 << 16, 2)
-    assert found == pytest.approx(alone.template.duration_ps / 1e6)
+    summed_us = StageWires(presets().machine_of).summed_us("A100-SXM4-80GB", 2, 2, 1 << 16, 2)
+    assert summed_us == pytest.approx(alone.template.duration_ps / 1e6)
 
 
 def test_what_a_source_does_not_say_is_named(tmp_path: Path) -> None:
@@ -130,6 +132,6 @@ def test_operators_of_a_layer_are_rows_of_their_categories(tmp_path: Path) -> No
         path.write_text(head + text)
         times = [PREDICTOR.predict(row).time_us for row in read_rows([path])]
         assert all(times)
-        assert times[-1] == pytest.approx(sum(each or 0 for each in times[:-1]))
+        assert times[-1] == pytest.approx(sum(time or 0 for time in times[:-1]))
     path.write_text(head + line.format(when="prefill", op="Dropout", keys=64))
     assert PREDICTOR.predict(read_rows([path])[0]).why_not == "no operator Dropout of a layer"

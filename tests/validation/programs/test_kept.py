@@ -41,8 +41,8 @@ def test_an_answer_is_found_again_wherever_the_scripts_lie(tmp_path: Path) -> No
     here, there = (ProgramFiles(folder=tmp_path / name, kept=kept) for name in ("one", "two"))
     KeptAnswers(here).keep(program_in(here.folder), MACHINE.name, ANSWER)
     other = program_in(there.folder)
-    found = KeptAnswers(there).get(other, MACHINE.name)
-    assert found == dataclasses.replace(ANSWER, step_us=123.457)
+    kept_answer = KeptAnswers(there).get(other, MACHINE.name)
+    assert kept_answer == dataclasses.replace(ANSWER, step_us=123.457)
     for differs in (
         dataclasses.replace(other, args=("--config", "large.toml")),
         dataclasses.replace(other, ranks=8),
@@ -60,7 +60,7 @@ def test_names_are_as_they_were_before_programs_had_nodes(tmp_path: Path) -> Non
     program = Program(script=Path("/programs/train.py"), args=("--steps", "2"), ranks=2)
     assert kept._id(program, "h100-sxm") == "c2e32f26a18185e4"
     others = [dataclasses.replace(program, nodes=2), dataclasses.replace(program, folded_to=0)]
-    assert len({kept._id(each, "h100-sxm") for each in (program, *others)}) == 3
+    assert len({kept._id(item, "h100-sxm") for item in (program, *others)}) == 3
 
 
 @pytest.mark.adr("0131-D5")
@@ -117,7 +117,7 @@ def test_a_page_says_how_many_programs_were_run_with_what(tmp_path: Path) -> Non
         {**line, "id": "b", "commit": "bbbb", "date": "2026-11-03"},
         {**line, "commit": "bbbb", "date": "2026-11-02"},
     ]
-    kept.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    kept.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     assert said_of(kept) == (
         "2 programs were run with 2 commits up to bbbb (2026-11-01 to 2026-11-03) and are kept in "
         "kept.jsonl"
@@ -162,8 +162,8 @@ def test_programs_are_run_anew_where_their_words_begin_so(tmp_path: Path) -> Non
     kept = KeptAnswers(ProgramFiles(folder=tmp_path, kept=path))
     train = program_in(tmp_path)
     other = Program(script=tmp_path / "infer.py", args=("--config",))
-    for each in (train, other):
-        kept.keep(each, MACHINE.name, ANSWER)
+    for item in (train, other):
+        kept.keep(item, MACHINE.name, ANSWER)
     forget(path, ("train.py --con",))
     after = KeptAnswers(ProgramFiles(folder=tmp_path, kept=path, runs=("train.py --con",)))
     assert after.get(train, MACHINE.name) is None

@@ -66,12 +66,12 @@ def test_checkpoints_are_classes_of_their_library() -> None:
     ],
 )
 def test_networks_have_the_published_numbers_of_parameters(network: str, parameters: int) -> None:
-    made, size = NETWORKS[network]
+    result, size = NETWORKS[network]
     with torch.device("meta"):
-        model = made()
+        model = result()
         scores = model.eval()(torch.zeros(2, 3, size, size))
-    found = sum(each.numel() for each in model.parameters())
-    assert found == parameters
+    answer = sum(parameter.numel() for parameter in model.parameters())
+    assert answer == parameters
     assert scores.shape == (2, 1000)
 
 
@@ -80,8 +80,8 @@ def test_a_u_net_has_as_many_weights_as_nnunets(dims: int, millions: float) -> N
     with torch.device("meta"):
         model = unet_training.UNet(dims, fused=False)
         scores = model(torch.zeros(1, 4, *unet_training.SIZES[dims]))
-    found = sum(each.numel() for each in model.parameters()) / 1e6
-    assert found == pytest.approx(millions, abs=0.05)
+    result = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    assert result == pytest.approx(millions, abs=0.05)
     assert scores.shape == (1, 4, *unet_training.SIZES[dims])
 
 
@@ -141,8 +141,8 @@ def test_scores_are_scaled_after_their_product() -> None:
             return func(*args, **(kwargs or {}))
 
     with Sizes():
-        found = model(x)
-    torch.testing.assert_close(found, wanted)
+        result = model(x)
+    torch.testing.assert_close(result, wanted)
     assert seen == [(2, 9, 9)]
     # Another program's module of that class has its own text.
     with Sizes():

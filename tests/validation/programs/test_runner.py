@@ -21,9 +21,9 @@ MACHINE = load_machine("a100-sxm-80g", 2)
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[ProgramRunner]:
-    made = ProgramRunner(limit_s=60)
-    yield made
-    made.close()
+    program_runner = ProgramRunner(limit_s=60)
+    yield program_runner
+    program_runner.close()
 
 
 def written(tmp_path: Path, text: str, **options: object) -> Program:
@@ -110,18 +110,18 @@ def test_a_library_that_is_needed_is_imported_once_for_all_programs(
         with pytest.MonkeyPatch.context() as patch:
             patch.syspath_prepend(tmp_path)
             programs = [
-                written(tmp_path, text, args=(str(each),), needs=needs, paths=(tmp_path,))
-                for each in range(2)
+                written(tmp_path, text, args=(str(index),), needs=needs, paths=(tmp_path,))
+                for index in range(2)
             ]
-            assert [runner.step_us(each, MACHINE) for each in programs] == expected
+            assert [runner.step_us(program, MACHINE) for program in programs] == expected
 
 
 @pytest.mark.adr("0131-D1")
 def test_what_keeps_a_program_from_a_time_is_said(runner: ProgramRunner, tmp_path: Path) -> None:
     def reason(program: Program) -> str:
-        with pytest.raises(ProgramError) as found:
+        with pytest.raises(ProgramError) as raises:
             runner.step_us(program, MACHINE)
-        return str(found.value)
+        return str(raises.value)
 
     assert reason(written(tmp_path, "", needs=("no_such_package",))) == (
         "needs no_such_package: make programs"
@@ -207,8 +207,8 @@ def test_a_broadcast_of_many_tensors_is_a_kernel_of_its_own_where_a_compiler_wri
     program = written(tmp_path, BROADCASTS, is_compiled=True)
     writing = dataclasses.replace(program, writes_broadcasts=True)
     took = [
-        runner.step_us(dataclasses.replace(each, args=(str(number),)), MACHINE)
-        for number, each in enumerate((program, writing, program, writing))
+        runner.step_us(dataclasses.replace(item, args=(str(number),)), MACHINE)
+        for number, item in enumerate((program, writing, program, writing))
     ]
     assert took == [1000, 2000, 1000, 2000]
 
@@ -250,7 +250,7 @@ def test_one_rank_runs_for_all_that_do_the_same_and_takes_as_long(
         args = (str(notes), kind)
         program = written(tmp_path, FOLDED, args=args, ranks=4, folded_to=folded_to)
         times.append(runner.step_us(program, machine))
-        ran.append(sorted(each.name for each in notes.iterdir()))
+        ran.append(sorted(path.name for path in notes.iterdir()))
     assert ran == [["0", "1", "2", "3"], needed]
     assert times[1] == pytest.approx(times[0], rel=0.01)
 
@@ -332,7 +332,7 @@ def mpt_us(
 @pytest.mark.adr("0182-D2")
 @pytest.mark.parametrize("number", daily(3, of=(3, 5)))
 def test_a_step_of_mpt_runs_all_its_micro_batches(runner: ProgramRunner, number: int) -> None:
-    one, several = (mpt_us(runner, each) for each in (1, number))
+    one, several = (mpt_us(runner, item) for item in (1, number))
     assert number * 0.6 * one < several < number * one
 
 
@@ -376,9 +376,9 @@ def test_a_problem_of_kernelbench_is_timed_between_two_events(
         for cold in ("cold", "warm")
     ]
     least_us = 2 * 65536 * 4096 * 4 / 2039e9 * 1e6
-    for each in answers:
-        assert least_us <= each.step_us <= 2 * least_us
-        assert each.shares["norms"] > 0.95
-        assert sum(each.shares.values()) == pytest.approx(1, abs=0.01)
-    cold, warm = (each.step_us for each in answers)
+    for answer in answers:
+        assert least_us <= answer.step_us <= 2 * least_us
+        assert answer.shares["norms"] > 0.95
+        assert sum(answer.shares.values()) == pytest.approx(1, abs=0.01)
+    cold, warm = (item.step_us for item in answers)
     assert cold == pytest.approx(warm, rel=0.05), "what is flushed is not in the time"

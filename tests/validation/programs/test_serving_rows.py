@@ -27,12 +27,12 @@ ROW = ServingRow(
 def test_a_row_is_asked_for_as_a_closed_loop_of_two_requests_of_each_client() -> None:
     asked = command(ROW, "h200", 20)[1:]
     own = ("--machine=", "--json=")  # those of the command, not of its program
-    settings = parse_settings([each for each in asked if not each.startswith(own)])
+    settings = parse_settings([item for item in asked if not item.startswith(own)])
     (load,) = settings.loads
     assert load.concurrency == 5
     assert len(load.requests) == 10
     # The middle of 20 tokens after a longer prompt is the middle of 200 after the row's.
-    (tokens,) = {each.input_tokens + each.output_tokens // 2 for each in load.requests}
+    (tokens,) = {request.input_tokens + request.output_tokens // 2 for request in load.requests}
     assert tokens == 1000 + 200 // 2
     assert settings.of_engine.tp == 2
     assert settings.of_engine.arguments["compilation_config"]["cudagraph_capture_sizes"] == [
@@ -47,9 +47,9 @@ def test_a_token_takes_its_step_and_its_share_of_the_others_prefills() -> None:
         "requests": [{"input_tokens": 1000}],
         "steps": steps,
     }
-    found = estimates(ROW, load)
+    result = estimates(ROW, load)
     # Ten requests take a second more than their steps: 0.1 s each, of four others, in 200 tokens.
-    assert found == pytest.approx({"ttft": 0.5, "tpot": 0.01 + 4 * 0.1 / 200})
+    assert result == pytest.approx({"ttft": 0.5, "tpot": 0.01 + 4 * 0.1 / 200})
 
 
 def test_rows_of_other_splits_are_left_out(tmp_path: Path) -> None:
@@ -61,4 +61,4 @@ def test_rows_of_other_splits_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text(
         head + row.format(pp=1, id="kept") + row.format(pp=2, id="pp")
     )
-    assert [each.id for each in read(tmp_path / "rows.csv")] == ["kept"]
+    assert [item.id for item in read(tmp_path / "rows.csv")] == ["kept"]

@@ -17,10 +17,10 @@ def committed(folder: Path, makefile: str) -> str:
     who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     for words in (("init", "-q"), ("add", "."), (*who, "commit", "-q", "-m", "first")):
         subprocess.run(["git", "-C", str(folder), *words], check=True)
-    found = subprocess.run(
+    result = subprocess.run(
         ["git", "-C", str(folder), "rev-parse", "HEAD"], check=True, capture_output=True, text=True
     )
-    return found.stdout.strip()
+    return result.stdout.strip()
 
 
 def test_a_commit_is_checked_out_once_and_its_extension_built(tmp_path: Path) -> None:

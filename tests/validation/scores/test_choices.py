@@ -25,30 +25,30 @@ def configuration(measured: float, modeled: float, block: int, size: int = 256) 
 
 @pytest.mark.adr("0252-D1")
 def test_pairs_are_ordered_right_by_how_far_apart_they_are_modeled() -> None:
-    found = pairs_by_distance(
+    pairs = pairs_by_distance(
         [[(100, 100), (110, 101)], [(100, 101), (110, 100)], [(1, 1), (4, 3)]]
     )
-    assert found is not None
-    assert found["pairs"] == 3
-    assert found["right"] == [[1.02, 2, 0.5], [None, 1, 1.0]]
+    assert pairs is not None
+    assert pairs["pairs"] == 3
+    assert pairs["right"] == [[1.02, 2, 0.5], [None, 1, 1.0]]
 
 
 @pytest.mark.adr("0252-D1")
 def test_errors_that_variants_share_are_no_errors_of_their_order() -> None:
     """All three are modeled ten times too fast; of their ratios none is off."""
-    found = pairs_by_distance([[(10, 1), (20, 2), (40, 4)]])
-    assert found is not None
-    assert found["within"] == pytest.approx(1.0)
+    pairs = pairs_by_distance([[(10, 1), (20, 2), (40, 4)]])
+    assert pairs is not None
+    assert pairs["within"] == pytest.approx(1.0)
     assert pairs_by_distance([[(1, 1)]]) is None
 
 
 @pytest.mark.adr("0251-D2")
 def test_regret_is_what_the_chosen_configuration_takes_beyond_the_best() -> None:
     times = [(100, 5), (110, 1), (200, 6), (300, 7), (400, 8)]
-    rows = [configuration(*each, block=16 << index) for index, each in enumerate(times)]
-    (found,) = ranks_of([*rows, configuration(1.0, 9.0, block=16, size=512)])
-    assert (found.groups, found.variants) == (1, 5)
-    assert found.regret == pytest.approx(10.0)
+    rows = [configuration(*time, block=16 << index) for index, time in enumerate(times)]
+    (result,) = ranks_of([*rows, configuration(1.0, 9.0, block=16, size=512)])
+    assert (result.groups, result.variants) == (1, 5)
+    assert result.regret == pytest.approx(10.0)
     # Of ten pairs, one is in the other order; of five ranks, two are exchanged.
-    assert found.right == pytest.approx(90.0)
-    assert found.spearman == pytest.approx(1 - 6 * 2 / (5 * 24))
+    assert result.right == pytest.approx(90.0)
+    assert result.spearman == pytest.approx(1 - 6 * 2 / (5 * 24))

@@ -36,10 +36,10 @@ TITAN = {
 
 
 def scored(tmp_path: Path, **fields: object) -> Scored:
-    given = {**TITAN, **fields}
-    line = ",".join(f'"{given.get(name, "")}"' for name in NAMES)
-    (found,) = rows_of(tmp_path, ",".join(NAMES) + "\n", line)
-    return Scored(found, Answer(2.4e6, peak_bytes=60 * 2**30))
+    value = {**TITAN, **fields}
+    line = ",".join(f'"{value.get(name, "")}"' for name in NAMES)
+    (result,) = rows_of(tmp_path, ",".join(NAMES) + "\n", line)
+    return Scored(result, Answer(2.4e6, peak_bytes=60 * 2**30))
 
 
 @pytest.mark.adr("0255-D4")

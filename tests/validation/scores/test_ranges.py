@@ -24,26 +24,26 @@ def seen(source: str, ratios: list[float], kind: str = "norms") -> list[Observat
 @pytest.mark.adr("0250-D1")
 def test_four_of_five_rows_of_a_known_spread_are_inside() -> None:
     draws = np.random.default_rng(1).lognormal(0.3, 0.25, 4000).tolist()
-    (found,) = coverage_of([*seen("one", draws[:2000]), *seen("another", draws[2000:])])
-    assert found.rows == 4000
-    assert found.inside / found.rows == pytest.approx(0.8, abs=0.02)
+    (result,) = coverage_of([*seen("one", draws[:2000]), *seen("another", draws[2000:])])
+    assert result.rows == 4000
+    assert result.inside / result.rows == pytest.approx(0.8, abs=0.02)
     # The tenth and the ninetieth percentile of a normal law are 1.2816 deviations from its mean.
-    assert found.width == pytest.approx(np.exp(2 * 1.2816 * 0.25), rel=0.05)
+    assert result.width == pytest.approx(np.exp(2 * 1.2816 * 0.25), rel=0.05)
 
 
 @pytest.mark.adr("0250-D1")
 def test_a_source_has_no_part_in_the_range_that_it_is_scored_by() -> None:
     one, another = seen("one", [1.0] * 40), seen("another", [3.0] * 40)
-    (found,) = coverage_of([*one, *another])
-    assert (found.rows, found.inside) == (80, 0)
+    (result,) = coverage_of([*one, *another])
+    assert (result.rows, result.inside) == (80, 0)
 
 
 @pytest.mark.adr("0250-D1")
 def test_a_source_alone_is_scored_by_its_other_programs() -> None:
     fold = [Observation("one", 0, H100, {"norms": 1.0}, 2.0) for _ in range(30)]
     others = [Observation("one", 1, H100, {"norms": 1.0}, 1.0) for _ in range(70)]
-    (found,) = coverage_of([*fold, *others])
-    assert (found.rows, found.inside) == (100, 0)
+    (result,) = coverage_of([*fold, *others])
+    assert (result.rows, result.inside) == (100, 0)
 
 
 @pytest.mark.adr("0262-D1")
@@ -63,11 +63,11 @@ def test_what_is_unlike_all_rows_has_a_wider_range() -> None:
 @pytest.mark.adr("0250-D3")
 def test_kinds_add_up_by_their_shares_of_the_time() -> None:
     ranges = {ELSEWHERE: {ELSEWHERE: (30, 0.5, 2.0), "gemm": (30, 0.9, 1.1)}}
-    found = range_of(200.0, {"gemm": 3.0, "scans": 1.0}, H100, ranges)
-    assert found is not None
-    assert found["low_ns"] == pytest.approx(200 * (0.75 * 0.9 + 0.25 * 0.5))
-    assert found["high_ns"] == pytest.approx(200 * (0.75 * 1.1 + 0.25 * 2.0))
-    assert [(each["kind"], each["share"]) for each in found["kinds"]] == [
+    result = range_of(200.0, {"gemm": 3.0, "scans": 1.0}, H100, ranges)
+    assert result is not None
+    assert result["low_ns"] == pytest.approx(200 * (0.75 * 0.9 + 0.25 * 0.5))
+    assert result["high_ns"] == pytest.approx(200 * (0.75 * 1.1 + 0.25 * 2.0))
+    assert [(item["kind"], item["share"]) for item in result["kinds"]] == [
         ("gemm", 0.75),
         ("scans", 0.25),
     ]
@@ -106,7 +106,7 @@ def test_a_machine_without_rows_is_like_its_makers_before_it_is_like_all() -> No
     ]
     ranges = ranges_of(rows)
     for like, high in ((H100, 1.5), (likenesses(load_machine("mi210")), 9.0), ((ELSEWHERE,), 9.0)):
-        found = range_of(1.0, {"norms": 1.0}, like, ranges)
-        assert found is not None
-        assert found["high_ns"] == high
+        result = range_of(1.0, {"norms": 1.0}, like, ranges)
+        assert result is not None
+        assert result["high_ns"] == high
     assert likenesses(load_machine("ahbm")) == ("ahbm", ELSEWHERE)

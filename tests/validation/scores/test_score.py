@@ -39,18 +39,18 @@ def data(tmp_path: Path) -> Path:
 
 
 def options(data: Path, **changed: object) -> ValidateOptions:
-    given = {"json": None, "page": None, "plot": None, "worst": 0, "jobs": 1}
-    return ValidateOptions(data=(str(data),), **{**given, **changed})  # type: ignore[arg-type]
+    value = {"json": None, "page": None, "plot": None, "worst": 0, "jobs": 1}
+    return ValidateOptions(data=(str(data),), **{**value, **changed})  # type: ignore[arg-type]
 
 
 def test_errors_by_hand() -> None:
-    found = errors_of(np.array([110.0, 180.0, 300.0]), np.array([100.0, 200.0, 300.0]), 2)
-    assert (found.rows, found.unanswered) == (5, 2)
-    assert found.mape == pytest.approx(20 / 3)
-    assert found.median == pytest.approx(10)
-    assert found.p90 == pytest.approx(10)
-    assert found.bias == pytest.approx(0)
-    assert found.spearman == pytest.approx(1)
+    errors = errors_of(np.array([110.0, 180.0, 300.0]), np.array([100.0, 200.0, 300.0]), 2)
+    assert (errors.rows, errors.unanswered) == (5, 2)
+    assert errors.mape == pytest.approx(20 / 3)
+    assert errors.median == pytest.approx(10)
+    assert errors.p90 == pytest.approx(10)
+    assert errors.bias == pytest.approx(0)
+    assert errors.spearman == pytest.approx(1)
     nothing = errors_of(np.zeros(0), np.zeros(0), 3)
     assert (nothing.rows, nothing.mape, nothing.spearman) == (3, None, None)
 
@@ -58,8 +58,8 @@ def test_errors_by_hand() -> None:
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=30))
 def test_spearman_is_the_correlation_of_ranks(values: list[int]) -> None:
     times = np.array(values, dtype=np.float64)
-    found = errors_of(times, times**3).spearman
-    assert found is None if len(set(values)) == 1 else found == pytest.approx(1)
+    spearman = errors_of(times, times**3).spearman
+    assert spearman is None if len(set(values)) == 1 else spearman == pytest.approx(1)
 
 
 @pytest.mark.adr("0029-D1")
@@ -73,18 +73,18 @@ def test_rows_without_an_answer_are_counted_and_named(
     assert "no kernel for op sinh" in printed
     assert "no machine lists the device 'Abacus'" in printed
     assert "rows.csv:" in printed
-    found = json.loads(target.read_text())
-    total = found["categories"]["membound"]
+    result = json.loads(target.read_text())
+    total = result["categories"]["membound"]
     assert set(total) == {"rows", "unanswered", "mape", "median", "p90"}
     assert (total["rows"], total["unanswered"]) == (5, 2)
     assert total["mape"] < 10
-    assert {(each["device"], each["op"], each["rows"]) for each in found["groups"]} == {
+    assert {(item["device"], item["op"], item["rows"]) for item in result["groups"]} == {
         ("A100-PCIe-40GB", "add", 3),
         ("A100-PCIe-40GB", "sinh", 1),
         ("Abacus", "add", 1),
     }
     keys = {"category", "device", "source", "op", "dtype", "rows", "unanswered", "mape", "median"}
-    assert all(set(each) == {*keys, "p90", "bias", "spearman"} for each in found["groups"])
+    assert all(set(item) == {*keys, "p90", "bias", "spearman"} for item in result["groups"])
     assert "| membound | A100-PCIe-40GB | mine | add fp32 | 3 | 0 |" in page.read_text()
 
 
@@ -143,15 +143,17 @@ def test_several_processes_give_the_same_answers(data: Path) -> None:
 
 
 def test_baselines_stand_beside_the_model(data: Path) -> None:
-    scored = [each for each in answer_rows(read_rows([data])) if each.row.op == "add"][:3]
+    scored = [
+        answer_row for answer_row in answer_rows(read_rows([data])) if answer_row.row.op == "add"
+    ][:3]
     beside = roofline(scored, presets())
     assert beside is not None
     # 1555 GB/s of the vendor: what the rows took is longer.
     assert ideal_us(scored[0].row, presets()) == pytest.approx((0.0, 201326592 / 1555e3))
     assert beside.bias is not None
     assert beside.bias < 0
-    found = measure(scored)
-    assert found.mape is not None
+    result = measure(scored)
+    assert result.mape is not None
 
 
 WORKER = """

@@ -20,8 +20,8 @@ YES = "yes (default mode)"
 
 
 def scored(tmp_path: Path, time_us: float | None, **fields: object) -> Scored:
-    found = row(tmp_path, **{"source": "mine", "model": "ViT", "local_batch": 4, **fields})
-    return Scored(found, Answer(time_us, "" if time_us else "not run"))
+    result = row(tmp_path, **{"source": "mine", "model": "ViT", "local_batch": 4, **fields})
+    return Scored(result, Answer(time_us, "" if time_us else "not run"))
 
 
 def test_a_pair_is_one_program_of_a_source_both_ways(tmp_path: Path) -> None:
@@ -41,11 +41,11 @@ def test_a_pair_is_one_program_of_a_source_both_ways(tmp_path: Path) -> None:
     assert (fast.measured, fast.modeled) == (1.0, 4.0)
     assert (slow.measured, slow.modeled) == (0.5, 2.5)
     assert (fast.error, slow.error) == pytest.approx((3, 4))
-    (found,) = speedups_of(rows)
-    assert (found.source, found.pairs) == ("mine", 2)
-    assert found.measured == pytest.approx(0.5**0.5)
-    assert found.modeled == pytest.approx(10**0.5)
-    assert found.mape == pytest.approx(350)
+    (result,) = speedups_of(rows)
+    assert (result.source, result.pairs) == ("mine", 2)
+    assert result.measured == pytest.approx(0.5**0.5)
+    assert result.modeled == pytest.approx(10**0.5)
+    assert result.mape == pytest.approx(350)
 
 
 def test_compiled_programs_have_goals_of_their_time_and_of_their_speed_up(tmp_path: Path) -> None:

@@ -39,7 +39,9 @@ def found(tmp_path: Path, lines: dict[str, float | None]) -> Sweeps:
 
 
 def rights(sweeps: Sweeps) -> list[tuple[int, int, int]]:
-    return [(each.sweeps, each.right, each.naive_right) for each in sweeps.questions]
+    return [
+        (question.sweeps, question.right, question.naive_right) for question in sweeps.questions
+    ]
 
 
 @pytest.mark.adr("0071-D1")
@@ -103,7 +105,7 @@ def test_goals_say_what_was_reached_and_are_of_rows_kept_apart(tmp_path: Path) -
     }
     rows = scored(tmp_path, GEMM, lines)
     own, borrowed, other = goals_of(rows, None, presets())
-    apart = [each for each in rows if each.row.device.startswith("A100") and is_apart(each.row)]
+    apart = [row for row in rows if row.row.device.startswith("A100") and is_apart(row.row)]
     assert 0 < len(apart) < 40
     assert own == Goal(
         name="GEMM of A100-SXM4-80GB, rows never fitted to",
@@ -130,8 +132,8 @@ def test_goals_of_library_kernels_are_of_rows_kept_apart(tmp_path: Path) -> None
     ]
     path.write_text(head + "".join(lines))
     rows = read_rows([path])
-    found = [Scored(row, Answer(105.0 if is_apart(row) else 300.0)) for row in rows]
-    (goal,) = goals_of(found, None, presets())
+    result = [Scored(row, Answer(105.0 if is_apart(row) else 300.0)) for row in rows]
+    (goal,) = goals_of(result, None, presets())
     assert goal.name == "attention prefill, rows never fitted to"
     assert (goal.rows, goal.reached, goal.met) == (sum(map(is_apart, rows)), "5.0 %", True)
     assert 0 < goal.rows < len(rows)
@@ -149,12 +151,12 @@ def test_goals_of_collectives_are_by_kind_and_by_what_joins_the_ranks(tmp_path: 
         "me,B200,all_reduce_custom,fp16,4,1 (4-GPU tray) or 1,,64,100,x,\n"
     )
     errors = (120.0, 105.0, 111.0, 90.0, 110.0, 107.0)
-    found = [
+    result = [
         Scored(row, Answer(time_us)) for row, time_us in zip(read_rows([path]), errors, strict=True)
     ]
-    goals = goals_of(found, None, presets())
-    said = {each.name: each for each in goals if "never fitted" not in each.name}
-    assert {name: (each.rows, each.reached, each.met) for name, each in said.items()} == {
+    goals = goals_of(result, None, presets())
+    said = {goal.name: goal for goal in goals if "never fitted" not in goal.name}
+    assert {name: (value.rows, value.reached, value.met) for name, value in said.items()} == {
         "all-reduce between nodes": (1, "20.0 %", False),
         "exchanges of experts' rows between nodes": (1, "10.0 %", True),
         "exchanges of experts' rows in a rack (NVL72)": (1, "10.0 %", True),
@@ -166,5 +168,5 @@ def test_goals_of_collectives_are_by_kind_and_by_what_joins_the_ranks(tmp_path: 
 def test_sweeps_and_goals_are_in_the_json_beside_the_documented_keys(tmp_path: Path) -> None:
     json = to_json(scored(tmp_path, TP, {split(1, 100): 90.0, split(2, 60): 50.0}))
     assert {"categories", "groups", "goals", "tp_sweeps", "programs"} <= set(json)
-    assert [each["met"] for each in json["goals"]] == [False, False, True, True, True]
+    assert [item["met"] for item in json["goals"]] == [False, False, True, True, True]
     assert json["tp_sweeps"]["questions"][0]["name"] == "fastest split"

@@ -55,14 +55,14 @@ def test_a_product_meets_the_clock_that_its_layer_leaves(tmp_path: Path) -> None
     # Llama-2-70B: queries, keys and values; output; gate and up; down.
     weights = 8192 * 10240 + 8192 * 8192 + 8192 * 2 * 28672 + 28672 * 8192
     alone = weights / (28672 * 8192)
-    found = [repeated_kernels(row) for row in rows]
-    assert found == [pytest.approx(alone), pytest.approx(alone), 1, 1]
+    kernels = [repeated_kernels(row) for row in rows]
+    assert kernels == [pytest.approx(alone), pytest.approx(alone), 1, 1]
     machine = load_machine("a100-sxm-80g", 1)
     hotter = Harness().met(machine, alone)
     assert machine.sip.sustained is not None
     assert hotter.sip.sustained is not None
     half_us, shorter_us = (
-        float(each.sip.sustained.half_time_us) for each in (machine, hotter) if each.sip.sustained
+        float(item.sip.sustained.half_time_us) for item in (machine, hotter) if item.sip.sustained
     )
     assert shorter_us == pytest.approx(half_us / alone, rel=1e-3)
     predictor = GemmPredictor(presets())

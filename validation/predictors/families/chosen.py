@@ -88,12 +88,12 @@ def family_of(row: Row) -> Family:
         return Family.CLUSTERS
     if devices > 1:
         return Family.MANY_DEVICES
-    said = " ".join(row.fields.get(each, "") for each in ("metric", "program_config", "phase"))
+    said = " ".join(row.fields.get(name, "") for name in ("metric", "program_config", "phase"))
     said = said.lower()
     if "decode" in said or "tpot" in said:
         return Family.DECODE
     compiled = is_compiled(row)
     trains = "backward" in said or "train" in said
-    if not trains and any(each in said for each in ("infer", "forward_time")):
+    if not trains and any(name in said for name in ("infer", "forward_time")):
         return Family.COMPILED_INFERENCE if compiled else Family.EAGER_INFERENCE
     return Family.COMPILED_TRAINING if compiled else Family.EAGER_TRAINING

@@ -49,7 +49,7 @@ def gpt_fast(row: Row, programs: Path) -> ChosenProgram:
     folder = folder_of(programs, "gpt-fast", _COMMIT)
     if name.startswith("Mixtral"):
         folder /= _OF_EXPERTS
-    made = loop(
+    program = loop(
         "gpt_fast",
         name,
         *_WEIGHTS[row.dtype],
@@ -57,9 +57,9 @@ def gpt_fast(row: Row, programs: Path) -> ChosenProgram:
         needs=("sentencepiece",),
     )
     if is_compiled(row):
-        args = (*made.args, "compiled")
-        made = replace(made, args=args, is_compiled=True, writes_broadcasts=True)
-    if made.ranks > 1:
+        args = (*program.args, "compiled")
+        program = replace(program, args=args, is_compiled=True, writes_broadcasts=True)
+    if program.ranks > 1:
         asks = _BY_PEERS in row.fields.get("parallelism", "")
-        made = replace(made, folded_to=0, variables=((_BY_PEERS, "1"),) if asks else ())
-    return ChosenProgram(program=replace(made, paths=(folder,)))
+        program = replace(program, folded_to=0, variables=((_BY_PEERS, "1"),) if asks else ())
+    return ChosenProgram(program=replace(program, paths=(folder,)))

@@ -37,7 +37,7 @@ def llama_forward(row: Row, programs: Path) -> ChosenProgram:
     16 GB of weights and 54 ms for 8 TFLOP of the compiled 8B model, where A100s take 13 and 44. Of
     its host all is known by the rows of batch 1: it is as fast as those of A100s.
     """
-    program = loop("hf_llama", *[row.integer(each) for each in _LLAMA], needs=_NEEDS)
+    program = loop("hf_llama", *[row.integer(name) for name in _LLAMA], needs=_NEEDS)
     conditions: tuple[tuple[str, float], ...] = (("host.slowdown", 1.0),)
     if is_compiled(row):
         what = "regional" if "regional" in row.fields["compile"] else "full"
@@ -99,7 +99,7 @@ def dynamo_benchmark(row: Row, programs: Path) -> ChosenProgram:
     precision = "amp" if row.dtype.startswith("amp") else "float32"
     model = row.fields["model"]
     length = _FIRST_LENGTHS.get(model[:5]) if row.source == _FIRST_DASHBOARD else None
-    made = loop(
+    program = loop(
         "hf_training",
         model,
         row.integer("local_batch"),
@@ -111,5 +111,5 @@ def dynamo_benchmark(row: Row, programs: Path) -> ChosenProgram:
         how = _COMPILERS.get(row.fields["compile"].strip())
         if how is None:
             raise ProgramError(f"no compiler of PyTorch's is {row.fields['compile']!r}")
-        made = replace(made, args=(*made.args, how), is_compiled=True)
-    return ChosenProgram(program=made, device=A100_40G if row.device == "A100" else "")
+        program = replace(program, args=(*program.args, how), is_compiled=True)
+    return ChosenProgram(program=program, device=A100_40G if row.device == "A100" else "")

@@ -34,15 +34,15 @@ def golden(row: Row, programs: Path) -> ChosenProgram:
     written = folder / path.parent / "model_config.yaml"
     if not written.is_file():
         raise ProgramError("needs Megatron-LM: make programs")
-    given = yaml.safe_load(written.read_text(encoding="utf-8"))
+    data = yaml.safe_load(written.read_text(encoding="utf-8"))
     kind = path.parts[3]
     script = _SCRIPTS.get(kind, "pretrain_gpt.py")
     # A test that takes Apex away does so before it begins.
-    libraries = "plain" if "Apex" in str(given.get("BEFORE_SCRIPT", "")) else "apex"
-    made = loop("megatron_lm", libraries, script, *arguments(given["MODEL_ARGS"], kind))
+    libraries = "plain" if "Apex" in str(data.get("BEFORE_SCRIPT", "")) else "apex"
+    result = loop("megatron_lm", libraries, script, *arguments(data["MODEL_ARGS"], kind))
     program = Program(
-        script=made.script,
-        args=made.args,
+        script=result.script,
+        args=result.args,
         ranks=row.integer("n_devices"),
         nodes=num_nodes(row),
         # Not folded: the first rank does other things than the last, and others wait for both.
@@ -52,24 +52,24 @@ def golden(row: Row, programs: Path) -> ChosenProgram:
         folder=folder,
         paths=(folder,),
         # What make programs has built is not built again.
-        variables=(("MAKEFLAGS", "n"), *_texts(given.get("ENV_VARS") or {})),
+        variables=(("MAKEFLAGS", "n"), *_texts(data.get("ENV_VARS") or {})),
     )
     device = A100_80G if row.device.startswith("A100") else ""
     return ChosenProgram(program=program, device=device)
 
 
-def arguments(given: dict[str, Any], kind: str) -> list[str]:
+def arguments(argument: dict[str, Any], kind: str) -> list[str]:
     """Return the arguments of a test, less what names files, for three iterations."""
-    found = []
-    for name, value in given.items():
+    names = []
+    for name, value in argument.items():
         if name in _DROPPED or "${" in str(value) or name == "--train-iters" or value is False:
             continue
-        found += [name] if value is True else [name, *str(value).split()]
+        names += [name] if value is True else [name, *str(value).split()]
     words = _WORDS.get(kind, _GPT2_WORDS)
-    found += ["--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", str(words)]
-    return [*found, "--train-iters", "4", "--eval-iters", "0"]
+    names += ["--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", str(words)]
+    return [*names, "--train-iters", "4", "--eval-iters", "0"]
 
 
-def _texts(given: dict[str, Any]) -> list[tuple[str, str]]:
+def _texts(argument: dict[str, Any]) -> list[tuple[str, str]]:
     """Return environment variables as texts; those that steer the tests' own shell are left."""
-    return [(name, str(value)) for name, value in given.items() if name != "SKIP_PYTEST"]
+    return [(name, str(value)) for name, value in argument.items() if name != "SKIP_PYTEST"]

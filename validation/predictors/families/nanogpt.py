@@ -23,10 +23,10 @@ _FUSED = (
 def build_nanogpt(row: Row, programs: Path) -> ChosenProgram:
     """A commit of the lecture's script; the device is an A100 of 80 GB, as the lecture says."""
     said = row.fields["program_config"]
-    found = _COMMIT.search(said)
-    if found is None:
+    result = _COMMIT.search(said)
+    if result is None:
         raise ProgramError(f"no commit of build-nanogpt in {said[:60]!r}")
-    folder = folder_of(programs, "build-nanogpt", found.group(1)[:7])
+    folder = folder_of(programs, "build-nanogpt", result.group(1)[:7])
     program = Program(
         script=folder / "train_gpt2.py",
         reads=r"dt: ([\d.]+)ms",

@@ -37,25 +37,25 @@ def timm_benchmark(row: Row, programs: Path) -> ChosenProgram:
     form = row.fields.get("memory_format", "") or "nchw"
     sizes = (row.integer("img_size"), row.integer("batch_size"))
     what = (dtype, form, row.op, row.fields["param_millions"])
-    made = loop("timm_benchmark", model, *sizes, *what, *_flags(row), needs=_NEEDS)
+    program = loop("timm_benchmark", model, *sizes, *what, *_flags(row), needs=_NEEDS)
     if is_compiled(row):
-        made = replace(made, changes=_COMPILED, is_compiled=True)
+        program = replace(program, changes=_COMPILED, is_compiled=True)
     elif _release(row) == _NOT_YET_FUSED and model.startswith(_FUSED_LATER):
-        made = replace(made, changes=(*_UNFUSED, *_HALF_SCORES))
-    elif _release(row) < _WIDE_SCORES and "fused-attention" in made.args:
-        made = replace(made, changes=_HALF_SCORES)
+        program = replace(program, changes=(*_UNFUSED, *_HALF_SCORES))
+    elif _release(row) < _WIDE_SCORES and "fused-attention" in program.args:
+        program = replace(program, changes=_HALF_SCORES)
     elif _release(row) == _WITHOUT_CUDNN and dtype != "float32" and form == "nchw":
-        made = replace(made, changes=_COLUMNS)
+        program = replace(program, changes=_COLUMNS)
     elif _release(row) < _FUSED and model.startswith(_SCORES_SCALED):
-        made = replace(made, changes=_SCALED_SCORES)
+        program = replace(program, changes=_SCALED_SCORES)
     if row.op == "train" or _release(row) < _BY_GRAPH:
-        release = ".".join(str(each) for each in _release(row))
-        made = replace(made, variables=((KERNELS_VARIABLE, release),))
-    return ChosenProgram(program=made)
+        release = ".".join(str(number) for number in _release(row))
+        program = replace(program, variables=((KERNELS_VARIABLE, release),))
+    return ChosenProgram(program=program)
 
 
 def _release(row: Row) -> tuple[int, ...]:
-    return tuple(int(each) for each in row.fields["torch_version"].split(".")[:2])
+    return tuple(int(word) for word in row.fields["torch_version"].split(".")[:2])
 
 
 _BY_GRAPH = (2, 0)
@@ -139,8 +139,8 @@ _NETWORKS = {
     "resnext101-32x4d": "resnext101-32x4d",
     "se-resnext101-32x4d": "se-resnext101-32x4d",
     **{
-        each: each
-        for each in (
+        name: name
+        for name in (
             "efficientnet-b0",
             "efficientnet-b4",
             "efficientnet-widese-b0",
@@ -243,8 +243,8 @@ def _training(row: Row, network: str, dtype: str, form: str) -> ChosenProgram:
     together = _FEWER_TOGETHER.get((network, batch)) or _TOGETHER.get(network.split("-")[0], 1024)
     # Theirs rounds down where all ranks' batches are more.
     backwards = max(1, together // (batch * ranks))
-    made = loop("classification_training", network, batch, dtype, form, backwards, ranks=ranks)
-    chosen = _trained(row, made, batch, _RELEASE)
+    program = loop("classification_training", network, batch, dtype, form, backwards, ranks=ranks)
+    chosen = _trained(row, program, batch, _RELEASE)
     return replace(chosen, conditions=_CONDITIONS[row.device.split()[0]])
 
 
@@ -264,16 +264,16 @@ def _segmentation(row: Row) -> ChosenProgram:
         raise ProgramError(f"of DeepLearningExamples, training on {row.device} is not described")
     ranks, batch = row.integer("n_devices"), row.integer("local_batch")
     dtype = "amp" if row.dtype.startswith("mixed") else "float32"
-    made = loop("unet_training", dims.group(1), batch, dtype, ranks=ranks)
-    chosen = _trained(row, made, batch, _UNETS_RELEASE)
+    program = loop("unet_training", dims.group(1), batch, dtype, ranks=ranks)
+    chosen = _trained(row, program, batch, _UNETS_RELEASE)
     return replace(chosen, extra_us=_UNETS_ON[row.device])
 
 
-def _trained(row: Row, made: Program, batch: int, release: str) -> ChosenProgram:
+def _trained(row: Row, program: Program, batch: int, release: str) -> ChosenProgram:
     """Training with kernels of a release; a row is of one of the pictures of all ranks' batches."""
-    folded_to = 0 if made.ranks > 1 else None
+    folded_to = 0 if program.ranks > 1 else None
     return ChosenProgram(
-        program=replace(made, folded_to=folded_to, variables=((KERNELS_VARIABLE, release),)),
+        program=replace(program, folded_to=folded_to, variables=((KERNELS_VARIABLE, release),)),
         device=A100_80G if row.device == "A100" else "",
-        units=batch * made.ranks,
+        units=batch * program.ranks,
     )

@@ -59,17 +59,17 @@ class ProgramPredictor:
         try:
             asked = self.asked(row)
             machine = self.machine_of(asked, row)
-            found = self._runner.answer(asked.program, machine)
+            answer = self._runner.answer(asked.program, machine)
         except KernbenchError as error:
             return _unanswered(error)
         how = " ".join((asked.program.module or asked.program.script.name, *asked.program.args))
-        step_us = found.step_us + asked.extra_us
+        step_us = answer.step_us + asked.extra_us
         return Answer(
             step_us / asked.units,
             how=how[:100],
-            host_share=found.host_share,
-            shares=found.shares,
-            peak_bytes=found.peak_bytes,
+            host_share=answer.host_share,
+            shares=answer.shares,
+            peak_bytes=answer.peak_bytes,
             ran=Ran.PROGRAM,
         )
 

@@ -52,12 +52,12 @@ def kernelbench(row: Row, programs: Path) -> ChosenProgram:
     config, cold = row.fields["config"], row.fields["date"] >= _COLD_SINCE
     said = config.removeprefix("torch_compile_").replace("inductor_default", "inductor")
     path, compiled = problem_of(row, programs), is_compiled(row)
-    made = loop("kernelbench", said, path, "cold" if cold else "warm")
+    program = loop("kernelbench", said, path, "cold" if cold else "warm")
     if path.is_file() and "torch.rand_mix(" in path.read_text(encoding="utf-8"):
-        made = replace(made, changes=(_RAND_MIX,))
+        program = replace(program, changes=(_RAND_MIX,))
     is_first = compiled and row.fields["date"] < _STATIC_LAUNCHER_SINCE
     return ChosenProgram(
-        program=replace(made, is_compiled=compiled),
+        program=replace(program, is_compiled=compiled),
         conditions=BEFORE_STATIC_LAUNCHER if is_first else (),
     )
 
@@ -65,29 +65,29 @@ def kernelbench(row: Row, programs: Path) -> ChosenProgram:
 def tritonbench(row: Row, programs: Path) -> ChosenProgram:
     """An input of a kernel (perf_G), or of an operation of PyTorch (perf_T)."""
     said = (row.fields[name] for name in ("part", "op", "input_size"))
-    made = loop("tritonbench", folder_of(programs, "TritonBench", "603e28a5"), *said)
-    return ChosenProgram(program=replace(made, of_kernels=True))
+    program = loop("tritonbench", folder_of(programs, "TritonBench", "603e28a5"), *said)
+    return ChosenProgram(program=replace(program, of_kernels=True))
 
 
 def geak(row: Row, programs: Path) -> ChosenProgram:
     """A configuration of a kernel."""
     clone = folder_of(programs, "GEAK-eval", row.fields["commit"][:8])
     folder, name = clone / "geak_eval/data/ROCm/data/ROCm_v1", Path(row.fields["path"]).stem
-    made = loop("geak", folder, name, row.fields["params"])
-    return ChosenProgram(program=replace(made, of_kernels=True))
+    program = loop("geak", folder, name, row.fields["params"])
+    return ChosenProgram(program=replace(program, of_kernels=True))
 
 
 def agents(row: Row, programs: Path) -> ChosenProgram:
     """A kernel that an agent wrote, on one shape of its problem."""
     clone = folder_of(programs, "kernelbench.com", "c7d92211")
     gpu, run = row.fields["gpu"], f"{row.fields['run_id']}_solution.py.txt"
-    files = [clone / "public/runs" / each for each in (f"{gpu}/{run}", run)]
-    solution = next((each for each in files if each.is_file()), files[-1])
+    files = [clone / "public/runs" / text for text in (f"{gpu}/{run}", run)]
+    solution = next((file for file in files if file.is_file()), files[-1])
     if not solution.is_file():
         raise ProgramError(f"its repository has no solution of {row.op}")
     text = solution.read_text(encoding="utf-8")
     if "@triton.jit" not in text or "__global__" in text:
         raise ProgramError("its kernels are in CUDA, or of a package that is none of Triton's")
     where = solution.relative_to(clone)
-    made = loop("agents", clone, f"problems-{gpu}", row.op, where, row.fields["idx"])
-    return ChosenProgram(program=made, device=_DEVICES[gpu])
+    program = loop("agents", clone, f"problems-{gpu}", row.op, where, row.fields["idx"])
+    return ChosenProgram(program=program, device=_DEVICES[gpu])

@@ -30,13 +30,13 @@ def mpt(row: Row, programs: Path) -> ChosenProgram:
     """
     if "fp8" in row.dtype:
         raise ProgramError("MPT in fp8 (Transformer Engine) is not described")
-    sizes = [row.integer(each) for each in _MPT]
+    sizes = [row.integer(name) for name in _MPT]
     recomputed = row.fields["activation_checkpointing"] or "none"
     more = (recomputed, row.fields["parallelism"], _MPT_ATTENTION)
-    made = loop("mpt", *sizes, *more, ranks=row.integer("n_devices"))
-    made = replace(made, nodes=num_nodes(row), folded_to=0)
+    program = loop("mpt", *sizes, *more, ranks=row.integer("n_devices"))
+    program = replace(program, nodes=num_nodes(row), folded_to=0)
     # The source gives tokens a second of all devices; the file, the step.
-    return ChosenProgram(program=made, runs_hot=True)
+    return ChosenProgram(program=program, runs_hot=True)
 
 
 _WORDS = {"nvfp4": ("fp4",), "fp8": ("fp8", "float8"), "bf16": ("bf16", "bfloat16")}
@@ -54,7 +54,7 @@ def precision_of(said: str) -> str:
     """
     words = said.lower()
     for precision, names in _WORDS.items():
-        if any(each in words for each in names) and not any(each in words for each in _UNSURE):
+        if any(name in words for name in names) and not any(name in words for name in _UNSURE):
             return precision
     raise ProgramError("the source does not state one precision")
 
@@ -113,10 +113,10 @@ def torchtitan(row: Row, programs: Path) -> ChosenProgram:
         raise ProgramError(f"torchtitan's {row.fields['model']} is not described")
     folder = folder_of(programs, "torchtitan", TORCHTITAN)
     length, micro = row.integer("seq_len"), row.integer("local_batch")
-    split = {each: row.optional(each) or 1 for each in ("tp", "pp", "cp")}
+    split = {name: row.optional(name) or 1 for name in ("tp", "pp", "cp")}
     degrees = {"tensor": split["tp"], "pipeline": split["pp"], "context": split["cp"]}
     recomputed = _RECOMPUTED.get(row.fields["activation_checkpointing"], "selective")
-    given = {
+    values = {
         "job.config-file": folder / "torchtitan/models" / config,
         "model.hf-assets-path": folder / "tests/assets/tokenizer",
         "training.local-batch-size": micro,
@@ -126,7 +126,7 @@ def torchtitan(row: Row, programs: Path) -> ChosenProgram:
         "metrics.log-freq": 1,
         **{f"parallelism.{name}-parallel-degree": number for name, number in degrees.items()},
     }
-    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    words = [word for name, value in values.items() for word in (f"--{name}", str(value))]
     words += _eight_bits(row.dtype)
     off = ("--profiling.no-enable-profiling", "--metrics.no-enable-tensorboard")
     if is_compiled(row):
@@ -134,10 +134,10 @@ def torchtitan(row: Row, programs: Path) -> ChosenProgram:
         said = _PYTORCH.search(row.fields.get("torch_version", ""))
         if said is not None and int(said.group(1)) < _LOSS_COMPILED:
             words += ("--compile.components", "model")
-    made = loop("torchtitan_train", *words, *off)
+    result = loop("torchtitan_train", *words, *off)
     program = Program(
-        script=made.script,
-        args=made.args,
+        script=result.script,
+        args=result.args,
         ranks=row.integer("n_devices"),
         nodes=num_nodes(row),
         folded_to=0,

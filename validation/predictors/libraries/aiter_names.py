@@ -74,10 +74,10 @@ def named_tiles(impl: str, item_bytes: float, shares: TileShares) -> tuple[Libra
     >>> (tile.m, tile.n, tile.k_bytes)
     (32, 128, 128)
     """
-    found = next(filter(None, (re.search(each, impl) for each in _TILES)), None)
-    if found is None:
+    result = next(filter(None, (re.search(tile, impl) for tile in _TILES)), None)
+    if result is None:
         return ()
-    sizes = {key: int(value) for key, value in found.groupdict().items()}
+    sizes = {key: int(value) for key, value in result.groupdict().items()}
     # Scales are bytes beside: half a byte is what an element of 4 bits takes.
     k_bytes = round(sizes["k"] * (0.5 if item_bytes < 1 else item_bytes)) if "k" in sizes else 0
     return tuple(

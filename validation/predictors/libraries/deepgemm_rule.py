@@ -31,7 +31,7 @@ def deepgemm_tile(m: int, n: int, k: int, num_pes: int) -> LibraryTile:
     Source of the estimate: DeepGEMM, csrc/jit_kernels/heuristics/sm90.hpp.
     """
     shapes = list(_blocks(m, k))
-    found: list[tuple[int, int, tuple[int, int, int, int]]] = []
+    numbers: list[tuple[int, int, tuple[int, int, int, int]]] = []
     for cluster in _CLUSTERS:
         for rows, cols in shapes:
             blocks = math.ceil(m / rows) * math.ceil(n / cols)
@@ -40,8 +40,8 @@ def deepgemm_tile(m: int, n: int, k: int, num_pes: int) -> LibraryTile:
                 cycles = _cycles(rows, cols, k, cluster, num_pes, blocks)
                 # Of tiles with equal estimates the first is taken.
                 estimate = cycles * waves * num_pes // blocks
-                found.append((estimate, len(found), (rows, cols, *cluster)))
-    _, _, (rows, cols, cluster_rows, cluster_cols) = min(found)
+                numbers.append((estimate, len(numbers), (rows, cols, *cluster)))
+    _, _, (rows, cols, cluster_rows, cluster_cols) = min(numbers)
     spills = rows * cols >= _LARGE and cluster_rows * cluster_cols == 1
     return LibraryTile(
         m=rows,

@@ -35,8 +35,8 @@ def exchanged(row: Row, machines: Machines) -> Answer:
     said = _SAID.search(row.fields.get("note", ""))
     if said is None:
         return Answer(None, f"{row.op} of tokens that the source does not state")
-    found = {key: int(text) for key, text in said.groupdict().items() if text is not None}
-    if not all(found.values()):
+    ints = {key: int(text) for key, text in said.groupdict().items() if text is not None}
+    if not all(ints.values()):
         return Answer(None, f"{row.op} of tokens that the source does not state")
     ranks, nodes = row.integer("n_ranks"), row.optional("n_nodes") or 1
     if ranks % nodes:
@@ -54,7 +54,7 @@ def exchanged(row: Row, machines: Machines) -> Answer:
             return Answer(None, f"no item size for dtype {dtype}")
     elif stack == "DeepEP" and way in _DEEPEP_BYTES:
         decodes = "low-latency" in impl
-        if "pes" not in found and not decodes:
+        if "pes" not in ints and not decodes:
             return Answer(None, f"the source does not say how many SMs make {row.op}")
         name = f"deepep_{'decode_' * decodes}{way}"
         item_bytes = _DEEPEP_BYTES[way]
@@ -69,13 +69,13 @@ def exchanged(row: Row, machines: Machines) -> Answer:
         if machine is None:
             return Answer(None, "no preset of the links between this source's nodes")
         kernel = exchange_kernel(machine, name, ranks)
-        hidden = found.pop("hidden")
+        hidden = ints.pop("hidden")
         exchange = ExpertExchange(
             row_bytes=hidden * item_bytes if way != "prepare" else 1.0,
             ranks=ranks,
             gathers="combine" in way,
             balanced=in_rack,
-            **found,
+            **ints,
         )
         time_ps = exchange_ps(machine, exchange, kernel)
     except KernbenchError as error:

@@ -84,7 +84,7 @@ def _averaged(draws: list[tuple[_Counts, int]], routing: Routing) -> ExpertLoad:
     sorted_rows = np.array([np.sort(counts)[::-1] for counts, _ in draws])
     touched = round(float(np.mean(np.count_nonzero(sorted_rows, axis=1))))
     rows = np.maximum(np.rint(sorted_rows.mean(axis=0)[:touched]), 1).astype(np.int64)
-    tokens = round(float(np.mean([each for _, each in draws])))
+    tokens = round(float(np.mean([number for _, number in draws])))
     total = int(rows.sum())
     slots = total if routing.others is Others.TAKEN_OUT else tokens * routing.topk
     return ExpertLoad(
@@ -97,10 +97,10 @@ def _averaged(draws: list[tuple[_Counts, int]], routing: Routing) -> ExpertLoad:
 
 def _with_remote(routing: Routing, counts: _Counts, tokens: int) -> tuple[_Counts, int]:
     local = counts[: routing.experts // routing.ranks].copy()
-    given = tokens if routing.own_tokens else routing.tokens
+    number = tokens if routing.own_tokens else routing.tokens
     if routing.others is Others.COMPUTED and routing.ranks > 1:
-        local[0] += max(given * routing.topk - int(local.sum()), 0)
-    return local, given
+        local[0] += max(number * routing.topk - int(local.sum()), 0)
+    return local, number
 
 
 def _balanced(routing: Routing) -> tuple[_Counts, int]:
@@ -203,5 +203,5 @@ def _random(routing: Routing) -> ExpertLoad:
     share = routing.topk / routing.experts
     touched = max(round(routing.experts * (1 - (1 - share) ** routing.tokens)), 1)
     total = routing.tokens * routing.topk
-    rows = [total // touched + (each < total % touched) for each in range(touched)]
+    rows = [total // touched + (index < total % touched) for index in range(touched)]
     return ExpertLoad(rows=tuple(rows), tokens=routing.tokens, routed=total, slots=total)

@@ -129,10 +129,12 @@ def releases_of(row: Row, machine: Machine, has: str, others: Others) -> tuple[E
     number = round(row.optional("n_releases") or 1)
     if has == "sglang_fused_moe_triton" and not row.dtype.endswith("mxfp4"):
         both = (_SGLANG_WITHOUT,)
-        found = _SGLANG.get(machine.name, (both, both))[number % 2 == 0]
+        releases = _SGLANG.get(machine.name, (both, both))[number % 2 == 0]
         if row.integer("moe_ep_size") > 1:
-            return found
-        return tuple(replace(each, choosing="sglang_choice") for each in found)
+            return releases
+        return tuple(
+            replace(expert_release, choosing="sglang_choice") for expert_release in releases
+        )
     if has == "sglang_marlin" and row.integer("moe_ep_size") == 1:
         return (ExpertRelease(others, choosing="sglang_choice"),)
     if has == "vllm_fused_moe":

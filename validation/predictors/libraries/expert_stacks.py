@@ -152,5 +152,5 @@ def is_gated(row: Row) -> bool:
     if "nongated" in kernel:
         return False
     sizes = row.fields["hidden_size"], row.fields["inter_size"]
-    reads = row.dtype == "bfloat16" and any(each in kernel for each in _READ_ACTIVATION)
+    reads = row.dtype == "bfloat16" and any(name in kernel for name in _READ_ACTIVATION)
     return not (reads and sizes in _UNGATED)

@@ -169,8 +169,8 @@ def _convolution(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
     name = f"linear_{stack}_{row.op}_convolution"
     if kernel == "causal_conv1d_fn_qkv3":
         return tuple(
-            causal_convolution(name, problem.batch, problem.tokens, each, taps)
-            for each in (keys // 2, keys // 2, channels - keys)
+            causal_convolution(name, problem.batch, problem.tokens, channel, taps)
+            for channel in (keys // 2, keys // 2, channels - keys)
         )
     return (causal_convolution(name, problem.batch, problem.tokens, channels, taps),)
 
@@ -196,11 +196,11 @@ def _looped(row: Row) -> LibraryKernel:
 
 def _chunked(row: Row, problem: LinearProblem, machine: Machine) -> tuple[LibraryKernel, ...]:
     kernel = row.fields["kernel"]
-    found = _CHUNKED[kernel]
+    chunked = _CHUNKED[kernel]
     # SGLang and vLLM run the same Triton kernels; TensorRT-LLM has its own copy of them.
     stack = "_trtllm" if row.fields.get("framework") == "trtllm" else ""
     name = f"linear{stack}_{kernel.removesuffix('_triton')}"
-    scan = chunk_scan(name, problem, machine.sip, found.slices, found.resident)
-    if not found.products:
+    scan = chunk_scan(name, problem, machine.sip, chunked.slices, chunked.resident)
+    if not chunked.products:
         return (scan,)
     return chunk_products(f"{name}_products", problem), scan

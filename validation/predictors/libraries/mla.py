@@ -104,10 +104,10 @@ def _stack(row: Row) -> tuple[str, str]:
 
 def _of_stack(kernels: Mapping[tuple[str, ...], _T], row: Row, machine: Machine) -> _T:
     stack = _stack(row)
-    found = kernels.get((*stack, machine.spec.kernel_library or "")) or kernels.get(stack)
-    if found is None:
+    kernel = kernels.get((*stack, machine.spec.kernel_library or "")) or kernels.get(stack)
+    if kernel is None:
         raise NotModeledError(f"no kernel for {row.op} of {' '.join(stack)}")
-    return found
+    return kernel
 
 
 def _name(row: Row, phase: str) -> str:
@@ -121,44 +121,44 @@ def _context(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
     return _attend(row, _of_stack(_CONTEXT, row, machine), _name(row, "context"))
 
 
-def _attend(row: Row, found: _Context, name: str) -> tuple[LibraryKernel, ...]:
-    batch, tokens, heads = (row.integer(each) for each in ("batch", "q_len", "heads"))
+def _attend(row: Row, context: _Context, name: str) -> tuple[LibraryKernel, ...]:
+    batch, tokens, heads = (row.integer(name) for name in ("batch", "q_len", "heads"))
     problem = AttentionProblem(
         batch=batch,
         q_len=tokens,
         kv_len=row.integer("kv_len"),
         heads=heads,
-        kv_heads=1 if found.absorbed else heads,
-        head_dim=_LATENT + _ROPE if found.absorbed else _NOPE + _ROPE,
-        value_dim=_LATENT if found.absorbed else _VALUE,
+        kv_heads=1 if context.absorbed else heads,
+        head_dim=_LATENT + _ROPE if context.absorbed else _NOPE + _ROPE,
+        value_dim=_LATENT if context.absorbed else _VALUE,
         causal=True,
     )
     flash = flash_forward(
         problem,
         FlashKernel(
             name=name,
-            block_m=found.block_m,
-            block_n=found.block_n,
-            resident=found.resident,
-            packs_groups=found.absorbed,
+            block_m=context.block_m,
+            block_n=context.block_n,
+            resident=context.resident,
+            packs_groups=context.absorbed,
         ),
     )
     # Before: queries and their rotary parts are put beside each other, and so are keys and values
     # where each head has its own.
-    each = problem.head_dim if found.absorbed else 2 * problem.head_dim + problem.values
-    elements = batch * tokens * heads * each
+    head_dim = problem.head_dim if context.absorbed else 2 * problem.head_dim + problem.values
+    elements = batch * tokens * heads * head_dim
     prepare = stream(f"{name}_prepare", 2.0 * elements, 2.0 * elements)
     return prepare, flash
 
 
 def _generation(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
     narrow = row.fields.get("kv_dtype", "").startswith("fp8")
-    found = _of_stack(_GENERATION, row, machine)
-    return _decode(row, machine, found, _name(row, "generation"), narrow)
+    generation = _of_stack(_GENERATION, row, machine)
+    return _decode(row, machine, generation, _name(row, "generation"), narrow)
 
 
 def _decode(
-    row: Row, machine: Machine, found: LatentKernel, name: str, narrow: bool
+    row: Row, machine: Machine, latent_kernel: LatentKernel, name: str, narrow: bool
 ) -> tuple[LibraryKernel, ...]:
     problem = AttentionProblem(
         batch=row.integer("batch"),
@@ -168,13 +168,13 @@ def _decode(
         kv_heads=1,
         head_dim=_LATENT + _ROPE,
         value_dim=_LATENT,
-        kv_bytes=1 if narrow and not found.cache_pass else 2,
+        kv_bytes=1 if narrow and not latent_kernel.cache_pass else 2,
     )
     kernel = replace(
-        found,
+        latent_kernel,
         name=name,
-        combine=f"{name}_combine" if found.combine else "",
-        cache_pass=f"{name}_cache" if found.cache_pass and narrow else "",
+        combine=f"{name}_combine" if latent_kernel.combine else "",
+        cache_pass=f"{name}_cache" if latent_kernel.cache_pass and narrow else "",
     )
     return latent_decode(problem, kernel, machine.sip.num_pes)
 

@@ -65,13 +65,13 @@ class MoePredictor(LibraryPredictor):
         if row.fields["framework"] == "aiter":
             return MeasuredKernels(kernels=expert_products(*_aiter(row, machine)), machine=machine)
         kernel = row.fields["kernel"]
-        stack = next((each for each in STACKS if each.has in kernel), None)
+        stack = next((expert_stack for expert_stack in STACKS if expert_stack.has in kernel), None)
         form = FORMATS.get(row.dtype)
         if stack is None or form is None:
             raise NotModeledError(f"no kernels for {row.dtype} of {kernel}")
         launched, *others = (
-            _launches(row, machine, stack, form, each)
-            for each in releases_of(row, machine, stack.has, stack.others)
+            _launches(row, machine, stack, form, release)
+            for release in releases_of(row, machine, stack.has, stack.others)
         )
         layer = layer_launching(machine.name) if row.op == "wideep_context_moe" else None
         return MeasuredKernels(
@@ -166,12 +166,12 @@ def _problem(
 def _aiter(row: Row, machine: Machine) -> tuple[MoeProblem, MoeKernels]:
     """Return a row of AITER's tuner, which times the products alone."""
     kernel, formats = row.fields["kernel"], (row.fields["q_dtype_a"], row.fields["q_dtype_w"])
-    if any(each not in _AITER_FORMATS for each in formats):
+    if any(name not in _AITER_FORMATS for name in formats):
         raise NotModeledError(f"no kernels for {' times '.join(formats)} of aiter")
     if row.fields["topk"].startswith("-"):
         raise NotModeledError("the row does not say how many experts a token has")
     (short_rows, dtype, row_bytes), (short, _, weight_bytes) = (
-        _AITER_FORMATS[each] for each in formats
+        _AITER_FORMATS[name] for name in formats
     )
     tokens = row.integer("num_tokens")
     if row.device in _AITER_TIMED:
@@ -179,7 +179,7 @@ def _aiter(row: Row, machine: Machine) -> tuple[MoeProblem, MoeKernels]:
         repeats = row.fields.get("path", "").endswith(_AITER_FROM_16)
         tokens = min(max(tokens, least if repeats else 1), most)
     hidden, inter, topk, experts = (
-        row.integer(each) for each in ("hidden_size", "inter_size", "topk", "num_experts")
+        row.integer(name) for name in ("hidden_size", "inter_size", "topk", "num_experts")
     )
     if row.fields.get("path", "").endswith(_AITER_GROUPED):
         hidden, inter, topk, experts = _AITER_GROUPED_SIZES
@@ -198,7 +198,9 @@ def _aiter(row: Row, machine: Machine) -> tuple[MoeProblem, MoeKernels]:
         cache_bytes=_cache_bytes(machine),
     )
     one = "fmoe" in kernel and "stage1" not in kernel
-    tile = next((found for each in _AITER_TILES if (found := each.search(kernel))), None)
+    tile = next(
+        (result for aiter_tile in _AITER_TILES if (result := aiter_tile.search(kernel))), None
+    )
     sizes = {} if tile is None else tile.groupdict()
     return problem, MoeKernels(
         name=f"aiter_{'fmoe' if one else 'moe'}_{short_rows}_{short}{_scaled(row)}",

@@ -132,15 +132,15 @@ def kernel_name(library: KernelLibrary, dtype: str, fields: Mapping[str, str]) -
         wanted = f"{stack}_{maker_of(fields['impl'])}"
     else:
         stack = wanted = f"blas_{dtype}"
-    found = [name for name in _products(library) if name == stack or name.startswith(f"{stack}_")]
-    if not found:
+    names = [name for name in _products(library) if name == stack or name.startswith(f"{stack}_")]
+    if not names:
         raise NotModeledError(f"{library.architecture} has no products of {stack}")
-    return wanted if wanted in found else _nearest(wanted, found)
+    return wanted if wanted in names else _nearest(wanted, names)
 
 
-def _nearest(wanted: str, found: list[str]) -> str:
+def _nearest(wanted: str, texts: list[str]) -> str:
     """Return the name that ``wanted`` is a variant of, else the first."""
-    return max((name for name in found if wanted.startswith(name)), default=min(found), key=len)
+    return max((name for name in texts if wanted.startswith(name)), default=min(texts), key=len)
 
 
 def quantize_name(kernel: str) -> str:

@@ -32,9 +32,9 @@ def ruled_tile(rules: Sequence[TileRule], m: int, n: int, k: int = 0) -> Library
     The last rule has no bounds.
     """
     return next(
-        each.tile
-        for each in rules
-        if m <= each.most_rows and n <= each.most_cols and k >= each.least_depth
+        rule.tile
+        for rule in rules
+        if m <= rule.most_rows and n <= rule.most_cols and k >= rule.least_depth
     )
 
 

@@ -125,13 +125,13 @@ def calibrate(
     spec = start.spec
     own = [row for row in rows if row.device in spec.devices]
     if not own:
-        found = sorted({row.device for row in rows})
+        devices = sorted({row.device for row in rows})
         raise UsageError(
             f"no row is of a device of {spec.name}: its devices are "
             f"{', '.join(spec.devices) or 'none (add devices: [NAME] to the file)'}; "
-            f"the rows are of {', '.join(found) or 'none'}"
+            f"the rows are of {', '.join(devices) or 'none'}"
         )
-    categories = [each for each in Category if any(row.category is each for row in own)]
+    categories = [category for category in Category if any(row.category is category for row in own)]
     constants, stated = _constants(spec, categories, only)
     fit = _Fit(start, constants, model, say)
     refused = [
@@ -159,13 +159,17 @@ def _constants(
     """
     data = spec.model_dump(mode="json", exclude_defaults=True)
     free, stated = rates_of(spec)
-    every = [each for category in Category for each in constants_of(category, data)] + free
+    every = [constant for category in Category for constant in constants_of(category, data)] + free
     if not only:
-        asked = [each for category in categories for each in constants_of(category, data)] + free
+        asked = [
+            constant for category in categories for constant in constants_of(category, data)
+        ] + free
         has_links = Category.COLLECTIVES in categories
-        return [each for each in asked if has_links or not each.key.startswith("links.")], stated
+        return [
+            constant for constant in asked if has_links or not constant.key.startswith("links.")
+        ], stated
     every += map(rate_at, stated)
-    known = {each.key: each for each in every}
+    known = {constant.key: constant for constant in every}
     for key in only:
         if key not in known:
             raise UnknownNameError(
@@ -220,57 +224,62 @@ class _Fit:
     def with_values(self, values: Array) -> Machine:
         """Return the machine with the given constants."""
         key = tuple(values.tolist())
-        found = self._known.get(key)
-        if found is None:
+        machine = self._known.get(key)
+        if machine is None:
             self._known.clear()
             changes = dict(self._numbers(values))
-            found = self._known[key] = changed_machine(self.machine, changes)
-        return found
+            machine = self._known[key] = changed_machine(self.machine, changes)
+        return machine
 
     def _numbers(self, values: Array) -> list[tuple[str, Any]]:
         pairs = []
-        for each, value in zip(self.constants, values.tolist(), strict=True):
-            number = max(round(value), 1) if each.is_whole else float(f"{value:.6g}")
-            pairs += [(key, number) for key in (each.key, *each.tied)]
+        for constant, value in zip(self.constants, values.tolist(), strict=True):
+            number = max(round(value), 1) if constant.is_whole else float(f"{value:.6g}")
+            pairs += [(key, number) for key in (constant.key, *constant.tied)]
         return pairs
 
     def run(
         self, text: str, origin: str, refused: Sequence[tuple[Row, str]], stated: dict[str, str]
     ) -> Calibration:
-        before = [_errors(each, self.machine) for each in (*self.fitted, *self.apart)]
+        before = [_errors(modeled, self.machine) for modeled in (*self.fitted, *self.apart)]
         values = self._solve()
         self._moves = []  # where the fit ended, rows may depend on others
         slopes = self._slopes(values)
         covariance = self._covariance(values, slopes)
-        found = self._said(values, slopes, np.sqrt(np.diag(covariance)))
-        tells = np.array([each.deviation is not None for each in found])
+        fitted_constants = self._said(values, slopes, np.sqrt(np.diag(covariance)))
+        tells = np.array(
+            [fitted_constant.deviation is not None for fitted_constant in fitted_constants]
+        )
         values = np.where(tells, values, self.start)
-        found = [
-            each if is_told else FittedConstant(key=each.key, before=each.before, after=each.before,
-                                                deviation=None)
-            for each, is_told in zip(found, tells, strict=True)
+        fitted_constants = [
+            constant
+            if is_told
+            else FittedConstant(
+                key=constant.key, before=constant.before, after=constant.before, deviation=None
+            )
+            for constant, is_told in zip(fitted_constants, tells, strict=True)
         ]  # fmt: skip
         machine = self.with_values(values)
-        rows = [row for each in self.fitted for row in each.rows]
+        rows = [row for modeled in self.fitted for row in modeled.rows]
         named = sorted({row.source for row in rows})
         numbers, sources = {}, {}
         said = f"fitted to {len(rows)} rows of {', '.join(named)}"
-        told = {each.key for each, tell in zip(self.constants, tells, strict=True) if tell}
+        told = {constant.key for constant, tell in zip(self.constants, tells, strict=True) if tell}
         tied = {key: constant.key for constant in self.constants for key in constant.tied}
         for key, number in self._numbers(values):
             if tied.get(key, key) in told:
                 numbers[key] = number
                 sources[key] = f"tied to {tied[key]}" if key in tied else said
-        for each in (*self.fitted, *self.apart):
-            each.narrow(machine)
-        after = [_errors(each, machine) for each in (*self.fitted, *self.apart)]
+        for modeled in (*self.fitted, *self.apart):
+            modeled.narrow(machine)
+        after = [_errors(item, machine) for item in (*self.fitted, *self.apart)]
         return Calibration(
             text=edited(text, numbers, sources, origin),
-            constants=tuple(found),
+            constants=tuple(fitted_constants),
             errors=tuple(self._by_category(before, after)),
             sources=tuple(named),
             refused=tuple(refused),
-            together=tuple(_together(found, covariance)),
+            together=tuple(_together(fitted_constants, covariance)),
             stated=stated,
         )
 
@@ -279,12 +288,12 @@ class _Fit:
     ) -> list[CategoryErrors]:
         nothing = errors_of(np.zeros(0), np.zeros(0))
         places: dict[Category, dict[bool, int]] = {}
-        for number, each in enumerate((*self.fitted, *self.apart)):
+        for number, modeled in enumerate((*self.fitted, *self.apart)):
             is_apart = number >= len(self.fitted)
-            places.setdefault(each.rows[0].category, {})[is_apart] = number
+            places.setdefault(modeled.rows[0].category, {})[is_apart] = number
 
-        def at(found: Sequence[Errors], place: int | None) -> Errors:
-            return nothing if place is None else found[place]
+        def at(errors: Sequence[Errors], place: int | None) -> Errors:
+            return nothing if place is None else errors[place]
 
         return [
             CategoryErrors(
@@ -304,7 +313,7 @@ class _Fit:
         values = np.minimum(self.start, upper)
         for number in range(_ROUNDS_OF_TILES):
             machine = self.with_values(values)
-            changed = [each.narrow(machine) for each in self.fitted] if number else [True]
+            changed = [modeled.narrow(machine) for modeled in self.fitted] if number else [True]
             if not any(changed):
                 break
             if not self._moves:
@@ -327,14 +336,14 @@ class _Fit:
                 differences=self._differences(values)[free],
             )
             values = _placed(values, free, tried)
-            found = np.abs(np.exp(self._of_rows(values)) - 1)
-            self.say(f"round {number + 1} of {_ROUNDS_OF_TILES}: MAPE {100 * found.mean():.2f}")
+            result = np.abs(np.exp(self._of_rows(values)) - 1)
+            self.say(f"round {number + 1} of {_ROUNDS_OF_TILES}: MAPE {100 * result.mean():.2f}")
         return values
 
     def _find_what_moves(self, values: Array) -> None:
         """Find which constants the rows depend on, so that others' times are not asked again."""
         slopes = np.abs(self._slopes(values)) > _STILL
-        ends = np.cumsum([len(each.rows) for each in self.fitted])
+        ends = np.cumsum([len(modeled.rows) for modeled in self.fitted])
         parts = np.split(slopes, ends[:-1])
         self._moves = [np.asarray(part.any(axis=0)) for part in parts]
 
@@ -345,15 +354,15 @@ class _Fit:
 
     def _of_rows(self, values: Array) -> Array:
         """Return the logarithms of modeled over measured times."""
-        found = []
-        for number, each in enumerate(self.fitted):
+        rows = []
+        for number, modeled in enumerate(self.fitted):
             moves = self._moves[number] if self._moves else slice(None)
             known = self._times[number] if self._moves else {}
             key = tuple(values[moves].tolist())
             if key not in known:
-                known[key] = each.times_us(self.with_values(values))
-            found.append(np.log(known[key] / np.array([row.time_us for row in each.rows])))
-        return np.concatenate(found)
+                known[key] = modeled.times_us(self.with_values(values))
+            rows.append(np.log(known[key] / np.array([row.time_us for row in modeled.rows])))
+        return np.concatenate(rows)
 
     def _residuals(self, values: Array) -> Array:
         away = np.log(values / self.start) * (_SCALE / _PRIOR)
@@ -380,22 +389,22 @@ class _Fit:
 
     def _said(self, values: Array, slopes: Array, deviations: Array) -> list[FittedConstant]:
         """Return the constants with what rows say of each."""
-        rows = [row for each in self.fitted for row in each.rows]
-        found = []
-        for index, each in enumerate(self.constants):
+        rows = [row for modeled in self.fitted for row in modeled.rows]
+        fitted_constants = []
+        for index, constant in enumerate(self.constants):
             strength = np.abs(slopes[:, index])
             order = np.argsort(-strength, kind="stable")
             own = [rows[place] for place in order if strength[place] > _STILL]
-            found.append(
+            fitted_constants.append(
                 FittedConstant(
-                    key=each.key,
+                    key=constant.key,
                     before=float(self.start[index]),
                     after=float(self._numbers(values)[self._place(index)][1]),
                     deviation=float(deviations[index]) if own else None,
                     rows=tuple(own),
                 )
             )
-        return found
+        return fitted_constants
 
     def _place(self, index: int) -> int:
         return sum(1 + len(constant.tied) for constant in self.constants[:index])
@@ -403,21 +412,25 @@ class _Fit:
 
 def _placed(values: Array, free: npt.NDArray[np.bool_], tried: Array) -> Array:
     """Return values with those that are free replaced."""
-    found = values.copy()
-    found[free] = tried
-    return found
+    array = values.copy()
+    array[free] = tried
+    return array
 
 
 def _together(
-    found: Sequence[FittedConstant], covariance: Array
+    fitted_constants: Sequence[FittedConstant], covariance: Array
 ) -> Iterator[tuple[str, str, float]]:
     """Yield pairs of constants that are not known, and whose product is."""
-    unknown = [n for n, each in enumerate(found) if each.deviation and not each.is_known]
+    unknown = [
+        n
+        for n, fitted_constant in enumerate(fitted_constants)
+        if fitted_constant.deviation and not fitted_constant.is_known
+    ]
     for one, other in combinations(unknown, 2):
         both = covariance[one, one] + covariance[other, other] + 2 * covariance[one, other]
         least = min(covariance[one, one], covariance[other, other])
         if 0 <= both < _OF_BOTH**2 * least:
-            yield found[one].key, found[other].key, math.sqrt(both)
+            yield fitted_constants[one].key, fitted_constants[other].key, math.sqrt(both)
 
 
 def _count(models: Sequence[Modeled], category: Category) -> int:

@@ -74,12 +74,12 @@ def constants_of(category: Category, data: Mapping[str, Any]) -> tuple[Constant,
         offered = tuple(_of_collectives(data.get("collectives") or {}, "collectives"))
     return tuple(
         Constant(
-            key=each.key,
-            tied=tuple(key for key in each.tied if number_at(data, key) is not None),
-            is_share=each.is_share,
+            key=constant.key,
+            tied=tuple(key for key in constant.tied if number_at(data, key) is not None),
+            is_share=constant.is_share,
         )
-        for each in offered
-        if number_at(data, each.key) is not None
+        for constant in offered
+        if number_at(data, constant.key) is not None
     )
 
 
@@ -112,9 +112,9 @@ def _of_collectives(data: Mapping[str, Any], path: str) -> Iterator[Constant]:
 
 def number_at(data: Mapping[str, Any], key: str) -> float | None:
     """Return the number at a path of a machine file, None if there is none."""
-    found: Any = data
+    value: Any = data
     for part in key.split("."):
-        if not isinstance(found, Mapping) or part not in found:
+        if not isinstance(value, Mapping) or part not in value:
             return None
-        found = found[part]
-    return float(found) if isinstance(found, int | float) else None
+        value = value[part]
+    return float(value) if isinstance(value, int | float) else None

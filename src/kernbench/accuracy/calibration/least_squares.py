@@ -36,7 +36,7 @@ def solve(
     """
     low, high = np.log(lower), np.log(upper)
     at = np.clip(np.log(start), low, high)
-    found = residuals(np.exp(at))
+    array = residuals(np.exp(at))
     steps = np.full(len(start), _DIFFERENCE) if differences is None else differences
     for _ in range(rounds):
         # Away from the nearer bound, so that the difference is taken inside the bounds.
@@ -45,15 +45,15 @@ def solve(
         for index, difference in enumerate(signed):
             moved = at.copy()
             moved[index] += difference
-            columns.append((residuals(np.exp(moved)) - found) / difference)
+            columns.append((residuals(np.exp(moved)) - array) / difference)
         jacobian = np.stack(columns, axis=1)
-        weights = (1 + (found / scale) ** 2) ** -0.25
+        weights = (1 + (array / scale) ** 2) ** -0.25
         step = None
         for damping in _DAMPINGS:
-            tried = _step(jacobian * weights[:, None], found * weights, damping, at, low, high)
+            tried = _step(jacobian * weights[:, None], array * weights, damping, at, low, high)
             new = residuals(np.exp(at + tried))
-            if _loss(new, scale) < _loss(found, scale):
-                step, found = tried, new
+            if _loss(new, scale) < _loss(array, scale):
+                step, array = tried, new
                 break
         if step is None:
             break
@@ -63,12 +63,12 @@ def solve(
     return np.asarray(np.exp(at))
 
 
-def _loss(found: Array, scale: float) -> float:
-    return float((np.sqrt(1 + (found / scale) ** 2) - 1).sum())
+def _loss(array: Array, scale: float) -> float:
+    return float((np.sqrt(1 + (array / scale) ** 2) - 1).sum())
 
 
 def _step(
-    jacobian: Array, found: Array, damping: float, at: Array, low: Array, high: Array
+    jacobian: Array, array: Array, damping: float, at: Array, low: Array, high: Array
 ) -> Array:
     """Return a damped step; constants that would leave their bounds are fixed at them."""
     free = np.ones(len(at), dtype=np.bool_)
@@ -78,7 +78,7 @@ def _step(
         normal = part.T @ part
         normal += np.diag(damping * np.diag(normal) + 1e-12)
         step[:] = 0.0
-        step[free] = -np.linalg.lstsq(normal, part.T @ found, rcond=None)[0]
+        step[free] = -np.linalg.lstsq(normal, part.T @ array, rcond=None)[0]
         leaves = free & (((at <= low + 1e-9) & (step < 0)) | ((at >= high - 1e-9) & (step > 0)))
         if not leaves.any():
             break

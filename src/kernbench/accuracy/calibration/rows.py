@@ -84,21 +84,21 @@ class GemmRows:
         answered = []
         for row in self.rows:
             try:
-                found = self._fastest(row, machine, GemmTuner(), _KEPT_TILES)
+                result = self._fastest(row, machine, GemmTuner(), _KEPT_TILES)
             except MachineError as error:
                 self.refused.append((row, str(error)))
                 continue
             answered.append(row)
-            self._tiles.append([each.tile for each in found])
+            self._tiles.append([timed.tile for timed in result])
         self.rows = answered
-        return [set(each) for each in before] != [set(tile) for tile in self._tiles]
+        return [set(gemm_tiles) for gemm_tiles in before] != [set(tile) for tile in self._tiles]
 
     def times_us(self, machine: Machine) -> Array:
-        found = []
+        numbers = []
         for row, tiles in zip(self.rows, self._tiles, strict=True):
             (best,) = self._fastest(row, machine, self._tuner, 1, tiles)
-            found.append(self._measuring.time_us(row, machine, best.kernel_us))
-        return np.array(found)
+            numbers.append(self._measuring.time_us(row, machine, best.kernel_us))
+        return np.array(numbers)
 
     def _fastest(
         self,
@@ -148,14 +148,14 @@ class PredictedRows:
         answers = self._answers(machine)
         pairs = list(zip(rows, answers, strict=True))
         self.rows = [row for row, answer in pairs if answer.time_us is not None]
-        self.refused = [(row, each.why_not) for row, each in pairs if each.time_us is None]
+        self.refused = [(row, answer.why_not) for row, answer in pairs if answer.time_us is None]
 
     def narrow(self, machine: Machine) -> bool:
         """Do nothing: the predictor considers all choices every time."""
         return False
 
     def times_us(self, machine: Machine) -> Array:
-        return np.array([each.time_us for each in self._answers(machine)], dtype=np.float64)
+        return np.array([answer.time_us for answer in self._answers(machine)], dtype=np.float64)
 
     def _answers(self, machine: Machine) -> list[Answer]:
         category = self.rows[0].category

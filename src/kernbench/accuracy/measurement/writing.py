@@ -35,8 +35,8 @@ def write_rows(
     files: dict[Path, BinaryIO] = {}
     with Outputs({str(path): path for path in paths}, inputs) as outputs:
         try:
-            for each in measured:
-                is_gemm = isinstance(each.shape, GemmShape)
+            for item in measured:
+                is_gemm = isinstance(item.shape, GemmShape)
                 path = paths[0 if is_gemm else 1]
                 if path not in files:
                     with outputs.writing(str(path)) as file:
@@ -44,7 +44,7 @@ def write_rows(
                         shape = ("m", "n", "k") if is_gemm else ("rows", "cols")
                         file.write(_line((*_HEAD, *shape, *_TAIL)))
                 with outputs.writing(str(path)) as file:
-                    file.write(_line(_cells(device, each)))
+                    file.write(_line(_cells(device, item)))
             outputs.publish()
         except BaseException as error:
             _keep(files, error)
@@ -67,18 +67,19 @@ def _keep(files: dict[Path, BinaryIO], error: BaseException) -> None:
         error.add_note(f"what was measured is in {partial}")
 
 
-def _cells(device: str, each: Measured) -> list[object]:
-    shape, time_us = each.shape, each.time_us
-    size_bytes = bytes_of(each)
+def _cells(device: str, measured: Measured) -> list[object]:
+    shape, time_us = measured.shape, measured.time_us
+    size_bytes = bytes_of(measured)
     if isinstance(shape, GemmShape):
         op, sizes = "gemm", [shape.m, shape.n, shape.k]
         tflops = f"{2 * shape.m * shape.n * shape.k / time_us / 1e6:.5g}"
     else:
         op, sizes, tflops = shape.op, [shape.rows, shape.cols], ""
     return [
-        device, op, _DTYPES.get(each.dtype.name, each.dtype.name), *sizes, 1, size_bytes,
-        f"{time_us:.6g}", tflops, f"{size_bytes / time_us / 1e3:.5g}", each.impl, each.num_runs,
-        f"{each.spread_pct:.3g}", each.clock_mhz or "", each.source,
+        device, op, _DTYPES.get(measured.dtype.name, measured.dtype.name), *sizes, 1, size_bytes,
+        f"{time_us:.6g}", tflops, f"{size_bytes / time_us / 1e3:.5g}",
+        measured.impl, measured.num_runs, f"{measured.spread_pct:.3g}", measured.clock_mhz or "",
+        measured.source,
     ]  # fmt: skip
 
 

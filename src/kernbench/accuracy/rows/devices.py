@@ -51,10 +51,10 @@ class Machines:
             UsageError: The machine has fewer SIPs.
         """
         key = (device, num_sips)
-        found = self._built.get(key)
-        if found is None:
-            found = self._built[key] = self._build(device, num_sips)
-        return found
+        machine = self._built.get(key)
+        if machine is None:
+            machine = self._built[key] = self._build(device, num_sips)
+        return machine
 
     def cluster_of(self, source: str, device: str, num_nodes: int, per_node: int) -> Machine | None:
         """Return the nodes that a source measured, None if no machine describes them.
@@ -73,9 +73,9 @@ class Machines:
             UsageError: It is one given as text, of which there is one node.
             MachineError: Its nodes have fewer SIPs.
         """
-        found = self.cluster_of(source, device, num_nodes, per_node)
-        if found is not None:
-            return found
+        nodes = self.cluster_of(source, device, num_nodes, per_node)
+        if nodes is not None:
+            return nodes
         known = self._of_device(device)
         if not isinstance(known, str):
             raise UsageError(f"the machine given for {device} is one node")

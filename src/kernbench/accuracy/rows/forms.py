@@ -163,7 +163,7 @@ def form_of(file: str, columns: set[str], forms: Sequence[Form] = FORMS) -> Form
             if lacking:
                 raise UsageError(f"{file}: columns are missing: {', '.join(lacking)}")
             return form
-    missing = [each for each in ("device", "source") if each not in columns]
+    missing = [name for name in ("device", "source") if name not in columns]
     if missing:
         raise UsageError(f"{file}: columns are missing: {', '.join(missing)}")
     known = "; ".join(f"{', '.join(form.columns)} for {form.category}" for form in forms)
@@ -185,7 +185,7 @@ def _column(form: Form, name: str, columns: set[str]) -> str | None:
     if name == "op" and form.category in _OP_OF and "pass" not in columns:
         # Files of one operation need no column that says so.
         return f"={_OP_OF[form.category]}" if "kernel" in columns or "impl" in columns else None
-    return next((each for each in _OTHER_NAMES.get(name, ()) if each in columns), None)
+    return next((item for item in _OTHER_NAMES.get(name, ()) if item in columns), None)
 
 
 def text_of(form: Form, name: str, fields: Mapping[str, str]) -> str:

@@ -46,10 +46,10 @@ class Row:
         Raises:
             UsageError: It is not one; the text names the file, line and column.
         """
-        found = self.optional(column)
-        if found is None:
+        number = self.optional(column)
+        if number is None:
             raise UsageError(f"{self.where}: column {column} is empty")
-        return found
+        return number
 
     def optional(self, column: str) -> int | None:
         """Return a column as an integer above 0, None where it is empty or missing."""
@@ -68,7 +68,7 @@ class Row:
 
     def __str__(self) -> str:
         shape = [
-            f"{each}={self.fields[each]}" for each in self.form.described() if self.fields.get(each)
+            f"{name}={self.fields[name]}" for name in self.form.described() if self.fields.get(name)
         ]
         return f"{self.device} {self.op} {self.dtype} {' '.join(shape)}"
 

@@ -37,9 +37,9 @@ _MOST_ROWS, _MOST_REFUSED, _MOST_PAIRS = 3, 8, 4
 
 def make_app(model: Callable[[], RowModel] | None = None) -> typer.Typer:
     """Return the command; ``model`` makes what says how rows were measured."""
-    made = typer.Typer()
+    app = typer.Typer()
 
-    @made.command("calibrate")
+    @app.command("calibrate")
     def _calibrate(
         machine: Annotated[
             str,
@@ -87,7 +87,7 @@ def make_app(model: Callable[[], RowModel] | None = None) -> typer.Typer:
             None if model is None else model(),
         )
 
-    return made
+    return app
 
 
 def calibrate(options: CalibrateOptions, model: RowModel | None = None) -> None:
@@ -100,13 +100,13 @@ def calibrate(options: CalibrateOptions, model: RowModel | None = None) -> None:
     name = load_machine(options.machine, 1).name
     asked = {"--out": options.out or f"{name}-calibrated.yaml"}
     with Outputs(asked, [*options.data, file_of(options.machine)]) as outputs:
-        found = _calibrated(options, model)
+        calibrated = _calibrated(options, model)
         with outputs.writing("--out") as file:
-            file.write(found.text.encode())
+            file.write(calibrated.text.encode())
         outputs.publish()
-    _print_constants(found)
-    _print_errors(found)
-    _print_refused(found)
+    _print_constants(calibrated)
+    _print_errors(calibrated)
+    _print_refused(calibrated)
     print(f"wrote {asked['--out']}")
 
 
@@ -134,25 +134,29 @@ def _calibrated(options: CalibrateOptions, model: RowModel | None) -> Calibratio
     )
 
 
-def _print_constants(found: Calibration) -> None:
+def _print_constants(calibration: Calibration) -> None:
     """Print what rows say of each constant, and which they say nothing of."""
-    told = [constant for constant in found.constants if constant.deviation is not None]
-    width = max((len(each.key) for each in told), default=0)
-    print(f"rows of {', '.join(found.sources)}\n")
+    told = [constant for constant in calibration.constants if constant.deviation is not None]
+    width = max((len(fitted_constant.key) for fitted_constant in told), default=0)
+    print(f"rows of {', '.join(calibration.sources)}\n")
     print(f"{'constant':<{width}}  {'before':>9}  {'after':>9}  {'known to':>8}  from")
-    for each in sorted(told, key=lambda each: not each.is_known):
-        known = f"{100 * (each.deviation or 0):.1f} %" if each.is_known else "hardly"
-        numbers = f"{each.before:>9.5g}  {each.after:>9.5g}"
-        print(f"{each.key:<{width}}  {numbers}  {known:>8}  {_from(each)}")
-    for one, other, deviation in found.together[:_MOST_PAIRS]:
+    for fitted_constant in sorted(told, key=lambda item: not item.is_known):
+        known = (
+            f"{100 * (fitted_constant.deviation or 0):.1f} %"
+            if fitted_constant.is_known
+            else "hardly"
+        )
+        numbers = f"{fitted_constant.before:>9.5g}  {fitted_constant.after:>9.5g}"
+        print(f"{fitted_constant.key:<{width}}  {numbers}  {known:>8}  {_from(fitted_constant)}")
+    for one, other, deviation in calibration.together[:_MOST_PAIRS]:
         print(f"known together alone, to {100 * deviation:.1f} %: {one} times {other}")
-    silent = [constant.key for constant in found.constants if constant.deviation is None]
+    silent = [constant.key for constant in calibration.constants if constant.deviation is None]
     if silent:
         print(f"\nno row tells, and they stay: {', '.join(_folded(silent))}")
-    if found.stated:
+    if calibration.stated:
         print(
             f"\nstated by sources, and they stay unless --only names them: "
-            f"{', '.join(_folded(list(found.stated)))}"
+            f"{', '.join(_folded(list(calibration.stated)))}"
         )
 
 
@@ -178,10 +182,10 @@ def _folded(keys: list[str]) -> list[str]:
     ]
 
 
-def _print_errors(found: Calibration) -> None:
-    width = max(len(error.category) for error in found.errors) + len(" fitted to, 1000 rows")
+def _print_errors(calibration: Calibration) -> None:
+    width = max(len(error.category) for error in calibration.errors) + len(" fitted to, 1000 rows")
     print(f"\n{'MAPE/median/p90 %':<{width}}  {'before':>14}  {'after':>14}")
-    for error in found.errors:
+    for error in calibration.errors:
         for label, was, now in (
             ("fitted to", error.fitted_before, error.fitted_after),
             ("kept apart", error.apart_before, error.apart_after),
@@ -190,10 +194,10 @@ def _print_errors(found: Calibration) -> None:
             print(f"{title:<{width}}  {_errors(was):>14}  {_errors(now):>14}")
 
 
-def _print_refused(found: Calibration) -> None:
+def _print_refused(calibration: Calibration) -> None:
     """Print which rows were not used, by line."""
     by_reason: dict[str, list[str]] = {}
-    for row, why in found.refused:
+    for row, why in calibration.refused:
         by_reason.setdefault(why, []).append(row.where)
     for why, places in by_reason.items():
         shown = ", ".join(places[:_MOST_REFUSED])
@@ -201,10 +205,10 @@ def _print_refused(found: Calibration) -> None:
         print(f"not used: {shown}{f' and {more} more' if more > 0 else ''}: {why}")
 
 
-def _errors(found: Errors) -> str:
-    if found.mape is None:
+def _errors(errors: Errors) -> str:
+    if errors.mape is None:
         return "-"
-    return "/".join(f"{each:.1f}" for each in (found.mape, found.median, found.p90))
+    return "/".join(f"{number:.1f}" for number in (errors.mape, errors.median, errors.p90))
 
 
 app = make_app()

@@ -110,7 +110,7 @@ def show_goodput(options: GoodputOptions) -> int:
         checkpoint_s=_checkpoint_s(options, machine, devices),
         restart_s=options.restart_s,
     )
-    found = goodput_of(
+    goodput = goodput_of(
         failing,
         devices,
         options.hours,
@@ -119,7 +119,7 @@ def show_goodput(options: GoodputOptions) -> int:
         interval_s=options.every,
         histories=options.histories,
     )
-    show_or_write(found, options.json, lambda console: print_goodput(found, console))
+    show_or_write(goodput, options.json, lambda console: print_goodput(goodput, console))
     return DONE
 
 
@@ -168,13 +168,13 @@ def _checkpoint_s(options: GoodputOptions, machine: Machine | None, devices: int
     return machine.write_s(options.checkpoint_gb, devices)
 
 
-def print_goodput(found: Goodput, console: Console) -> None:
+def print_goodput(goodput: Goodput, console: Console) -> None:
     """Print the goodput as a table."""
     from rich.text import Text
 
     from kernbench.analysis import TableColumn, fitting_table
 
-    has_steps = found["best"]["steps"] is not None
+    has_steps = goodput["best"]["steps"] is not None
     columns = [
         TableColumn("a checkpoint after"),
         *([TableColumn("steps")] if has_steps else []),
@@ -184,25 +184,35 @@ def print_goodput(found: Goodput, console: Console) -> None:
         TableColumn("5 % above"),
     ]
 
-    def cells(each: IntervalReport) -> list[str]:
-        steps = [f"{each['steps']:,}"] if has_steps else []
-        shares = (each["goodput"], each["simulated"], each["low"], each["high"])
-        return [_shown(each["interval_s"]), *steps, *(f"{share:.1%}" for share in shares)]
+    def cells(interval_report: IntervalReport) -> list[str]:
+        steps = [f"{interval_report['steps']:,}"] if has_steps else []
+        shares = (
+            interval_report["goodput"],
+            interval_report["simulated"],
+            interval_report["low"],
+            interval_report["high"],
+        )
+        return [
+            _shown(interval_report["interval_s"]),
+            *steps,
+            *(f"{share:.1%}" for share in shares),
+        ]
 
     console.print(
         Text(
-            f"\n{found['devices']:,} devices: a failure every {_shown(found['mtbf_s'])} on "
-            f"average; a checkpoint takes {_shown(found['checkpoint_s'])}, a restart "
-            f"{_shown(found['restart_s'])}"
+            f"\n{goodput['devices']:,} devices: a failure every {_shown(goodput['mtbf_s'])} on "
+            f"average; a checkpoint takes {_shown(goodput['checkpoint_s'])}, a restart "
+            f"{_shown(goodput['restart_s'])}"
         )
     )
-    console.print("", fitting_table(console, columns, map(cells, found["intervals"])), sep="\n")
-    best = found["best"]
+    console.print("", fitting_table(console, columns, map(cells, goodput["intervals"])), sep="\n")
+    best = goodput["best"]
     console.print(
         Text(
             f"\nbest: a checkpoint after {_shown(best['interval_s'])} of work, "
-            f"{best['goodput']:.1%} (Young: {_shown(found['young_s'])}, Daly: "
-            f"{_shown(found['daly_s'])}); histories of {found['hours']:g} h by seed {found['seed']}"
+            f"{best['goodput']:.1%} (Young: {_shown(goodput['young_s'])}, Daly: "
+            f"{_shown(goodput['daly_s'])}); histories of {goodput['hours']:g} h "
+            f"by seed {goodput['seed']}"
         )
     )
 

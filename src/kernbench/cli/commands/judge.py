@@ -117,7 +117,7 @@ def judge_all(options: JudgeOptions) -> int:
     if not options.seconds > 0:
         raise UsageError(f"--seconds must be above 0, but got {options.seconds:g}")
     verdicts = _judged_batch(options) if options.batch else _judged(options)
-    plain: Any = [each.to_dict() for each in verdicts]
+    plain: Any = [verdict.to_dict() for verdict in verdicts]
     texts = {
         options.json: json.dumps(plain if len(plain) > 1 else plain[0], indent=2) + "\n",
         options.markdown: as_markdown(verdicts),
@@ -131,14 +131,14 @@ def judge_all(options: JudgeOptions) -> int:
         _write_page(options.page, plain)
     if STDOUT not in texts:
         print_verdicts(verdicts)
-    return max(each.exit_code for each in verdicts)
+    return max(verdict.exit_code for verdict in verdicts)
 
 
 def as_markdown(verdicts: list[Verdict]) -> str:
     """Return one verdict in full, and of several how they stand beside each other, too."""
     from kernbench.judging import beside_markdown
 
-    whole = [each.to_markdown() for each in verdicts]
+    whole = [verdict.to_markdown() for verdict in verdicts]
     return "\n".join([*([beside_markdown(verdicts)] if len(verdicts) > 1 else []), *whole])
 
 
@@ -149,8 +149,8 @@ def _judged(options: JudgeOptions) -> list[Verdict]:
         raise UsageError("name candidates and a task: kernbench judge CANDIDATE... --against TASK")
     with Judge() as judge:
         return [
-            judge(each, options.against, **_options_of_judge(options))
-            for each in options.candidates
+            judge(candidate, options.against, **_options_of_judge(options))
+            for candidate in options.candidates
         ]
 
 
@@ -191,7 +191,7 @@ def _judged_batch(options: JudgeOptions) -> list[Verdict]:
     finally:
         end_judges()
     write_verdicts(verdicts, folder / TABLE)
-    return [Verdict.of(each) for each in verdicts]
+    return [Verdict.of(verdict) for verdict in verdicts]
 
 
 def _write_page(where: str, verdicts: list[dict[str, Any]]) -> None:
@@ -200,8 +200,8 @@ def _write_page(where: str, verdicts: list[dict[str, Any]]) -> None:
     from kernbench.cli.judges.page import verdicts_page
     from kernbench.outputs import write_text
 
-    paths = {each["candidate"] for each in verdicts}
-    sources = {each: Path(each).read_text(encoding="utf-8", errors="replace") for each in paths}
+    paths = {verdict["candidate"] for verdict in verdicts}
+    sources = {path: Path(path).read_text(encoding="utf-8", errors="replace") for path in paths}
     write_text(where, verdicts_page(verdicts, sources))
 
 
@@ -228,14 +228,14 @@ def print_verdicts(verdicts: list[Verdict]) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     table = Table("candidate", "verdict", "why", box=None, pad_edge=False)
-    for each in verdicts:
-        table.add_row(Path(each.candidate).name, str(each.outcome), each.why)
+    for verdict in verdicts:
+        table.add_row(Path(verdict.candidate).name, str(verdict.outcome), verdict.why)
     console.print(table)
-    for each in verdicts:
-        lines = [f"{time.machine}, size {time.size}: {speed_line(time)}" for time in each.times]
-        if each.failure is not None:
-            failure = each.failure
+    for item in verdicts:
+        lines = [f"{time.machine}, size {time.size}: {speed_line(time)}" for time in item.times]
+        if item.failure is not None:
+            failure = item.failure
             at = f", written by {failure.line}" if failure.line else ""
             lines.append(f"fails at size {failure.size} on {failure.values} values{at}")
-        for line in [*lines, *each.tricks[1:], *each.remarks, f"seed {each.seed}"]:
+        for line in [*lines, *item.tricks[1:], *item.remarks, f"seed {item.seed}"]:
             console.print(f"  {line}", markup=False)

@@ -297,7 +297,7 @@ def diff_machines(first: str, second: str) -> int:
     width = max((len(key) for key, _, _ in changed), default=0)
     for key, old, new in changed:
         ratio = ""
-        if all(isinstance(each, int | float) for each in (old, new)) and old:
+        if all(isinstance(item, int | float) for item in (old, new)) and old:
             ratio = f"  x {new / old:.3g}"
         print(f"{key:<{width}}  {old} -> {new}{ratio}")
     if not changed:

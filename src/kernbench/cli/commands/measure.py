@@ -71,10 +71,10 @@ def measure(options: MeasureOptions, make_device: Callable[[], TimedDevice] | No
     from kernbench.dtypes import bfloat16, float16, float32
     from kernbench.errors import UnknownNameError, nearest
 
-    dtypes = {each.name: each for each in (bfloat16, float16, float32)}
+    dtypes = {dtype.name: dtype for dtype in (bfloat16, float16, float32)}
     if options.dtype not in dtypes:
         raise UnknownNameError(f"unknown dtype {options.dtype!r}: {nearest(options.dtype, dtypes)}")
-    shapes: list[Shape] = [parse_gemm(each) for each in options.gemm]
+    shapes: list[Shape] = [parse_gemm(name) for name in options.gemm]
     for file in options.shapes:
         shapes += read_shapes(file)
     device = make_device() if make_device is not None else CudaDevice(options.device)

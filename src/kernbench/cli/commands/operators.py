@@ -51,8 +51,8 @@ def list_operators(options: OperatorsOptions) -> int:
     """
     from kernbench.torch_bridge import package_operators
 
-    found = PathFinder.find_spec(options.package, sys.path)
-    folders = None if found is None else found.submodule_search_locations
+    spec = PathFinder.find_spec(options.package, sys.path)
+    folders = None if spec is None else spec.submodule_search_locations
     if not folders:
         raise UsageError(f"{options.package}: no such package is installed; give one as vllm")
     files = package_operators(Path(next(iter(folders))))
@@ -65,7 +65,7 @@ def list_operators(options: OperatorsOptions) -> int:
 
 def _lines(package: str, files: dict[Path, dict[str, bool]]) -> Iterator[str]:
     total = sum(map(len, files.values()))
-    known = sum(sum(each.values()) for each in files.values())
+    known = sum(sum(file.values()) for file in files.values())
     yield f"{package}: {known} of {total} operators are defined"
     for file, defined in files.items():
         lacking = [name for name, is_defined in defined.items() if not is_defined]

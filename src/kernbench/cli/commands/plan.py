@@ -177,18 +177,18 @@ def _plan_program(options: PlanOptions) -> int:
     node = node_of(machine) or options.devices
     state = Progress(total=1, what="splits")
     with progress(state.describe, state.share):
-        found = plan_script(
+        script = plan_script(
             *(options.program, settings, options.devices, node, _limits(options)),
             *(more, options.workers, options.minimize, state),
         )
-    text = json.dumps({"rows": list(found.rows), "command": found.command}, indent=2)
+    text = json.dumps({"rows": list(script.rows), "command": script.command}, indent=2)
     if options.json == STDOUT:
         print(text)
         return DONE
     if options.json is not None:
         write_text(options.json, f"{text}\n")
     console = Console(file=sys.stdout, highlight=False, markup=False)
-    print_script_plan(found, console, options.top, options.minimize)
+    print_script_plan(script, console, options.top, options.minimize)
     return DONE
 
 

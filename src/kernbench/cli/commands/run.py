@@ -67,8 +67,8 @@ class RunOptions(TorchrunOptions, ScriptOptions, BenchOptions):
 
 def _kinds_with(name: str) -> frozenset[Kind]:
     """Return the kinds of programs that have an option; all for one of the command's own."""
-    found = (kind for kind, each in _CLASSES.items() if name in each.__dataclass_fields__)
-    return frozenset(found) or frozenset(Kind)
+    kinds = (kind for kind, item in _CLASSES.items() if name in item.__dataclass_fields__)
+    return frozenset(kinds) or frozenset(Kind)
 
 
 def kind_asked(program: str, is_module: object) -> Kind:
@@ -104,11 +104,11 @@ class _RunCommand(given.ProgramCommand):
             "Arguments": [],
             **{t: [] for t in _TITLES.values()},
         }
-        for each in self.get_params(ctx):
-            record = each.get_help_record(ctx)
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
             if record is not None:
-                is_argument = each.param_type_name == "argument"
-                title = "Arguments" if is_argument else _TITLES[_kinds_with(each.name or "")]
+                is_argument = parameter.param_type_name == "argument"
+                title = "Arguments" if is_argument else _TITLES[_kinds_with(parameter.name or "")]
                 rows[title].append(record)
         for title, records in rows.items():
             if records:
@@ -149,7 +149,7 @@ def _run(context: typer.Context, options: RunOptions) -> int:
         typer.echo(context.get_help())
         return 0
     _refuse_options_of_others(context, options, kind)
-    values = {each.name: getattr(options, each.name) for each in fields(_CLASSES[kind])}
+    values = {field.name: getattr(options, field.name) for field in fields(_CLASSES[kind])}
     if kind is Kind.BENCH:
         return run_bench(BenchOptions(**values))
     values["machine"] = options.machine or given.DEFAULT_MACHINE
@@ -179,7 +179,7 @@ def _refuse_options_of_others(context: typer.Context, options: RunOptions, kind:
             # Running it says what is wrong.
             return
         instead = _INSTEAD.get((name, kind), "see kernbench run --help")
-        kinds = " and ".join(sorted(str(each).removeprefix("a ") for each in _kinds_with(name)))
+        kinds = " and ".join(sorted(str(kind).removeprefix("a ") for kind in _kinds_with(name)))
         what = f"{options.program} is {kind}"
         if name == "args":
             raise UsageError(f"{what}, which takes no {' '.join(options.args or ())}; {instead}")

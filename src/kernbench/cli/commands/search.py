@@ -128,10 +128,10 @@ def _start(options: SearchOptions) -> int:
     state = Progress(total=trials, kept=search.told)
     try:
         with (
-            engine(options.engine, options.workers) as found,
+            engine(options.engine, options.workers) as point_engine,
             progress(state.describe, state.share),
         ):
-            search.run(trials, bench, fixed, store, found, limits, state)
+            search.run(trials, bench, fixed, store, point_engine, limits, state)
     except KeyboardInterrupt as error:
         error.add_note(
             f"{search.told} of {trials} trials are kept in {store.folder}; the same command goes on"

@@ -134,14 +134,14 @@ def _start(options: SweepOptions) -> int:
     with named(Path(options.program)) if is_study(options.program) else nullcontext():
         program = swept(study.program, study.settings)
         points = study.points(program)[part::parts]
-    tokens = {each.key: tokens_of(options.tokens, each, program) for each in points}
+    tokens = {point.key: tokens_of(options.tokens, point, program) for point in points}
     say_what_is_long(points, study.settings)
     folder = Path(options.output or f"sweeps/{program.name}")
     store = ResultFolder(folder, program.path.name)
     limits = Limits(timeout_s=study.timeout_s, memory_mb=study.memory_mb)
     rows = store.rows(points)
-    wanted = [each for each in points if _is_wanted(rows.get(each.key), limits, options)]
-    again = frozenset(rows.keys() & {each.key for each in wanted})
+    wanted = [point for point in points if _is_wanted(rows.get(point.key), limits, options)]
+    again = frozenset(rows.keys() & {point.key for point in wanted})
     ran = _run(wanted, again, len(points), store, limits, options)
     return _show(options, study, points, store, ran, tokens)
 
@@ -210,10 +210,10 @@ def _run(
         return state
     try:
         with (
-            engine(options.engine, options.workers) as found,
+            engine(options.engine, options.workers) as point_engine,
             progress(state.describe, state.share),
         ):
-            run_points(wanted, again, store, found, limits, state)
+            run_points(wanted, again, store, point_engine, limits, state)
     except (KeyboardInterrupt, OutputError) as error:
         kept = state.kept + state.done + state.failed
         text = f"{kept} of {total} results are kept in {store.folder}; the same command goes on"
@@ -238,7 +238,7 @@ def _show(
     from kernbench.cli.sweeps.table import flat, show, write_table
 
     kept = store.rows(points)
-    rows = [flat(each, kept.get(each.key), tokens[each.key]) for each in points]
+    rows = [flat(point, kept.get(point.key), tokens[point.key]) for point in points]
     if not rows:
         raise UsageError(f"--shard {options.shard}: there are fewer points than shards")
     table = options.table or str(store.folder / _DEFAULT_TABLE)

@@ -86,7 +86,7 @@ def _write_folder(options: TraceOptions) -> int:
 
     run = load_run(options.run)
     if options.csv:
-        names = ", ".join(each.name for each in write_statistics(run.log, options.file))
+        names = ", ".join(path.name for path in write_statistics(run.log, options.file))
         print(f"{options.file}: {names}", file=sys.stderr)
         return DONE
     write = write_profiles if options.kineto else write_execution_traces

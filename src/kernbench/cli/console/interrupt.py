@@ -32,7 +32,7 @@ def interruptible() -> Iterator[None]:
     comes just then is raised a moment later. SIGTERM and SIGHUP end the process as ever, but take
     away files that are half written. Signals that the parent process ignores stay ignored.
     """
-    ours = [each for each, usual in _DEFAULTS.items() if _getsignal(each) is usual]
+    ours = [name for name, usual in _DEFAULTS.items() if _getsignal(name) is usual]
     if not ours or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -72,9 +72,9 @@ def _restore(handler: _Handler, before: dict[int, Any]) -> None:
     """Restore the handlers, even if another interrupt arrives meanwhile."""
     try:
         _set_timer(signal.ITIMER_REAL, 0)
-        for number, each in before.items():
+        for number, value in before.items():
             if number == signal.SIGINT or _getsignal(number) is handler:
-                _signal(number, each)
+                _signal(number, value)
     except KeyboardInterrupt:
         _restore(handler, before)
         raise

@@ -59,15 +59,15 @@ def _patient(stream: TextIO | None, original: TextIO | None) -> Any:
     raw: Any = _Pipe(stream.fileno(), "w", closefd=False)
     raw.name = stream.name
     is_buffered = isinstance(stream.buffer, io.BufferedWriter)
-    made: Any = io.TextIOWrapper(
+    patient: Any = io.TextIOWrapper(
         io.BufferedWriter(raw) if is_buffered else raw,
         encoding=stream.encoding,
         errors=stream.errors,
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )
-    made.mode = "w"
-    return made
+    patient.mode = "w"
+    return patient
 
 
 @contextlib.contextmanager

@@ -35,17 +35,17 @@ def points_of(folder: Path, against: str | None, options: Mapping[str, Any]) -> 
     """
     if not folder.is_dir():
         raise UsageError(f"--batch {folder} is no folder")
-    found = sorted(_pairs(folder, against))
-    if not found:
+    pairs = sorted(_pairs(folder, against))
+    if not pairs:
         raise UsageError(
             f"{folder} has no candidates: Python files, for --against TASK, or folders that each "
             "have a task.py or task.yml beside their candidates"
         )
     texts: dict[str, bytes] = {}
-    made = []
-    for candidate, task in found:
+    points = []
+    for candidate, task in pairs:
         if task not in texts:
-            texts[task] = b"".join(each.read_bytes() for each in _files_of(Path(task)))
+            texts[task] = b"".join(file.read_bytes() for file in _files_of(Path(task)))
         about = json.dumps(
             {"options": options, "of": metadata.version("kernbench")}, sort_keys=True
         )
@@ -53,8 +53,8 @@ def points_of(folder: Path, against: str | None, options: Mapping[str, Any]) -> 
         digest = hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts))
         asked = {"candidate": candidate, "task": task}
         job = {**asked, "options": dict(options)}
-        made.append(Point(key=digest.hexdigest()[:24], values=asked, job=job))
-    return made
+        points.append(Point(key=digest.hexdigest()[:24], values=asked, job=job))
+    return points
 
 
 def _pairs(folder: Path, against: str | None) -> Iterator[tuple[str, str]]:
@@ -81,7 +81,7 @@ _NOT_CANDIDATES = {"reference.py", "task.py", "utils.py", "eval.py"}
 def _files_of(task: Path) -> list[Path]:
     if task.is_file():
         return [task]
-    return [each for each in sorted(task.glob("*")) if each.name in {*_NOT_CANDIDATES, "task.yml"}]
+    return [path for path in sorted(task.glob("*")) if path.name in {*_NOT_CANDIDATES, "task.yml"}]
 
 
 def run_batch(

@@ -63,13 +63,13 @@ def verdicts_page(verdicts: Sequence[Mapping[str, Any]], sources: Mapping[str, s
     boards = defaultdict(list)
     machines: dict[str, set[str]] = defaultdict(set)
     for verdict in verdicts:
-        machines[verdict["task"]] |= {each["machine"] for each in verdict["times"]}
+        machines[verdict["task"]] |= {item["machine"] for item in verdict["times"]}
     for verdict in verdicts:
-        times = {each["machine"]: each for each in verdict["times"]}
+        times = {item["machine"]: item for item in verdict["times"]}
         for machine in sorted(machines[verdict["task"]]) or [""]:
             boards[verdict["task"], machine].append((verdict, times.get(machine)))
-    counts = Counter(each["outcome"] for each in verdicts)
-    said = ", ".join(f"{counts[each]} {each}" for each in _ORDER if counts[each])
+    counts = Counter(verdict["outcome"] for verdict in verdicts)
+    said = ", ".join(f"{counts[name]} {name}" for name in _ORDER if counts[name])
     title = f"{len(verdicts)} candidate{'' if len(verdicts) == 1 else 's'} judged"
     parts = [
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -141,20 +141,20 @@ def _inside(
             f"{format_ns(time['floor_ns'])}, its bytes; own kernels take {time['own_share']:.0%}."
         )
         lines += [
-            f"{each['name']}{'' if each['is_own'] else ' (library)'}: "
-            f"{format_ns(each['time_ns'])}, {each['share']:.0%}, bound by {each['bound_by']}"
-            for each in time["kernels"]
+            f"{item['name']}{'' if item['is_own'] else ' (library)'}: "
+            f"{format_ns(item['time_ns'])}, {item['share']:.0%}, bound by {item['bound_by']}"
+            for item in time["kernels"]
         ]
         lines += [
-            f"At most {format_ns(each['gain_ns'])} less: {each['what']}." for each in time["gains"]
+            f"At most {format_ns(item['gain_ns'])} less: {item['what']}." for item in time["gains"]
         ]
         lines += time["remarks"]
     lines += verdict["remarks"]
-    texts = "".join(f"<p>{escape(each)}</p>\n" for each in dict.fromkeys(lines))
+    texts = "".join(f"<p>{escape(line)}</p>\n" for line in dict.fromkeys(lines))
     source = sources.get(verdict["candidate"], "")[:_MOST_SOURCE]
     if not source:
         return texts
-    costliest = [line["line"] for each in (time or {}).get("kernels", []) for line in each["lines"]]
+    costliest = [line["line"] for item in (time or {}).get("kernels", []) for line in item["lines"]]
     place = failure["line"] if failure else next(iter(costliest), "")
     at = re.search(r":(\d+)$", place)
     marked = int(at.group(1)) if at else 0

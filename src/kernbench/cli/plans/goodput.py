@@ -145,18 +145,18 @@ def goodput_of(
 
     def report(time_s: float) -> IntervalReport:
         random = Random(f"{seed}/{time_s!r}")
-        found = sorted(failing.simulated(time_s, hours * 3600, random) for _ in range(histories))
+        numbers = sorted(failing.simulated(time_s, hours * 3600, random) for _ in range(histories))
         return {
             "interval_s": time_s,
             "steps": None if step_s is None else round(time_s / step_s),
             "goodput": failing.goodput(time_s),
-            "simulated": sum(found) / histories,
-            "low": found[histories // 20],
-            "high": found[-1 - histories // 20],
+            "simulated": sum(numbers) / histories,
+            "low": numbers[histories // 20],
+            "high": numbers[-1 - histories // 20],
         }
 
     best_s = whole(failing.best_s())
-    asked = [best_s * each for each in _SHOWN] if interval_s is None else [interval_s]
+    asked = [best_s * number for number in _SHOWN] if interval_s is None else [interval_s]
     return {
         "devices": devices,
         "mtbf_s": failing.mtbf_s,
@@ -167,5 +167,5 @@ def goodput_of(
         "young_s": failing.young_s(),
         "daly_s": failing.daly_s(),
         "best": report(best_s),
-        "intervals": [report(each) for each in dict.fromkeys(map(whole, asked))],
+        "intervals": [report(number) for number in dict.fromkeys(map(whole, asked))],
     }

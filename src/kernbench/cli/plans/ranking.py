@@ -48,15 +48,15 @@ class Ranking:
     notes: Sequence[str] = ()
     """What its programs leave out, or why none ran."""
 
-    def mfu(self, each: TimedLayout) -> float:
+    def mfu(self, timed_layout: TimedLayout) -> float:
         """Return which share of the devices' peak the model's products take."""
-        return each.flops / each.seconds / self.peak_flops
+        return timed_layout.flops / timed_layout.seconds / self.peak_flops
 
 
 GOALS: Mapping[str, Callable[[TimedLayout], float | None]] = {
-    "time": lambda each: each.seconds,
-    "energy": lambda each: each.joules,
-    "cost": lambda each: each.usd,
+    "time": lambda timed_layout: timed_layout.seconds,
+    "energy": lambda timed_layout: timed_layout.joules,
+    "cost": lambda timed_layout: timed_layout.usd,
 }
 """What may be minimized."""
 
@@ -103,11 +103,11 @@ def rank(
         )
         raise UsageError(f"no layout divides {model.name} over {job.devices} devices: {reasons}")
     capacity = machine.sip.hbm_bytes
-    needs = [(each, memory(model, job, each)) for each in all_layouts]
-    fitting = [(each, found) for each, found in needs if sum(found.values()) <= capacity]
-    large = [(each.label, sum(found.values())) for each, found in needs]
-    large = [each for each in large if each[1] > capacity]
-    nearest = min(large, key=lambda each: each[1], default=None)
+    needs = [(layout, memory(model, job, layout)) for layout in all_layouts]
+    fitting = [(layout, values) for layout, values in needs if sum(values.values()) <= capacity]
+    large = [(layout.label, sum(values.values())) for layout, values in needs]
+    large = [pair for pair in large if pair[1] > capacity]
+    nearest = min(large, key=lambda pair: pair[1], default=None)
     if not fitting:
         assert nearest is not None
         raise UsageError(
@@ -118,15 +118,15 @@ def rank(
     times = PlanTimes(model, job, machine)
     timed: list[TimedLayout] = []
     failed: dict[str, None] = {}
-    for number, (layout, found) in enumerate(fitting):
+    for number, (layout, values) in enumerate(fitting):
         say(f"{number} of {len(fitting)} layouts, {layout.label}")
         try:
-            timed.append(times.time(layout, found))
+            timed.append(times.time(layout, values))
         except KernbenchError as error:
             failed[f"{layout.label}: {error}"] = None
     if not timed:
         raise UsageError(f"{machine.name} cannot run {model.name}: {next(iter(failed))}")
-    timed.sort(key=lambda each: (GOALS[goal](each) or 0.0, each.seconds))
+    timed.sort(key=lambda timed_layout: (GOALS[goal](timed_layout) or 0.0, timed_layout.seconds))
     return Ranking(
         model=model,
         job=job,
@@ -161,7 +161,7 @@ def run_best(
             ran.append(outcome)
     if not ran:
         raise UsageError(f"no program of the {len(best)} best layouts ran: {failed[0]}")
-    ran.sort(key=lambda each: (GOALS[goal](each) or 0.0, each.seconds))
+    ran.sort(key=lambda timed_layout: (GOALS[goal](timed_layout) or 0.0, timed_layout.seconds))
     return replace(
         ranking, timed=[*ran, *others], failed=[*ranking.failed, *failed], notes=programs.remarks()
     )
@@ -169,15 +169,15 @@ def run_best(
 
 def why_best(best: TimedLayout) -> str:
     """Return where the time of the best layout goes."""
-    parts = sorted(best.parts.items(), key=lambda each: -each[1])
+    parts = sorted(best.parts.items(), key=lambda pair: -pair[1])
     shares = [f"{part / best.seconds:.0%} {name}" for name, part in parts]
     return ", ".join(share for share in shares if not share.startswith("0%"))
 
 
-def why_slower(each: TimedLayout, best: TimedLayout) -> str:
+def why_slower(timed_layout: TimedLayout, best: TimedLayout) -> str:
     """Return which parts make a layout slower than the best, and which it does better."""
-    names = dict.fromkeys([*each.parts, *best.parts])
-    apart = {name: each.parts.get(name, 0.0) - best.parts.get(name, 0.0) for name in names}
+    names = dict.fromkeys([*timed_layout.parts, *best.parts])
+    apart = {name: timed_layout.parts.get(name, 0.0) - best.parts.get(name, 0.0) for name in names}
     told = [name for name in names if abs(apart[name]) >= _SLIGHT * best.seconds]
     told.sort(key=lambda name: -apart[name])
     worse = [f"{name} +{seconds(apart[name])}" for name in told if apart[name] > 0]
@@ -201,7 +201,7 @@ def seconds(value: float) -> str:
 def remarks(ranking: Ranking) -> list[str]:
     """Return what the numbers leave out."""
     job, model = ranking.job, ranking.model
-    num_run = sum(each.is_run for each in ranking.timed)
+    num_run = sum(timed_layout.is_run for timed_layout in ranking.timed)
     said = []
     if num_run:
         said.append(
@@ -217,7 +217,7 @@ def remarks(ranking: Ranking) -> list[str]:
         )
     said += ranking.notes
     if len(ranking.timed) > 1:
-        first, second = (each.seconds for each in ranking.timed[:2])
+        first, second = (timed_layout.seconds for timed_layout in ranking.timed[:2])
         if unsure := pair_line("plans", first, second):
             said.append(f"the first two layouts are {unsure}")
     if ranking.timed[0].joules is not None:
@@ -248,24 +248,24 @@ def as_json(ranking: Ranking) -> dict[str, Any]:
         "devices": ranking.job.devices,
         "capacity_bytes": ranking.machine.sip.hbm_bytes,
         "too_large": ranking.too_large,
-        "layouts": [_layout_json(ranking, each) for each in ranking.timed],
+        "layouts": [_layout_json(ranking, timed_layout) for timed_layout in ranking.timed],
         "remarks": remarks(ranking),
     }
 
 
-def _layout_json(ranking: Ranking, each: TimedLayout) -> dict[str, Any]:
-    layout: Layout = each.layout
+def _layout_json(ranking: Ranking, timed_layout: TimedLayout) -> dict[str, Any]:
+    layout: Layout = timed_layout.layout
     return {
         **{name: getattr(layout, name) for name in Layout.__dataclass_fields__},
-        "step_s": each.seconds,
-        "is_run": each.is_run,
-        "tokens_per_s": each.tokens_per_second,
-        "mfu": ranking.mfu(each),
-        "energy_j": each.joules,
-        "cost_usd": each.usd,
-        "parts_s": dict(each.parts),
-        "memory_bytes": dict(each.memory),
-        "collectives": each.collectives,
-        "collective_bytes": each.collective_bytes,
-        **{f"{name.replace(' ', '_')}_s": value for name, value in each.more.items()},
+        "step_s": timed_layout.seconds,
+        "is_run": timed_layout.is_run,
+        "tokens_per_s": timed_layout.tokens_per_second,
+        "mfu": ranking.mfu(timed_layout),
+        "energy_j": timed_layout.joules,
+        "cost_usd": timed_layout.usd,
+        "parts_s": dict(timed_layout.parts),
+        "memory_bytes": dict(timed_layout.memory),
+        "collectives": timed_layout.collectives,
+        "collective_bytes": timed_layout.collective_bytes,
+        **{f"{name.replace(' ', '_')}_s": value for name, value in timed_layout.more.items()},
     }

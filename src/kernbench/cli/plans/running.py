@@ -80,16 +80,16 @@ class LayoutPrograms:
         running: list[subprocess.Popen[str]] = []
         with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
             started = [
-                pool.submit(self._run_one, each, Path(folder) / f"{number}.json", running)
-                for number, each in enumerate(proposals)
+                pool.submit(self._run_one, proposal, Path(folder) / f"{number}.json", running)
+                for number, proposal in enumerate(proposals)
             ]
             try:
-                for number, (each, future) in enumerate(zip(proposals, started, strict=True)):
-                    say(f"runs {number + 1} of {len(started)} programs, {each.layout.label}")
+                for number, (pair, future) in enumerate(zip(proposals, started, strict=True)):
+                    say(f"runs {number + 1} of {len(started)} programs, {pair.layout.label}")
                     try:
                         yield future.result()
                     except ProgramFailedError as error:
-                        yield f"{each.layout.label}: {error}"
+                        yield f"{pair.layout.label}: {error}"
             finally:
                 for future in started:
                     future.cancel()

@@ -91,10 +91,12 @@ def splits(
     Where an option says how many replicas there are, sizes multiply to the devices; else replicas
     are what is left. TP stays within a node; experts (EP) are divided among replicas.
     """
-    divisors = [each for each in range(1, devices + 1) if devices % each == 0]
+    divisors = [index for index in range(1, devices + 1) if devices % index == 0]
     allowed = {
         name: [
-            each for each in divisors if limits.allow(kind, each) and (kind != "tp" or each <= node)
+            divisor
+            for divisor in divisors
+            if limits.allow(kind, divisor) and (kind != "tp" or divisor <= node)
         ]
         for name, kind in kinds.items()
     }
@@ -109,7 +111,7 @@ def splits(
 
 
 def plan_script(
-    given: str,
+    text: str,
     settings: Settings,
     devices: int,
     node: int,
@@ -126,15 +128,15 @@ def plan_script(
     Raises:
         UsageError: It is no PyTorch program, has no such options, or none of its runs ended well.
     """
-    kind = kind_of(given)
+    kind = kind_of(text)
     if kind is not Kind.PYTORCH:
         raise UsageError(
-            f"{given} is {kind}: only a PyTorch program is planned; see kernbench sweep"
+            f"{text} is {kind}: only a PyTorch program is planned; see kernbench sweep"
         )
-    program = SweptFile(given, kind, settings)
+    program = SweptFile(text, kind, settings)
     kinds = {name: kind for name, kind in kinds_of(program.options).items() if name not in more}
     if not kinds and not more:
-        named = ", ".join(each.spelled for each in program.options.values()) or "none"
+        named = ", ".join(option.spelled for option in program.options.values()) or "none"
         raise UsageError(
             f"{program.path.name} has no option that says how it is split over devices, such as "
             f"--tp, --pp-size or --data-parallel-degree; its options: {named}; name others by "
@@ -142,13 +144,13 @@ def plan_script(
         )
     layouts = list(splits(kinds, devices, node, limits))
     points = [
-        program.point({**each, **dict(zip(more, values, strict=True))})
-        for each in layouts
+        program.point({**layout, **dict(zip(more, values, strict=True))})
+        for layout in layouts
         for values in product(*more.values())
     ]
     if not points:
         raise UsageError(
-            f"no sizes of {', '.join(program.options[each].spelled for each in kinds)} divide "
+            f"no sizes of {', '.join(program.options[kind].spelled for kind in kinds)} divide "
             f"{devices} devices, of those that are allowed"
         )
     if len(points) > MOST_POINTS:
@@ -160,8 +162,8 @@ def plan_script(
     with tempfile.TemporaryDirectory(prefix="kernbench-") as folder:
         store = ResultFolder(Path(folder), program.path.name)
         kept = results_of(points, store, Limits(), workers, progress)
-    rows = [(flat(each, kept.get(each.key)), each) for each in points]
-    rows.sort(key=lambda each: _amount(each[0], goal))
+    rows = [(flat(point, kept.get(point.key)), point) for point in points]
+    rows.sort(key=lambda pair: _amount(pair[0], goal))
     if rows[0][0]["status"] != "done":
         raise UsageError(
             f"none of {len(rows)} runs of {program.path.name} ended well; the first: "

@@ -34,28 +34,28 @@ def print_ranking(ranking: Ranking, console: Console, top: int, goal: str) -> No
     table.add_column("layout", overflow="fold")
     for title in ("GiB", "time", "tokens/s", "MFU"):
         table.add_column(title, justify="right", no_wrap=True)
-    has_runs = any(each.is_run for each in ranking.timed)
+    has_runs = any(timed_layout.is_run for timed_layout in ranking.timed)
     if has_runs:
         table.add_column("", no_wrap=True)
     per_token = {"energy": ("J/token", best.joules), "cost": ("USD/Mtoken", best.usd)}
     has_room = console.width >= _WIDE
     shows = [
         name
-        for each, (name, known) in per_token.items()
-        if known is not None and (has_room or each == goal)
+        for item, (name, known) in per_token.items()
+        if known is not None and (has_room or item == goal)
     ]
     for name in (*shows, *best.more):
         table.add_column(name, justify="right", no_wrap=True)
-    for each in ranking.timed[:top]:
+    for timed_layout in ranking.timed[:top]:
         table.add_row(
-            each.layout.label,
-            f"{each.total_bytes / GIB:.1f}",
-            seconds(each.seconds),
-            f"{each.tokens_per_second:,.0f}",
-            f"{ranking.mfu(each):.1%}",
-            *(["run" if each.is_run else "parts"] if has_runs else []),
-            *(_per_token(each, name) for name in shows),
-            *(seconds(value) for value in each.more.values()),
+            timed_layout.layout.label,
+            f"{timed_layout.total_bytes / GIB:.1f}",
+            seconds(timed_layout.seconds),
+            f"{timed_layout.tokens_per_second:,.0f}",
+            f"{ranking.mfu(timed_layout):.1%}",
+            *(["run" if timed_layout.is_run else "parts"] if has_runs else []),
+            *(_per_token(timed_layout, name) for name in shows),
+            *(seconds(value) for value in timed_layout.more.values()),
         )
     console.print(table)
     kinds = ", ".join(f"{name} {value / GIB:.1f}" for name, value in best.memory.items())
@@ -65,11 +65,11 @@ def print_ranking(ranking: Ranking, console: Console, top: int, goal: str) -> No
     sent = best.collective_bytes / 1e9
     say(f"  collectives of a rank: {best.collectives:,}, {sent:,.1f} GB of messages")
     # Programs are compared with programs.
-    nexts = [each for each in ranking.timed[1:top] if each.is_run == best.is_run]
+    nexts = [layout for layout in ranking.timed[1:top] if layout.is_run == best.is_run]
     if nexts:
         say("why the next are slower:" if goal == "time" else "the next, beside the best:")
-    for each in nexts:
-        say(f"  {each.layout.label}: {_behind(each, best, goal)}; {why_slower(each, best)}")
+    for layout in nexts:
+        say(f"  {layout.layout.label}: {_behind(layout, best, goal)}; {why_slower(layout, best)}")
     least = ""
     if ranking.nearest is not None:
         label, needed = ranking.nearest
@@ -79,16 +79,16 @@ def print_ranking(ranking: Ranking, console: Console, top: int, goal: str) -> No
         say(f"note: {remark}")
 
 
-def _behind(each: TimedLayout, best: TimedLayout, goal: str) -> str:
+def _behind(timed_layout: TimedLayout, best: TimedLayout, goal: str) -> str:
     """Return how much more of the goal a layout takes than the best, and of time."""
-    slower = f"{each.seconds / best.seconds - 1:+.1%}"
+    slower = f"{timed_layout.seconds / best.seconds - 1:+.1%}"
     if goal == "time":
         return slower
-    more = (GOALS[goal](each) or 0.0) / (GOALS[goal](best) or 1.0) - 1
+    more = (GOALS[goal](timed_layout) or 0.0) / (GOALS[goal](best) or 1.0) - 1
     return f"{goal} {more:+.1%}, time {slower}"
 
 
-def _per_token(each: TimedLayout, name: str) -> str:
+def _per_token(timed_layout: TimedLayout, name: str) -> str:
     if name == "J/token":
-        return f"{(each.joules or 0.0) / each.tokens:.3g}"
-    return f"{1e6 * (each.usd or 0.0) / each.tokens:.3g}"
+        return f"{(timed_layout.joules or 0.0) / timed_layout.tokens:.3g}"
+    return f"{1e6 * (timed_layout.usd or 0.0) / timed_layout.tokens:.3g}"

@@ -14,18 +14,18 @@ def say_whose_options(path: Path, args: Sequence[str], options: Collection[str])
 
     There is none on those that the program's file names itself, behind a ``--``, and on ``--help``.
     """
-    given = [arg.partition("=")[0] for arg in args]
-    given = given[: given.index("--")] if "--" in given else given
-    ours = dict.fromkeys(each for each in given if each in options and each != "--help")
+    parts = [arg.partition("=")[0] for arg in args]
+    parts = parts[: parts.index("--")] if "--" in parts else parts
+    ours = dict.fromkeys(name for name in parts if name in options and name != "--help")
     if not ours:
         return
     tree = ast.walk(ast.parse(path.read_bytes()))
     named = {node.value for node in tree if isinstance(node, ast.Constant)}
-    found = [each for each in ours if each not in named]
-    if found:
-        goes = "goes" if len(found) == 1 else "go"
+    names = [name for name in ours if name not in named]
+    if names:
+        goes = "goes" if len(names) == 1 else "go"
         print(
-            f"note: {', '.join(found)} {goes} to {path.name}, as with python; options of kernbench "
+            f"note: {', '.join(names)} {goes} to {path.name}, as with python; options of kernbench "
             "come before the program",
             file=sys.stderr,
             flush=True,
@@ -55,7 +55,7 @@ def taken_back(
     reads = any("argparse" in text for text in texts)
     if any(map(_READS_MORE.search, texts)) or (reads and not own):
         return [], list(args)
-    theirs = {each.spelled for each in own.values()} | {"--help"}
+    theirs = {program_option.spelled for program_option in own.values()} | {"--help"}
     ours: list[str] = []
     left = list(args)
     kept: list[str] = []

@@ -62,31 +62,31 @@ def known_benches() -> list[str]:
     return sorted(path.stem for path in files if not path.stem.startswith("_"))
 
 
-def find_bench(given: str) -> Path:
+def find_bench(text: str) -> Path:
     """Return the file of a bench: a path, or the name of one that ships with kernbench.
 
     Raises:
         UnknownNameError: There is no such file and no such name.
     """
-    path = Path(given)
+    path = Path(text)
     try:
         if path.is_file():
             return path.resolve()
     except OSError as error:
-        shown = given if len(given) <= _MOST_SHOWN else f"{given[:_MOST_SHOWN]}..."
+        shown = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
         raise UnknownNameError(f"no bench {shown}: {error.strerror}") from None
-    if given and path.is_dir():
-        raise UsageError(f"{given} is a folder; name a Python file in it")
+    if text and path.is_dir():
+        raise UsageError(f"{text} is a folder; name a Python file in it")
     if path.suffix == ".py" or len(path.parts) > 1:
         folder = path.parent
         if not folder.is_dir():
-            raise UnknownNameError(f"no bench {given}: there is no folder {folder}")
-        found = sorted(each.name for each in folder.glob("*.py"))
-        raise UnknownNameError(f"no bench {given}: {nearest(path.name, found)}")
+            raise UnknownNameError(f"no bench {text}: there is no folder {folder}")
+        result = sorted(path.name for path in folder.glob("*.py"))
+        raise UnknownNameError(f"no bench {text}: {nearest(path.name, result)}")
     names = known_benches()
-    if given in names:
-        return shipped_folder() / f"{given}.py"
-    raise UnknownNameError(f"unknown bench {given!r}: {nearest(given, names)}")
+    if text in names:
+        return shipped_folder() / f"{text}.py"
+    raise UnknownNameError(f"unknown bench {text!r}: {nearest(text, names)}")
 
 
 def is_bench(tree: ast.Module) -> bool:
@@ -106,17 +106,17 @@ def is_bench(tree: ast.Module) -> bool:
 def _is_idle(node: ast.stmt, may_call: bool) -> bool:
     if isinstance(node, ast.If | ast.Try):
         # As around an import that may fail; `if __name__ == "__main__"` calls something.
-        parts = (each for each in ast.iter_child_nodes(node) if isinstance(each, ast.stmt))
+        parts = (stmt for stmt in ast.iter_child_nodes(node) if isinstance(stmt, ast.stmt))
         return all(_is_idle(part, may_call) for part in parts)
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant)
     if isinstance(node, ast.Assign | ast.AnnAssign):
-        return may_call or not any(isinstance(each, ast.Call) for each in ast.walk(node))
+        return may_call or not any(isinstance(item, ast.Call) for item in ast.walk(node))
     idle = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     return isinstance(node, idle | ast.Pass)
 
 
-def load_bench(given: str) -> Bench:
+def load_bench(text: str) -> Bench:
     """Import a bench's file and return the bench.
 
     As with ``python FILE``, modules beside the file can be imported. Whatever the file's own code
@@ -126,7 +126,7 @@ def load_bench(given: str) -> Bench:
         UnknownNameError: There is no such bench.
         UsageError: The file has no fitting ``run``, or ``RANKS`` or ``MACHINE`` is of no use.
     """
-    path = find_bench(given)
+    path = find_bench(text)
     # A program would do all of its work, or fail for want of a GPU, before it is found to be one.
     run = getattr(_import(path), "run", None) if _may_define_run(path) else None
     if not callable(run):
@@ -159,7 +159,7 @@ def _may_define_run(path: Path) -> bool:
         if isinstance(node, ast.alias):
             names = {node.name, node.asname}
         else:
-            names = {getattr(node, each, None) for each in ("name", "id", "value")}
+            names = {getattr(node, name, None) for name in ("name", "id", "value")}
         if not names.isdisjoint(("run", "*")):
             return True
     return False

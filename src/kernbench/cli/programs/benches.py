@@ -61,15 +61,15 @@ def run_bench(options: BenchOptions) -> int:
     return guarded(start, options.debug, usage=True)
 
 
-def show_bench(given: str, debug: bool) -> int:
+def show_bench(text: str, debug: bool) -> int:
     """Print a bench's documentation and parameters, and return the exit status."""
     from kernbench.cli.programs.parameters import parameters_of
     from kernbench.hardware import ranks_of
 
     def show() -> int:
-        bench = load_bench(given)
+        bench = load_bench(text)
         parameters = parameters_of(bench.run)
-        lines = [bench.about, "", f"usage: kernbench run {given} [OPTIONS]", ""]
+        lines = [bench.about, "", f"usage: kernbench run {text} [OPTIONS]", ""]
         lines.append("parameters (--param NAME=VALUE):" if parameters else "no parameters")
         lines += [f"  {parameter}" for parameter in parameters]
         lines += [

@@ -53,12 +53,12 @@ def describe_failure(error: BaseException) -> str:
 
 def root_causes(error: BaseException) -> Iterator[tuple[int | None, BaseException]]:
     """Yield the leaves of a failure, each with the rank that it came from, if it came from one."""
-    for rank, each in _of_ranks(error):
-        if isinstance(each, BaseExceptionGroup):
-            for part in each.exceptions:
+    for rank, base_exception in _of_ranks(error):
+        if isinstance(base_exception, BaseExceptionGroup):
+            for part in base_exception.exceptions:
                 yield from ((rank if own is None else own, leaf) for own, leaf in root_causes(part))
         else:
-            yield rank, each
+            yield rank, base_exception
 
 
 def _of_ranks(error: BaseException) -> Iterator[tuple[int | None, BaseException]]:
@@ -67,8 +67,8 @@ def _of_ranks(error: BaseException) -> Iterator[tuple[int | None, BaseException]
     if not isinstance(error, BaseExceptionGroup) or not isinstance(by_rank, dict):
         yield None, error
         return
-    for rank, each in by_rank.items():
-        for inner, cause in _of_ranks(each):
+    for rank, value in by_rank.items():
+        for inner, cause in _of_ranks(value):
             yield (rank if inner is None else inner), cause
 
 
@@ -156,8 +156,8 @@ def _block(error: BaseException) -> _Text:
 
 def _parts(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
     """Yield the lines of each exception of a group, further in than its own."""
-    for number, each in enumerate(group.exceptions[:MOST_CAUSES], 1):
-        text = _block(each)
+    for number, exception in enumerate(group.exceptions[:MOST_CAUSES], 1):
+        text = _block(exception)
         lines = [f"{number}. {text.message}", *text.where.splitlines()]
         yield from (f"  {line}" for line in lines)
     if len(group.exceptions) > MOST_CAUSES:
@@ -272,7 +272,7 @@ def _is_handed_on(last: TracebackType) -> bool:
     lines = linecache.getlines(code.co_filename)[line - 1 : end_line]
     if len(lines) != end_line - line + 1:
         return False
-    encoded = [each.encode() for each in lines]
+    encoded = [line.encode() for line in lines]
     encoded[-1] = encoded[-1][:end_column]
     encoded[0] = encoded[0][column:]
     try:
@@ -304,7 +304,7 @@ def is_users(filename: str) -> bool:
         return False
     package = Path(kernbench.__file__).resolve().parent
     library = [Path(sysconfig.get_paths()[key]) for key in ("stdlib", "purelib", "platlib")]
-    return not any(path.is_relative_to(each.resolve()) for each in (package, *library))
+    return not any(path.is_relative_to(item.resolve()) for item in (package, *library))
 
 
 def _short(filename: str) -> str:

@@ -50,12 +50,12 @@ def ranks_named_in(program: CodeType) -> frozenset[int]:
     numbers: set[int] = set()
     codes = [program]
     for code in codes:
-        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+        codes += [co_const for co_const in code.co_consts if isinstance(co_const, CodeType)]
         before: Any = None
         for step in dis.get_instructions(code):
             if step.opname in _COMPARISONS:
                 parts = before if isinstance(before, (tuple, frozenset)) else (before,)
-                numbers.update(each for each in parts if type(each) is int)
+                numbers.update(part for part in parts if type(part) is int)
             before = step.argval if step.opname == "LOAD_CONST" else None
     return frozenset(numbers)
 
@@ -79,15 +79,15 @@ def chosen(
     if is_covering and folding.num_ranks <= MOST_IN_FULL:
         return CoveringRanks(sorted(covers), "")
     most = min(MOST_COVERING if is_covering else num_checks, len(covers))
-    found: list[int] = []
-    while len(found) < most and (left or not is_covering):
+    numbers: list[int] = []
+    while len(numbers) < most and (left or not is_covering):
         # Of equal ones not always the lowest: neighbours are more alike than others.
-        rest = sorted(covers.keys() - found)
-        start = len(found) * len(rest) // most
+        rest = sorted(covers.keys() - numbers)
+        start = len(numbers) * len(rest) // most
         best = max(rest[start:] + rest[:start], key=lambda base: len(covers[base] & left))
-        found.append(best)
+        numbers.append(best)
         left -= covers[best]
-    return CoveringRanks(sorted(found), _in_words(wanted, left))
+    return CoveringRanks(sorted(numbers), _in_words(wanted, left))
 
 
 def _covers(
@@ -97,16 +97,16 @@ def _covers(
     from kernbench.runtime_api import axes_of
 
     rows = {axes_of(group, folding.num_ranks) for group in groups} - {None}
-    found: dict[int, set[Covered]] = {}
+    covers: dict[int, set[Covered]] = {}
     singled = {folding.num_ranks - 1, *named}
     for rank in range(folding.num_ranks):
         base = _first_of(rank, folding.axes)
-        covered = found.setdefault(base, {(PLACES, (), rank % per_node)})
+        covered = covers.setdefault(base, {(PLACES, (), rank % per_node)})
         covered.add((PLACES, (), rank % per_node))
         covered.update((GROUPS, axes, _first_of(rank, axes)) for axes in rows if axes)
         if rank in singled:
             covered.add((NAMED, (), rank))
-    return found
+    return covers
 
 
 def _first_of(rank: int, axes: Iterable[RankAxis]) -> int:
@@ -117,8 +117,8 @@ def _first_of(rank: int, axes: Iterable[RankAxis]) -> int:
 def _in_words(wanted: set[Covered], left: set[Covered]) -> str:
     said = []
     for kind in (PLACES, GROUPS, NAMED):
-        total = sum(each[0] == kind for each in wanted)
-        missed = sum(each[0] == kind for each in left)
+        total = sum(triple[0] == kind for triple in wanted)
+        missed = sum(triple[0] == kind for triple in left)
         if missed or kind != NAMED:
             said.append(f"{total - missed} of {total} {kind}" if missed else f"all {total} {kind}")
     return " and ".join(said)
@@ -134,13 +134,13 @@ def axes_of_more(
     from kernbench.runtime_api import RankAxis, axes_of
 
     known = (axes_of(group, num_ranks) or () for group in groups)
-    most = {axis.stride: axis.size for each in known for axis in each if axis not in axes}
-    found: list[RankAxis] = []
+    most = {axis.stride: axis.size for item in known for axis in item if axis not in axes}
+    rank_axis: list[RankAxis] = []
     for stride, size in sorted(most.items()):
         least = 4 if len(most) == 1 and size % 4 == 0 else _least_factor(size)
-        if all(stride % (axis.stride * axis.size) == 0 for axis in found):
-            found.append(RankAxis(stride, least))
-    return tuple(found)
+        if all(stride % (axis.stride * axis.size) == 0 for axis in rank_axis):
+            rank_axis.append(RankAxis(stride, least))
+    return tuple(rank_axis)
 
 
 def _least_factor(size: int) -> int:
@@ -158,14 +158,14 @@ def verdict(
     is_same_work = is_same_time = True
     for rank, work in sorted(others.items()):
         runs = folding.representative(rank)
-        found = first_difference(known[runs], work, rank=runs)
-        if found is None:
+        difference = first_difference(known[runs], work, rank=runs)
+        if difference is None:
             alike.append(rank)
             continue
         is_same_time = False
-        is_same_work = is_same_work and not found.is_of_work
-        does = "does not do what" if found.is_of_work else "does, but in another time, what"
-        text = f"{does} rank {runs} does, which ran for it: {found.text}"
+        is_same_work = is_same_work and not difference.is_of_work
+        does = "does not do what" if difference.is_of_work else "does, but in another time, what"
+        text = f"{does} rank {runs} does, which ran for it: {difference.text}"
         differing.setdefault((runs, text), []).append(rank)
     lines = [
         f"fold check: {ranks_in_words(ranks)} {text}" for (_, text), ranks in differing.items()

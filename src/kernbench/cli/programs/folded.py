@@ -250,10 +250,10 @@ def _run_folded(
 def _watched(other: Ask, axes: Axes, base: int, *, plays: bool = False) -> WatchedRun | Failed:
     """Run a program unseen, each time that more ranks have to run in a process of its own."""
     while True:
-        found: WatchedRun | Failed | RankAxis = other("watched", axes, base, plays)
-        if isinstance(found, (WatchedRun, Failed)):
-            return found
-        axes = (*axes, found)
+        watched_run: WatchedRun | Failed | RankAxis = other("watched", axes, base, plays)
+        if isinstance(watched_run, (WatchedRun, Failed)):
+            return watched_run
+        axes = (*axes, watched_run)
 
 
 class _Check:
@@ -282,13 +282,13 @@ class _Check:
         axes = axes_of_more(known.axes, known.groups, folding.num_ranks)
         if not axes:
             return
-        found = _watched(self._other, (*known.axes, *axes), 0)
-        if isinstance(found, Failed):
-            if not found.is_usage:
+        pair = _watched(self._other, (*known.axes, *axes), 0)
+        if isinstance(pair, Failed):
+            if not pair.is_usage:
                 ranks = listed(list(Folding(folding.num_ranks, (*known.axes, *axes)).running))
-                folding.differing = f"with {ranks} the program failed: {found.why}"
+                folding.differing = f"with {ranks} the program failed: {pair.why}"
             return
-        for rank, work in found.works.items():
+        for rank, work in pair.works.items():
             runs = folding.representative(rank)
             differs = first_difference(known.works[runs], work, rank=runs)
             if differs is not None and differs.is_of_work:
@@ -297,7 +297,7 @@ class _Check:
         num_calls = sum(
             other_calls(
                 work,
-                [found.works[rank] for rank in found.works if folding.representative(rank) == runs],
+                [pair.works[rank] for rank in pair.works if folding.representative(rank) == runs],
             )
             for runs, work in known.works.items()
         )
@@ -316,23 +316,23 @@ class _Check:
         for base in bases:
             others |= self._watched(base).works
         folding.num_checked = len(others)
-        found = verdict(folding, known.works, others)
-        folding.is_alike = found.is_same_time
-        lines = found.lines
+        triple = verdict(folding, known.works, others)
+        folding.is_alike = triple.is_same_time
+        lines = triple.lines
         num_others = folding.num_ranks - len(folding.running)
         if len(others) < num_others:
             lines.append(
                 f"fold check: {len(others)} of {num_others:,} other ranks ran; with those that ran "
                 f"for them they are of {covers}"
             )
-        return lines, found.is_same_work
+        return lines, triple.is_same_work
 
     def _watched(self, base: int) -> WatchedRun:
         assert self._other is not None
-        found = _watched(self._other, self._folding.axes, base)
-        if isinstance(found, Failed):
-            raise failed(base, found.why)
-        return found
+        pair = _watched(self._other, self._folding.axes, base)
+        if isinstance(pair, Failed):
+            raise failed(base, pair.why)
+        return pair
 
 
 @contextmanager
@@ -355,13 +355,13 @@ def _elsewhere(folder: _Folder) -> Iterator[Ask]:
             if child.exitcode:
                 theirs.send(Failed(f"it ended with status {child.exitcode}"))
 
-    def answer(method: str, *given: Any) -> None:
+    def answer(method: str, *value: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         with Path(os.devnull).open("w") as nothing, contextlib.redirect_stdout(nothing):
             os.dup2(nothing.fileno(), 1)
             os.dup2(nothing.fileno(), 2)
             try:
-                theirs.send(getattr(folder, method)(*given))
+                theirs.send(getattr(folder, method)(*value))
             except Exception as error:
                 # Of a group of exceptions the first one says what happened.
                 while isinstance(error, ExceptionGroup):

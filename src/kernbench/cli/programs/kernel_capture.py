@@ -160,15 +160,17 @@ def capture(
     program = _load(path, tree, arguments, machine, ranks)
     has_data = False
     engine, error = _run(program, kernel, only_first, has_data)
-    lacked_data = any(isinstance(each, NoDataError) for each in _leaves(error))
+    lacked_data = any(isinstance(leaf, NoDataError) for leaf in _leaves(error))
     if engine.needs_data or (lacked_data and not engine.launches):
         has_data = True
         engine, error = _run(program, kernel, only_first, has_data)
-    for each in _leaves(error):
-        if isinstance(each, _TalksError):
-            raise each
+    for leaf in _leaves(error):
+        if isinstance(leaf, _TalksError):
+            raise leaf
     failure = ""
-    if error is not None and not any(isinstance(each, _EnoughSeen) for each in _leaves(error)):
+    if error is not None and not any(
+        isinstance(base_exception, _EnoughSeen) for base_exception in _leaves(error)
+    ):
         if not engine.launches and kernel in _defined(tree) | set(engine.seen):
             raise error
         failure = f"{type(error).__name__}: {error}".partition("\n")[0]
@@ -252,7 +254,7 @@ def _defined(tree: ast.Module) -> set[str]:
         node.name
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef)
-        and any("jit" in ast.unparse(each) for each in node.decorator_list)
+        and any("jit" in ast.unparse(expr) for expr in node.decorator_list)
     }
 
 

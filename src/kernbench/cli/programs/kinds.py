@@ -31,7 +31,7 @@ class Kind(Enum):
         return self.value
 
 
-def kind_of(given: str) -> Kind:
+def kind_of(text: str) -> Kind:
     """Return what the file or the bench ``given`` is; nothing of it is executed.
 
     It is a bench if it defines ``run`` and does not call it itself, or if its ``run`` takes
@@ -40,7 +40,7 @@ def kind_of(given: str) -> Kind:
     could be meant, else a script: running it says what is wrong.
     """
     try:
-        path = find_bench(given)
+        path = find_bench(text)
         tree = ast.parse(path.read_bytes(), str(path))
     except KernbenchError:
         return Kind.BENCH
@@ -51,10 +51,10 @@ def kind_of(given: str) -> Kind:
     return Kind.PYTORCH if _needs_torch(tree, path.parent, set()) else Kind.SCRIPT
 
 
-def is_readable(given: str) -> bool:
+def is_readable(text: str) -> bool:
     """Return whether a program is there and can be read, so that its kind is known."""
     try:
-        ast.parse(find_bench(given).read_bytes())
+        ast.parse(find_bench(text).read_bytes())
     except (KernbenchError, *_UNREADABLE):
         return False
     return True
@@ -110,16 +110,16 @@ def _imports(node: ast.AST, *, is_optional: bool) -> Iterator[tuple[str, bool]]:
         yield from ((name.name, is_optional) for name in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
         yield node.module, is_optional
-    for each in ast.iter_child_nodes(node):
-        is_tried = isinstance(node, ast.Try) and bool(node.handlers) and each in node.body
-        yield from _imports(each, is_optional=is_optional or is_tried)
+    for item in ast.iter_child_nodes(node):
+        is_tried = isinstance(node, ast.Try) and bool(node.handlers) and item in node.body
+        yield from _imports(item, is_optional=is_optional or is_tried)
 
 
 def _module_beside(name: str, folder: Path) -> Path | None:
     """Return the file of a module that lies beside a program, as Python would find it first."""
     path = folder.joinpath(*name.split("."))
-    found = (path.with_suffix(".py"), path / "__init__.py")
-    return next((each for each in found if each.is_file()), None)
+    pair = (path.with_suffix(".py"), path / "__init__.py")
+    return next((path for path in pair if path.is_file()), None)
 
 
 def _requires_torch(package: str) -> bool:

@@ -43,7 +43,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 def _users(scope: SymbolTable, names: frozenset[str]) -> Iterator[str]:
     """Yield the functions that refer to one of ``names``, but to no parameter of that name."""
     if scope.get_type() == "function":
-        symbols = (each for each in scope.get_symbols() if each.get_name() in names)
+        symbols = (symbol for symbol in scope.get_symbols() if symbol.get_name() in names)
         if any(
             symbol.is_referenced() and (symbol.is_global() or symbol.is_imported())
             for symbol in symbols

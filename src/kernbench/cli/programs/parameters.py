@@ -58,7 +58,7 @@ def parameters_of(run: Callable[..., object]) -> list[BenchParameter]:
 
 
 def parse_parameters(
-    given: Sequence[str], known: Sequence[BenchParameter], bench: str
+    texts: Sequence[str], known: Sequence[BenchParameter], bench: str
 ) -> dict[str, Any]:
     """Return the values of ``name=value`` texts, by name.
 
@@ -66,9 +66,9 @@ def parse_parameters(
         UnknownNameError: The bench has no such parameter.
         UsageError: A value is not of its parameter's type, is missing, or is given twice.
     """
-    by_name = {each.name: each for each in known}
+    by_name = {bench_parameter.name: bench_parameter for bench_parameter in known}
     values: dict[str, Any] = {}
-    for text in given:
+    for text in texts:
         name, equals, value = text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals:
@@ -87,7 +87,11 @@ def parse_parameters(
                 f"parameter {name} of bench {bench} must be {type_name(annotation)}, "
                 f"but got {value!r}"
             ) from None
-    missing = [each.name for each in known if each.is_required and each.name not in values]
+    missing = [
+        bench_parameter.name
+        for bench_parameter in known
+        if bench_parameter.is_required and bench_parameter.name not in values
+    ]
     if missing:
         raise UsageError(
             f"bench {bench} needs a value for {', '.join(missing)}: --param {missing[0]}=..."
@@ -174,7 +178,7 @@ def _convert_bool(text: str) -> bool:
 
 def _convert_to_first(text: str, choices: Sequence[Any]) -> Any:
     # None first: every text is a str, also "none".
-    for choice in sorted(choices, key=lambda each: each is not types.NoneType):
+    for choice in sorted(choices, key=lambda item: item is not types.NoneType):
         try:
             return convert(text, choice)
         except ValueError:
@@ -194,8 +198,8 @@ def _convert_sequence(text: str, kind: type, arguments: Sequence[Any]) -> Any:
         text = text[1:-1]
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
     if kind is list or Ellipsis in arguments or not arguments:
-        each = arguments[0] if arguments else str
-        return kind(convert(part, each) for part in parts)
+        argument = arguments[0] if arguments else str
+        return kind(convert(part, argument) for part in parts)
     if len(parts) != len(arguments):
         raise ValueError(text)
-    return tuple(convert(part, each) for part, each in zip(parts, arguments, strict=True))
+    return tuple(convert(part, item) for part, item in zip(parts, arguments, strict=True))

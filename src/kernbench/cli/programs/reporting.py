@@ -143,7 +143,7 @@ def report_console() -> Console:
     return Console(file=sys.stdout, highlight=False, width=width)
 
 
-def show_or_write(found: Any, json: str | None, show: Callable[[Console], None]) -> None:
+def show_or_write(value: Any, json: str | None, show: Callable[[Console], None]) -> None:
     """Print the tables of an analysis, or its JSON if that is to go to stdout.
 
     Raises:
@@ -154,10 +154,10 @@ def show_or_write(found: Any, json: str | None, show: Callable[[Console], None])
     from kernbench.outputs import write_text
 
     if json == STDOUT:
-        print(dumps(found, indent=1))
+        print(dumps(value, indent=1))
         return
     if json is not None:
-        write_text(json, f"{dumps(found, indent=1)}\n")
+        write_text(json, f"{dumps(value, indent=1)}\n")
     show(report_console())
 
 
@@ -166,8 +166,8 @@ def dump_timeline(log: OpLog, machine: Machine, file: BinaryIO, path: str) -> No
     from kernbench.analysis import critical_path
     from kernbench.report import dump_trace, trace_form
 
-    found = critical_path(log)
-    dump_trace(log, machine, file, critical_path=found, form=trace_form(path))
+    segments = critical_path(log)
+    dump_trace(log, machine, file, critical_path=segments, form=trace_form(path))
 
 
 def _print_lines(log: OpLog, ranks: int) -> None:
@@ -182,14 +182,14 @@ def _print_lines(log: OpLog, ranks: int) -> None:
 
     if log.program_lines is not None:
         caused = program_lines(log, ranks)
-        files = [each["file"] for each in caused["lines"]]
+        files = [caused_by_line["file"] for caused_by_line in caused["lines"]]
         print_program_lines(caused, source_texts(files), report_console())
     for name in kernels_by_time(log)[:SHOWN_KERNELS]:
-        found = kernel_lines(log, name)
-        files = [each["file"] for each in found["lines"] if each["file"]]
+        lines = kernel_lines(log, name)
+        files = [line_report["file"] for line_report in lines["lines"] if line_report["file"]]
         # Kernels of libraries have no lines.
         if files:
-            print_lines(found, source_texts(files), report_console())
+            print_lines(lines, source_texts(files), report_console())
 
 
 def _of_memory(log: OpLog) -> list[str]:
@@ -214,15 +214,17 @@ def _of_power(report: Report, machine: Machine) -> list[str]:
 
 def _of_spills(log: OpLog) -> list[str]:
     """Return a line about kernels whose threads have fewer registers than they would like."""
-    found: dict[tuple[str, int], int] = {}
-    for template in {id(each.template): each.template for each in log.instances}.values():
+    numbers: dict[tuple[str, int], int] = {}
+    for template in {
+        id(instance.template): instance.template for instance in log.instances
+    }.values():
         spilled = template.given.get("spilled_registers", 0)
         if spilled >= SURE_SPILLS:
             key = template.name, template.given["num_warps"]
-            found[key] = max(found.get(key, 0), spilled)
-    if not found:
+            numbers[key] = max(numbers.get(key, 0), spilled)
+    if not numbers:
         return []
-    rows = sorted(found.items(), key=lambda row: (-row[1], row[0]))
+    rows = sorted(numbers.items(), key=lambda row: (-row[1], row[0]))
     named = ", ".join(
         f"{name} ({count} of each thread, num_warps={warps})"
         for (name, warps), count in rows[:SHOWN_KERNELS]
@@ -307,9 +309,9 @@ def run_and_report(
             return status  # It has refused its arguments, say.
         # What is made from here on is the log's, and stays until it has been written.
         with uncollected():
-            found, said, failure = _report(context, options, outputs)
+            values, said, failure = _report(context, options, outputs)
     if json_only:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(values, indent=2))
     for line in said:
         print(line, file=sys.stderr)
     if failure is not None:
@@ -331,14 +333,14 @@ def _report(
     _LOG.info("the report is made, of %s", context.run.describe())
     remarks = [line for ask in context.run.remarks for line in ask()]
     remarks += _of_memory(log) + _of_spills(log) + _of_power(report, context.machine)
-    found: dict[str, Any] = {**report, "remarks": remarks} if remarks else {**report}
-    found.update({name: ask() for name, ask in context.run.parts.items()})
+    result: dict[str, Any] = {**report, "remarks": remarks} if remarks else {**report}
+    result.update({name: ask() for name, ask in context.run.parts.items()})
     peaks = [context.run.devices.peaks(), *(ask() for ask in context.run.peaks)]
-    found["device_memory_bytes"] = max(max(each.values(), default=0) for each in peaks)
+    result["device_memory_bytes"] = max(max(peak.values(), default=0) for peak in peaks)
     said: list[str] = []
     failure = None
     try:
-        said = _write(context, outputs, found, options.program)
+        said = _write(context, outputs, result, options.program)
     except OutputError as error:
         failure = error  # the report is all the more welcome
     print_report(report, peaks_of(context.machine), report_console(), idle_parts(log))
@@ -353,7 +355,7 @@ def _report(
         print_energy(report["energy"], report["machine"], report_console(), cost)
     if remarks:
         print("", *remarks, sep="\n")
-    return found, said, failure
+    return result, said, failure
 
 
 def _write(

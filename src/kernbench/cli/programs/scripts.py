@@ -90,21 +90,21 @@ def run_script(options: ScriptOptions, asked: Callable[[Path], None] = lambda pa
     return guarded(start, options.debug, usage=True)
 
 
-def find_script(given: str) -> Path:
+def find_script(text: str) -> Path:
     """Return the path of a program.
 
     Raises:
         UnknownNameError: There is no such file.
         UsageError: It is a folder.
     """
-    path = Path(given)
+    path = Path(text)
     if path.is_dir():
-        raise UsageError(f"{given} is a folder; name a Python file in it")
+        raise UsageError(f"{text} is a folder; name a Python file in it")
     if not path.is_file():
         if not path.parent.is_dir():
-            raise UnknownNameError(f"no script {given}: there is no folder {path.parent}")
-        found = sorted(each.name for each in path.parent.glob("*.py"))
-        raise UnknownNameError(f"no script {given}: {nearest(path.name, found)}")
+            raise UnknownNameError(f"no script {text}: there is no folder {path.parent}")
+        names = sorted(item.name for item in path.parent.glob("*.py"))
+        raise UnknownNameError(f"no script {text}: {nearest(path.name, names)}")
     return path.absolute()
 
 

@@ -45,16 +45,16 @@ _SECONDS_PER_HOUR = 3600
 
 def arguments_of(options: ServeOptions) -> list[str]:
     """Return the arguments of the program that serves."""
-    found = [options.program]
+    arguments = [options.program]
     for name in _OF_PROGRAM:
         value, spelled = getattr(options, name), f"--{name.replace('_', '-')}"
         if value is True:
-            found.append(spelled)
+            arguments.append(spelled)
         elif isinstance(value, list):
-            found += [f"{spelled}={each}" for each in value]
+            arguments += [f"{spelled}={item}" for item in value]
         elif value:
-            found.append(f"{spelled}={value}")
-    return found
+            arguments.append(f"{spelled}={value}")
+    return arguments
 
 
 def serve_bench(options: ServeOptions) -> int:
@@ -132,18 +132,18 @@ def _priced(serving: dict[str, Any], context: RuntimeContext) -> dict[str, Any]:
 
     price = context.machine.spec.usd_per_device_hour
     for load in serving["loads"]:
-        found, devices = load["figures"], serving["devices"]
-        made = found["output_tokens"]
+        result, devices = load["figures"], serving["devices"]
+        built = result["output_tokens"]
         window = part_of(context.op_log, load["range"]).window
         energy = energy_of(context.op_log, context.machine, context.world_size, within=window)
         if energy is not None:
-            found["energy_j"] = round(energy["energy_j"], 9)
-            found["joules_per_million_output_tokens"] = round(
-                energy["energy_j"] / made * _MILLION, 3
+            result["energy_j"] = round(energy["energy_j"], 9)
+            result["joules_per_million_output_tokens"] = round(
+                energy["energy_j"] / built * _MILLION, 3
             )
         if price is not None:
-            usd = float(price) * devices * found["time_s"] / _SECONDS_PER_HOUR
-            found["usd_per_million_output_tokens"] = round(usd / made * _MILLION, 6)
+            usd = float(price) * devices * result["time_s"] / _SECONDS_PER_HOUR
+            result["usd_per_million_output_tokens"] = round(usd / built * _MILLION, 6)
     return {"machine": context.machine.name, **serving}
 
 
@@ -188,14 +188,14 @@ def print_serving(serving: dict[str, Any], console: Console) -> None:
         titles = [TableColumn("load", is_number=False), *(TableColumn(title) for title, _ in known)]
         rows = [[load["load"], *(cell(load["figures"]) for _, cell in known)] for load in loads]
         console.print("", fitting_table(console, titles, rows), sep="\n")
-    found = serving.get("rate_found")
-    if found is not None:
-        bounds = "" if found["above"] is None else f"; at {found['above']:.4g} they do not"
-        console.print(Text(f"\nrequests keep to the SLO at {found['rate']:.4g} a second{bounds}"))
+    result = serving.get("rate_found")
+    if result is not None:
+        bounds = "" if result["above"] is None else f"; at {result['above']:.4g} they do not"
+        console.print(Text(f"\nrequests keep to the SLO at {result['rate']:.4g} a second{bounds}"))
 
 
 def _has(loads: Sequence[dict[str, Any]], name: str) -> bool:
-    return any(each["figures"].get(name) is not None for each in loads)
+    return any(load["figures"].get(name) is not None for load in loads)
 
 
 def _time(name: str, which: str) -> Callable[[dict[str, Any]], str]:

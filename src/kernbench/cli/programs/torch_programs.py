@@ -284,12 +284,12 @@ def _find_module(name: str) -> Path:
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    found = _spec_of(name)
-    if found is not None and found.submodule_search_locations is not None:
-        found = _spec_of(f"{name}.__main__")
-    if found is None or not found.has_location or not str(found.origin).endswith(".py"):
+    spec = _spec_of(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = _spec_of(f"{name}.__main__")
+    if spec is None or not spec.has_location or not str(spec.origin).endswith(".py"):
         raise UsageError(f"-m {name}: no such module from {folder}; give a file without -m")
-    return Path(str(found.origin))
+    return Path(str(spec.origin))
 
 
 def _spec_of(name: str) -> ModuleSpec | None:
@@ -297,15 +297,15 @@ def _spec_of(name: str) -> ModuleSpec | None:
 
     They belong to the program: they may look at its arguments, and at its devices.
     """
-    found: ModuleSpec | None = None
+    module_spec: ModuleSpec | None = None
     path: Sequence[str] | None = None
     for full_name in accumulate(name.split("."), "{}.{}".format):
         specs = (finder.find_spec(full_name, path) for finder in sys.meta_path)
-        found = next((spec for spec in specs if spec is not None), None)
-        path = None if found is None else found.submodule_search_locations
+        module_spec = next((spec for spec in specs if spec is not None), None)
+        path = None if module_spec is None else module_spec.submodule_search_locations
         if path is None:
             break
-    return found if found is not None and found.name == name else None
+    return module_spec if module_spec is not None and module_spec.name == name else None
 
 
 def _ranks(text: str, most: int) -> frozenset[int] | None:

@@ -44,14 +44,14 @@ def engine(name: str, workers: int | None, run: Run = run_job) -> Iterator[Point
     check_engine(name, workers)
     kind, _, address = name.partition("://")
     if name == "local":
-        with _local(workers or len(os.sched_getaffinity(0)), run) as found:
-            yield found
+        with _local(workers or len(os.sched_getaffinity(0)), run) as local:
+            yield local
     elif kind == "dask":
-        with _dask(address, run) as found:
-            yield found
+        with _dask(address, run) as local:
+            yield local
     else:
-        with _ray(address, run) as found:
-            yield found
+        with _ray(address, run) as local:
+            yield local
 
 
 def check_engine(name: str, workers: int | None) -> None:

@@ -31,10 +31,10 @@ def format_of_plot(path: Path) -> str:
             "pip install 'kernbench[plots]'"
         ) from None
     known = FigureCanvasBase.get_supported_filetypes()
-    found = path.suffix.removeprefix(".").lower() or "png"
-    if found not in known:
-        raise UsageError(f"--plot {path}: no plot is a .{found}: {nearest(found, known)}")
-    return found
+    text = path.suffix.removeprefix(".").lower() or "png"
+    if text not in known:
+        raise UsageError(f"--plot {path}: no plot is a .{text}: {nearest(text, known)}")
+    return text
 
 
 def write_plot(rows: Sequence[Row], axes: Sequence[str], metric: str, path: str) -> None:
@@ -57,7 +57,7 @@ def write_plot(rows: Sequence[Row], axes: Sequence[str], metric: str, path: str)
             f"--metric {metric}: no such column of numbers; {nearest(metric, columns)}"
         )
     along = _along(done, axes)
-    factor, unit = next((each for end, each in _UNITS.items() if metric.endswith(end)), (1, ""))
+    factor, unit = next((unit for end, unit in _UNITS.items() if metric.endswith(end)), (1, ""))
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     drawn = figure.add_subplot()
     for label, line in _lines(done, [axis for axis in axes if axis != along]).items():
@@ -134,14 +134,16 @@ def write_front(
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     drawn = figure.add_subplot()
-    found = [values for _, values in tried]
+    numbers = [values for _, values in tried]
     if len(goals) == 1:
-        least = [min(each[0] for each in found[: count + 1]) for count in range(len(found))]
-        drawn.plot([each[0] for each in found], ".", alpha=0.6, label="trial")
+        least = [min(item[0] for item in numbers[: count + 1]) for count in range(len(numbers))]
+        drawn.plot([item[0] for item in numbers], ".", alpha=0.6, label="trial")
         drawn.plot(least, drawstyle="steps-post", label="least so far")
         drawn.set(xlabel="trial", ylabel=_goal_label(goals[0]))
     else:
-        drawn.plot(*zip(*(each[:2] for each in found), strict=True), ".", alpha=0.6, label="trial")
+        drawn.plot(
+            *zip(*(item[:2] for item in numbers), strict=True), ".", alpha=0.6, label="trial"
+        )
         front = sorted(tuple(values[:2]) for _, values in best)
         drawn.plot(*zip(*front, strict=True), "o-", drawstyle="steps-post", label="Pareto front")
         drawn.set(xlabel=_goal_label(goals[0]), ylabel=_goal_label(goals[1]))

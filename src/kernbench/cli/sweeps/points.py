@@ -129,23 +129,23 @@ class SweptProgram:
         return Point(key=key, values=dict(values), job=told)
 
 
-def swept(given: str, settings: Settings) -> SweptProgram:
+def swept(text: str, settings: Settings) -> SweptProgram:
     """Return a bench, a script or a PyTorch program as what its runs are points of.
 
     Raises:
         KernbenchError: There is no such file or name, or it is none that can run.
     """
-    kind = kind_of(given)
+    kind = kind_of(text)
     if kind is Kind.BENCH:
-        return SweptBench(given, settings)
-    return SweptFile(given, kind, settings)
+        return SweptBench(text, settings)
+    return SweptFile(text, kind, settings)
 
 
 class SweptFile(SweptProgram):
     """A PyTorch program, or a script: its parameters are the options of its command line."""
 
-    def __init__(self, given: str, kind: Kind, settings: Settings) -> None:
-        path = find_script(given)
+    def __init__(self, text: str, kind: Kind, settings: Settings) -> None:
+        path = find_script(text)
         self.kind = kind
         self.axes = (*RUN_AXES, _NODES) if kind is Kind.PYTORCH else RUN_AXES[:1]
         super().__init__(path, path.stem, settings.machine or DEFAULT_MACHINE, settings)
@@ -165,19 +165,19 @@ class SweptFile(SweptProgram):
 
     def point(self, values: Mapping[str, str]) -> Point:
         self.check_names(values)
-        settings, given = self.settings, dict(values)
+        settings, value = self.settings, dict(values)
         environment = {
-            name.removeprefix(ENVIRONMENT): given.pop(name)
+            name.removeprefix(ENVIRONMENT): value.pop(name)
             for name in values
             if name.startswith(ENVIRONMENT)
         }
-        machine = given.pop("machine", None) or self.machine
-        asked = _ranks(given.pop("ranks", None), settings.ranks, "ranks")
-        nodes = _ranks(given.pop(_NODES, None), None, _NODES)
+        machine = value.pop("machine", None) or self.machine
+        asked = _ranks(value.pop("ranks", None), settings.ranks, "ranks")
+        nodes = _ranks(value.pop(_NODES, None), None, _NODES)
         forced = settings.forced
-        ours = {name: given.pop(name) for name in values if "." in name and name in given
+        ours = {name: value.pop(name) for name in values if "." in name and name in value
                 and name not in forced}  # fmt: skip
-        args = [*settings.args, *spelled(given, self.options)]
+        args = [*settings.args, *spelled(value, self.options)]
         num_nodes, per_node = _divided(machine, asked or ranks_of(machine), nodes)
         ranks = num_nodes * per_node
         known_by = {
@@ -213,14 +213,14 @@ def _divided(machine: str, ranks: int, nodes: int | None) -> tuple[int, int]:
 class SweptBench(SweptProgram):
     """A bench whose runs are points."""
 
-    def __init__(self, given: str, settings: Settings) -> None:
-        self.bench: Bench = load_bench(given)
+    def __init__(self, text: str, settings: Settings) -> None:
+        self.bench: Bench = load_bench(text)
         self.known = parameters_of(self.bench.run)
         machine = settings.machine or self.bench.machine
         super().__init__(self.bench.path, self.bench.name, machine, settings)
 
     def check_names(self, names: Iterable[str]) -> None:
-        known = [*RUN_AXES, *(each.name for each in self.known)]
+        known = [*RUN_AXES, *(bench_parameter.name for bench_parameter in self.known)]
         for name in names:
             if name not in known and "." not in name:
                 raise UnknownNameError(
@@ -234,7 +234,11 @@ class SweptBench(SweptProgram):
         ours = {name: values[name] for name in values if name in RUN_AXES or "." in name}
         texts = [f"{name}={value}" for name, value in values.items() if name not in ours]
         params = parse_parameters(texts, self.known, self.name)
-        defaults = {each.name: each.default for each in self.known if not each.is_required}
+        defaults = {
+            bench_parameter.name: bench_parameter.default
+            for bench_parameter in self.known
+            if not bench_parameter.is_required
+        }
         default = self.settings.ranks or self.bench.ranks
         asked = _ranks(ours.pop("ranks", None), default, "ranks")
         machine = ours.pop("machine", None) or self.machine
@@ -270,8 +274,12 @@ def changed(
     if not changes:
         return machine
     pairs = changes.items() if isinstance(changes, Mapping) else changes
-    _, found = set_keys(machine, [f"{key}={text}" for key, text in pairs])
-    return changed_machine(machine, {each.key: each.value for each in found}, ranks)
+    _, machine_changes = set_keys(machine, [f"{key}={text}" for key, text in pairs])
+    return changed_machine(
+        machine,
+        {machine_change.key: machine_change.value for machine_change in machine_changes},
+        ranks,
+    )
 
 
 @cache

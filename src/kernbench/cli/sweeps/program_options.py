@@ -34,13 +34,13 @@ def options_of(path: Path) -> dict[str, ProgramOption]:
     They are those of calls that have a text beginning with ``--`` first: argparse's
     ``add_argument``, and ``option`` of click.
     """
-    found: dict[str, ProgramOption] = {}
+    options: dict[str, ProgramOption] = {}
     for file in program_sources(path):
         for node in nodes_of(file):
             if isinstance(node, ast.Call):
                 for option in _options_in(node):
-                    found.setdefault(option.spelled.lstrip("-").replace("-", "_"), option)
-    return found
+                    options.setdefault(option.spelled.lstrip("-").replace("-", "_"), option)
+    return options
 
 
 def _options_in(call: ast.Call) -> Iterator[ProgramOption]:

@@ -112,7 +112,7 @@ def results_of(
     A point that was lost with its process has none.
     """
     kept = store.rows(points)
-    wanted = [each for each in points if each.key not in kept]
+    wanted = [point for point in points if point.key not in kept]
     progress.kept = len(kept)
     if not wanted:
         return kept

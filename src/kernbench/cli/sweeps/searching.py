@@ -62,12 +62,14 @@ class SearchAxis:
             step = int(self.step or 1)
             low, high = int(self.low), int(self.high)
             return str(trial.suggest_int(self.name, low, high, step=step, log=self.is_log))
-        found = trial.suggest_float(self.name, self.low, self.high, step=self.step, log=self.is_log)
-        return repr(found)
+        suggest_float = trial.suggest_float(
+            self.name, self.low, self.high, step=self.step, log=self.is_log
+        )
+        return repr(suggest_float)
 
 
 def parse_space(
-    given: Iterable[str], split: Callable[[str], Iterable[str]], option: str = "--space"
+    texts: Iterable[str], split: Callable[[str], Iterable[str]], option: str = "--space"
 ) -> list[SearchAxis]:
     """Return the axes of ``NAME=A,B,C``, ``NAME=LOW..HIGH``, ``...:STEP`` and ``...:log`` texts.
 
@@ -78,7 +80,7 @@ def parse_space(
     16.0
     """
     axes: dict[str, SearchAxis] = {}
-    for text in given:
+    for text in texts:
         name, equals, values = text.partition("=")
         name = name.strip()
         name = name if "." in name else name.replace("-", "_")
@@ -109,7 +111,7 @@ def _range(name: str, text: str) -> SearchAxis:
         ) from None
     if first > last or (step is not None and step <= 0) or (how == "log" and first <= 0):
         raise UsageError(f"{name}: the range {text} has no values")
-    is_whole = not any("." in each or "e" in each for each in (low, high, how.replace("log", "")))
+    is_whole = not any("." in name or "e" in name for name in (low, high, how.replace("log", "")))
     return SearchAxis(
         name=name, low=first, high=last, step=step, is_whole=is_whole, is_log=how == "log"
     )
@@ -159,7 +161,7 @@ class Goals:
         price = self.prices.get(row["machine"])
         if price is not None:
             figures["cost_usd"] = cost_usd(price, row["ranks"], figures["time_ns"])
-        found = []
+        numbers = []
         for name in self.names:
             value = figures.get(GOALS[name])
             if value is None:
@@ -167,8 +169,8 @@ class Goals:
                 if name == "step":
                     why = "the program names no steps: with optimizer.step, or PyTorch's profiler"
                 raise UsageError(why)
-            found.append(float(value))
-        return found
+            numbers.append(float(value))
+        return numbers
 
 
 class _JournalLock:
@@ -211,7 +213,7 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._axes, self._goals = axes, goals
         values = {axis.name: axis.all for axis in axes}
-        grid = {name: each for name, each in values.items() if each is not None}
+        grid = {name: value for name, value in values.items() if value is not None}
         self.size = prod(map(len, grid.values())) if len(grid) == len(axes) else None
         """How many points the space has; None where they cannot be counted."""
         journal = folder / _JOURNAL
@@ -289,8 +291,8 @@ class Search:
 
     def best(self) -> list[tuple[dict[str, Any], list[float]]]:
         """Return the parameters and values of what nothing beats in every goal, by the first."""
-        found = {tuple(trial.values): trial.params for trial in self.study.best_trials}
-        return [(found[values], list(values)) for values in sorted(found)]
+        params = {tuple(trial.values): trial.params for trial in self.study.best_trials}
+        return [(params[values], list(values)) for values in sorted(params)]
 
     def tried(self) -> list[tuple[dict[str, Any], list[float]]]:
         """Return the parameters and values of all trials that have some."""

@@ -79,8 +79,8 @@ def _answer(job: Mapping[str, Any]) -> dict[str, Any]:
         child = os.fork()
         if child == 0:
             _in_child(job, result, output)
-        found = _wait(child, job.get("timeout_s"), job.get("memory_mb"))
-        return {**_described(found, _text(result), _text(output)), "host": os.uname().nodename}
+        wait = _wait(child, job.get("timeout_s"), job.get("memory_mb"))
+        return {**_described(wait, _text(result), _text(output)), "host": os.uname().nodename}
     finally:
         os.close(result)
         os.close(output)
@@ -118,7 +118,7 @@ def _stamps(path: Path) -> tuple[int, ...] | None:
     from kernbench.cli.sweeps.sources import program_sources
 
     try:
-        return tuple(each.stat().st_mtime_ns for each in program_sources(path))
+        return tuple(program_source.stat().st_mtime_ns for program_source in program_sources(path))
     except OSError:
         return None
 
@@ -154,7 +154,9 @@ def _wait(child: int, timeout_s: float | None, memory_mb: float | None) -> _Foun
         if killed_for:
             _kill(child)
             left_s = None
-        pauses = [each for each in (left_s, _POLL_S if memory_mb else None) if each is not None]
+        pauses = [
+            number for number in (left_s, _POLL_S if memory_mb else None) if number is not None
+        ]
         events = dict(poll.poll(1000 * min(pauses) if pauses else None))
         if ended in events:
             break
@@ -181,21 +183,24 @@ def _memory_mb(child: int) -> float:
     return int(fields[1]) * _PAGE_BYTES / _MB
 
 
-def _described(found: _Found, result: str, output: str) -> dict[str, Any]:
+def _described(outcome: _Found, result: str, output: str) -> dict[str, Any]:
     """Return a fork's answer, or what there is to say of one that gave none."""
-    answer: dict[str, Any] = {"peak_mb": round(found.peak_mb, 1), "wall_s": round(found.wall_s, 4)}
-    whole = os.WIFEXITED(found.status) and result.endswith("\n")
+    answer: dict[str, Any] = {
+        "peak_mb": round(outcome.peak_mb, 1),
+        "wall_s": round(outcome.wall_s, 4),
+    }
+    whole = os.WIFEXITED(outcome.status) and result.endswith("\n")
     if whole:
         answer.update(json.loads(result))
-    elif found.killed_for == "timeout":
-        answer.update(status="timeout", error=f"ended after {found.wall_s:.1f} s, its time-out")
-    elif found.killed_for == "memory":
-        answer.update(status="memory", error=f"ended at {found.peak_mb:.0f} MB, over its limit")
-    elif os.WIFSIGNALED(found.status):
-        name = signal.Signals(os.WTERMSIG(found.status)).name
+    elif outcome.killed_for == "timeout":
+        answer.update(status="timeout", error=f"ended after {outcome.wall_s:.1f} s, its time-out")
+    elif outcome.killed_for == "memory":
+        answer.update(status="memory", error=f"ended at {outcome.peak_mb:.0f} MB, over its limit")
+    elif os.WIFSIGNALED(outcome.status):
+        name = signal.Signals(os.WTERMSIG(outcome.status)).name
         answer.update(status="crashed", error=f"its process was ended by {name}")
     else:
-        status = os.waitstatus_to_exitcode(found.status)
+        status = os.waitstatus_to_exitcode(outcome.status)
         answer.update(status="crashed", error=f"its process exited with {status}")
     if answer["status"] != "done":
         answer["output"] = output[-_MOST_OUTPUT:]
@@ -274,8 +279,8 @@ def _run_program(job: Mapping[str, Any]) -> dict[str, Any]:
             status = torchrun(TorchrunOptions(**common, fold=job["fold"]))
     answer = {"status": "done", "wall_s": round(time.perf_counter() - begun_s, 4)}
     if status == DONE:
-        found = json.loads(_text(report))
-        return {**answer, "report": found, "device_memory_bytes": found["device_memory_bytes"]}
+        data = json.loads(_text(report))
+        return {**answer, "report": data, "device_memory_bytes": data["device_memory_bytes"]}
     _, _, error = said.getvalue().rpartition("error: ")
     text = error.strip() or f"it has ended with status {status}"
     return {**answer, "status": "failed", "error": text}

@@ -15,11 +15,11 @@ import kernbench
 
 def digest(*parts: bytes) -> str:
     """Return a hash of byte strings, in their order."""
-    made = hashlib.sha256()
+    result = hashlib.sha256()
     for part in parts:
-        made.update(len(part).to_bytes(8, "big"))
-        made.update(part)
-    return made.hexdigest()
+        result.update(len(part).to_bytes(8, "big"))
+        result.update(part)
+    return result.hexdigest()
 
 
 def program_digest(path: Path) -> str:
@@ -33,10 +33,12 @@ def program_sources(path: Path) -> list[Path]:
     Imports are read, not run: those inside functions count, computed names do not.
     """
     root = path.resolve().parent
-    found = [path.resolve()]
-    for file in found:  # grows meanwhile
-        found += [each for each in _local_imports(file, root) if each not in found]
-    return [found[0], *sorted(found[1:])]
+    paths = [path.resolve()]
+    for file in paths:  # grows meanwhile
+        paths += [
+            local_import for local_import in _local_imports(file, root) if local_import not in paths
+        ]
+    return [paths[0], *sorted(paths[1:])]
 
 
 def imports_torch(path: Path) -> bool:
@@ -59,9 +61,9 @@ def _local_imports(file: Path, root: Path) -> Iterator[Path]:
         parts = name.split(".") if name else []
         for count in range(1, len(parts) + 1):
             place = folder.joinpath(*parts[:count])
-            for each in (place.with_suffix(".py"), place / "__init__.py"):
-                if each.is_file():
-                    yield each
+            for path in (place.with_suffix(".py"), place / "__init__.py"):
+                if path.is_file():
+                    yield path
 
 
 def nodes_of(file: Path) -> Iterator[ast.AST]:
@@ -105,7 +107,7 @@ def versions(has_torch: bool) -> dict[str, str]:
 @cache
 def _own_digest() -> str:
     root = Path(kernbench.__file__).parent
-    files = sorted(each for kind in ("*.py", "*.yaml") for each in root.rglob(kind))
+    files = sorted(path for kind in ("*.py", "*.yaml") for path in root.rglob(kind))
     return digest(*(part for file in files for part in (_name(file, root), file.read_bytes())))
 
 

@@ -58,9 +58,9 @@ class ResultFolder:
         Raises:
             OutputError: A file is no result of a sweep.
         """
-        there = {each.stem for each in (self.folder / _POINTS).glob("*.json")}
-        found = {point.key: self.row(point.key) for point in points if point.key in there}
-        return {key: row for key, row in found.items() if row is not None}
+        there = {path.stem for path in (self.folder / _POINTS).glob("*.json")}
+        values = {point.key: self.row(point.key) for point in points if point.key in there}
+        return {key: row for key, row in values.items() if row is not None}
 
     def report(self, key: str) -> dict[str, Any] | None:
         """Return the whole report of a point that is kept; None of one that failed."""
@@ -157,8 +157,8 @@ def _is_foreign(file: Path) -> bool:
 
 def _check_manifest(manifest: Path, program: str) -> None:
     try:
-        found = json.loads(manifest.read_text(encoding="utf-8"))
-        known, of = found["format"], found["program"]
+        data = json.loads(manifest.read_text(encoding="utf-8"))
+        known, of = data["format"], data["program"]
     except (OSError, ValueError, KeyError, TypeError):
         raise OutputError(
             f"{manifest} is not what a sweep has written; name another folder"

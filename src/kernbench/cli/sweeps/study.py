@@ -38,13 +38,15 @@ class Study:
         if self.axes:
             for combination in itertools.product(*self.axes.values()):
                 yield {**self.fixed, **dict(zip(self.axes, combination, strict=True))}
-        for each in self.chosen:
-            yield {**self.fixed, **each}
+        for item in self.chosen:
+            yield {**self.fixed, **item}
 
     @property
     def names(self) -> list[str]:
         """What varies, in order."""
-        return list(dict.fromkeys([*self.axes, *(name for each in self.chosen for name in each)]))
+        return list(
+            dict.fromkeys([*self.axes, *(name for values in self.chosen for name in values)])
+        )
 
     def points(self, program: SweptProgram) -> list[Point]:
         """Return all points, each once.
@@ -72,7 +74,7 @@ class Study:
         return distinct(map(program.point, self.values()))
 
 
-def parse_axes(given: Iterable[str], option: str = "--grid") -> dict[str, list[str]]:
+def parse_axes(texts: Iterable[str], option: str = "--grid") -> dict[str, list[str]]:
     """Return the values of each axis of ``NAME=VALUE,...`` texts.
 
     Commas inside brackets do not separate values.
@@ -84,7 +86,7 @@ def parse_axes(given: Iterable[str], option: str = "--grid") -> dict[str, list[s
     {'tp': ['1', '2'], 'shape': ['[1,2]', '[3,4]']}
     """
     axes: dict[str, list[str]] = {}
-    for text in given:
+    for text in texts:
         name, equals, values = text.partition("=")
         name = _name(name)
         if not equals or not name:
@@ -98,14 +100,14 @@ def parse_axes(given: Iterable[str], option: str = "--grid") -> dict[str, list[s
     return axes
 
 
-def parse_pairs(given: Iterable[str], option: str) -> dict[str, str]:
+def parse_pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     """Return values by name of ``NAME=VALUE`` texts.
 
     Raises:
         UsageError: A text is otherwise, or a name is given twice.
     """
     pairs: dict[str, str] = {}
-    for text in given:
+    for text in texts:
         name, equals, value = text.partition("=")
         name = _name(name)
         if not equals or not name:
@@ -147,11 +149,11 @@ def parse_memory(text: str | None) -> float | None:
     for unit, factor in (("GB", 1000), ("MB", 1)):
         if text.upper().endswith(unit):
             try:
-                found = float(text[: -len(unit)]) * factor
+                memory = float(text[: -len(unit)]) * factor
             except ValueError:
                 break
-            if 0 < found < float("inf"):
-                return found
+            if 0 < memory < float("inf"):
+                return memory
     raise UsageError(f"--memory must be like 2GB or 512MB, but got {text!r}")
 
 
@@ -175,9 +177,9 @@ class _StudyFile(BaseModel):
     memory: str | None = None
 
 
-def is_study(given: str) -> bool:
+def is_study(text: str) -> bool:
     """Return whether a name is that of a study's file, and not of a program."""
-    return Path(given).suffix in (".yaml", ".yml")
+    return Path(text).suffix in (".yaml", ".yml")
 
 
 def load_study(path: Path) -> Study:
@@ -192,7 +194,7 @@ def load_study(path: Path) -> Study:
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
     data = parse_yaml(text, str(path))
     try:
-        found = _StudyFile.model_validate(data)
+        model_validate = _StudyFile.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole file"
@@ -200,26 +202,30 @@ def load_study(path: Path) -> Study:
             f"{path}: {where}: {first['msg']}; the keys of a study are "
             f"{', '.join(_StudyFile.model_fields)}"
         ) from None
-    beside = path.parent / found.program
+    beside = path.parent / model_validate.program
     try:
         is_beside = beside.is_file()
     except OSError as error:
         raise UsageError(f"{path}: program: {error.strerror}") from None
     with named(path):
-        memory_mb = parse_memory(found.memory)
+        memory_mb = parse_memory(model_validate.memory)
     return Study(
-        program=str(beside) if is_beside else found.program,
+        program=str(beside) if is_beside else model_validate.program,
         settings=Settings(
-            machine=found.machine,
-            ranks=found.ranks,
-            data=found.data,
-            seed=found.seed,
-            changes={name: as_text(value) for name, value in found.set.items()},
+            machine=model_validate.machine,
+            ranks=model_validate.ranks,
+            data=model_validate.data,
+            seed=model_validate.seed,
+            changes={name: as_text(value) for name, value in model_validate.set.items()},
         ),
-        fixed={_name(name): as_text(value) for name, value in found.params.items()},
-        axes={_name(name): list(map(as_text, values)) for name, values in found.grid.items()},
-        chosen=[{_name(k): as_text(v) for k, v in point.items()} for point in found.points],
-        timeout_s=found.timeout,
+        fixed={_name(name): as_text(value) for name, value in model_validate.params.items()},
+        axes={
+            _name(name): list(map(as_text, values)) for name, values in model_validate.grid.items()
+        },
+        chosen=[
+            {_name(k): as_text(v) for k, v in point.items()} for point in model_validate.points
+        ],
+        timeout_s=model_validate.timeout,
         memory_mb=memory_mb,
     )
 
@@ -233,10 +239,10 @@ def named(path: Path) -> Iterator[None]:
         raise UsageError(f"{path}: {error}") from None
 
 
-def extended(study: Study, **given: Any) -> Study:
+def extended(study: Study, **values: Any) -> Study:
     """Return a study with what the command line says instead; mappings are joined."""
     changes: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in values.items():
         if isinstance(value, Mapping):
             changes[name] = {**getattr(study, name), **value}
         elif value is not None:

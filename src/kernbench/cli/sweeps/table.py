@@ -65,13 +65,13 @@ def figures(answer: Mapping[str, Any]) -> dict[str, int | float]:
         more.update(_served(report["serving"]["loads"][-1]["figures"]))
     return {
         "time_ns": report["time_ns"],
-        **{name: max((each[name] for each in ranks), default=0) for name in most},
+        **{name: max((rank[name] for rank in ranks), default=0) for name in most},
         "device_memory_bytes": answer["device_memory_bytes"],
-        "hbm_bytes": sum(each["hbm_bytes"] for each in ranks),
-        "flops": sum(each["flops"] for each in ranks),
-        "launches": sum(each["launches"] for each in report["kernels"]),
-        "collectives": sum(each["count"] for each in collectives),
-        "collective_bytes": sum(each["bytes"] for each in collectives),
+        "hbm_bytes": sum(rank["hbm_bytes"] for rank in ranks),
+        "flops": sum(rank["flops"] for rank in ranks),
+        "launches": sum(item["launches"] for item in report["kernels"]),
+        "collectives": sum(collective["count"] for collective in collectives),
+        "collective_bytes": sum(collective["bytes"] for collective in collectives),
         **more,
     }
 
@@ -79,11 +79,11 @@ def figures(answer: Mapping[str, Any]) -> dict[str, int | float]:
 def _served(figures: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers of a load that was served."""
     names = ("requests_per_s", "output_tokens_per_s_per_device", "goodput_per_s")
-    found = {name: figures[name] for name in names if name in figures}
+    values = {name: figures[name] for name in names if name in figures}
     for name in ("ttft_s", "tpot_s"):
         if figures[name] is not None:
-            found.update({f"{name[:-2]}_{each}_s": figures[name][each] for each in ("p50", "p99")})
-    return found
+            values.update({f"{name[:-2]}_{item}_s": figures[name][item] for item in ("p50", "p99")})
+    return values
 
 
 def tokens_of(text: str | None, point: Point, program: SweptProgram) -> int | None:
@@ -94,21 +94,21 @@ def tokens_of(text: str | None, point: Point, program: SweptProgram) -> int | No
     """
     if text is None:
         return None
-    given = dict(zip(program.settings.args, program.settings.args[1:], strict=False))
+    values = dict(zip(program.settings.args, program.settings.args[1:], strict=False))
     product = 1
     for factor in map(str.strip, text.split("*")):
         option = getattr(program, "options", {}).get(factor.replace("-", "_"))
-        otherwise = None if option is None else given.get(option.spelled, option.default)
+        otherwise = None if option is None else values.get(option.spelled, option.default)
         value = str(point.values.get(factor.replace("-", "_"), otherwise))
-        found = factor if factor.isdecimal() else value
+        name = factor if factor.isdecimal() else value
         if factor == "ranks" and "ranks" not in point.values:
-            found = str(point.job["ranks"])
-        if not found.isdecimal():
+            name = str(point.job["ranks"])
+        if not name.isdecimal():
             raise UsageError(
                 f"--tokens {text}: {factor} must be a number, ranks, or an option of "
-                f"{program.path.name} with a whole number, but got {found}"
+                f"{program.path.name} with a whole number, but got {name}"
             )
-        product *= int(found)
+        product *= int(name)
     return product
 
 
@@ -119,7 +119,9 @@ def say_what_is_long(points: Sequence[Point], settings: Settings) -> None:
     """Propose ``--fold`` on stderr where points run many ranks, each by itself."""
     import sys
 
-    most = max((each.job["ranks"] for each in points if each.job["kind"] == "PYTORCH"), default=0)
+    most = max(
+        (point.job["ranks"] for point in points if point.job["kind"] == "PYTORCH"), default=0
+    )
     if most >= _MANY_RANKS and not settings.fold:
         with_it = "--fold" if not settings.data else "--no-data --fold"
         print(
@@ -138,15 +140,15 @@ def flat(point: Point, row: Mapping[str, Any] | None, tokens: int | None = None)
     base.update(point.values)
     if row is None:
         return {**base, "status": "pending", "error": None, "key": point.key}
-    found = dict(row["figures"])
-    if tokens is not None and found:
-        whole_ns = found.get("step_ns") or found["time_ns"]
-        found["tokens_per_s"] = tokens / whole_ns * 1e9
+    values = dict(row["figures"])
+    if tokens is not None and values:
+        whole_ns = values.get("step_ns") or values["time_ns"]
+        values["tokens_per_s"] = tokens / whole_ns * 1e9
     return {
         **base,
         "status": row["status"],
         "error": row["error"],
-        **found,
+        **values,
         **{name: row[name] for name in ("wall_s", "peak_mb", "key")},
     }
 
@@ -184,12 +186,12 @@ def _typed(values: list[Any]) -> list[Any]:
     """Return values of one type: whole numbers, else numbers, else what they are as texts."""
     for kind in (int, float):
         try:
-            made = [None if each is None else kind(each) for each in values]
+            kinds = [None if item is None else kind(item) for item in values]
         except (ValueError, OverflowError):
             continue
-        if kind is float or all(type(each) is not float for each in values):
-            return made
-    return [None if each is None else str(each) for each in values]
+        if kind is float or all(type(item) is not float for item in values):
+            return kinds
+    return [None if item is None else str(item) for item in values]
 
 
 def show(rows: Sequence[Mapping[str, Any]], axes: Iterable[str], console: Console) -> None:

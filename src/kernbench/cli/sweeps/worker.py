@@ -106,9 +106,9 @@ def run_job(job: Mapping[str, Any]) -> dict[str, Any]:
 def end_servers(*, busy_only: bool = False) -> None:
     """End the servers of this process; new ones are started when needed."""
     with _GUARD:
-        servers = [each for each in _ALL if not (busy_only and each in _IDLE)]
+        servers = [server for server in _ALL if not (busy_only and server in _IDLE)]
         _ALL.difference_update(servers)
-        _IDLE[:] = [each for each in _IDLE if each in _ALL]
+        _IDLE[:] = [server for server in _IDLE if server in _ALL]
     for server in servers:
         server.end()
 

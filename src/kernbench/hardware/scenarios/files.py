@@ -31,13 +31,13 @@ def with_scenario(machine: Machine, file: str) -> Machine:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise MachineError(f"--scenario {path}: cannot be read: {reason}") from None
-    found = yaml_mapping(text, str(path), type(machine.spec.scenario))
-    if set(found) == {"scenario"} and isinstance(found["scenario"], dict):
+    mapping = yaml_mapping(text, str(path), type(machine.spec.scenario))
+    if set(mapping) == {"scenario"} and isinstance(mapping["scenario"], dict):
         raise MachineError(
             f"{path}: has the key scenario itself; write the keys in it at the left: "
-            f"{', '.join(found['scenario'])}"
+            f"{', '.join(mapping['scenario'])}"
         )
-    return changed_machine(machine, {"scenario": found}, origin=str(path))
+    return changed_machine(machine, {"scenario": mapping}, origin=str(path))
 
 
 def described(machine: Machine) -> list[str]:

@@ -24,12 +24,12 @@ class HostNoise:
 
     def delay_ps(self, rank: int, start_ps: int, end_ps: int) -> int:
         """Return by how much later a rank's host ends what would last from start to end."""
-        found = self._of_ranks.get(rank)
-        if found is None:
-            found = self._of_ranks[rank] = Interruptions(
+        interruptions = self._of_ranks.get(rank)
+        if interruptions is None:
+            interruptions = self._of_ranks[rank] = Interruptions(
                 drawing(self._scenario, "host", rank), self._mean_apart_ps, self._length_ps
             )
-        return found.delay_ps(start_ps, end_ps)
+        return interruptions.delay_ps(start_ps, end_ps)
 
 
 def host_noise(machine: Machine) -> HostNoise | None:

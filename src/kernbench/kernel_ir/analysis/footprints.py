@@ -91,10 +91,10 @@ def footprints(trace: KernelTrace) -> tuple[Footprint, ...]:
 
     A parameter whose lanes are all switched off has none. Computed once per trace.
     """
-    found = _CACHE.get(trace)
-    if found is None:
-        found = _CACHE[trace] = tuple(_footprints(trace))
-    return found
+    cache = _CACHE.get(trace)
+    if cache is None:
+        cache = _CACHE[trace] = tuple(_footprints(trace))
+    return cache
 
 
 def _footprints(trace: KernelTrace) -> Iterator[Footprint]:
@@ -196,7 +196,7 @@ def _elimination_order(dim: int) -> tuple[int, int]:
 def _eliminated(bucket: list[tuple[Dims, Array]], dim: int, largest: bool) -> tuple[Dims, Array]:
     """Add the factors up and take the extreme along ``dim``."""
     target = union(*(dims for dims, _ in bucket))
-    rest = tuple(each for each in target if each != dim)
+    rest = tuple(number for number in target if number != dim)
     where = target.index(dim)
     views = [aligned(array, dims, target) for dims, array in bucket]
     shape = np.broadcast_shapes(*(view.shape for view in views))
@@ -230,12 +230,12 @@ def _first_iterations(
     best = np.maximum if largest else np.minimum
     so_far = best.accumulate(np.broadcast_to(total, shape), axis=where)
     if target[0] != PROGRAM:
-        rest = tuple(each for each in target if each != dim)
+        rest = tuple(number for number in target if number != dim)
         return (PROGRAM, *rest), np.moveaxis(so_far, where, 0)[trips - 1]
     last = (trips - 1).reshape(-1, *(1,) * (so_far.ndim - 1))
     so_far = np.broadcast_to(so_far, (len(trips), *so_far.shape[1:]))
     picked = np.take_along_axis(so_far, last, axis=where).squeeze(axis=where)
-    return tuple(each for each in target if each != dim), picked
+    return tuple(number for number in target if number != dim), picked
 
 
 def _sum(views: list[Array]) -> Array:
@@ -256,7 +256,7 @@ def out_of_bounds(
     ``size_after`` from it on. First is: by group, then by order in the kernel's text, then by
     program, iteration and element. Accesses that only replay knows are left to replay.
     """
-    whole = next((each for each in footprints(trace) if each.param == param), None)
+    whole = next((footprint for footprint in footprints(trace) if footprint.param == param), None)
     if whole is None or (-size_before <= whole.low and whole.high <= size_after):
         return None
     for group in by_path(trace).groups:

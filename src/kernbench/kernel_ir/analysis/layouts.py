@@ -30,7 +30,7 @@ def vectors_of_reductions(body: Region) -> dict[Op, int]:
 
 def _visit(region: Region, known: dict[Value, int], reductions: dict[Op, int]) -> None:
     for op in (op for block in region.blocks for op in block.ops):
-        widths = [known[each] for each in op.operands if each in known]
+        widths = [known[operand] for operand in op.operands if operand in known]
         width = None if not widths else 0 if 0 in widths else max(widths)
         if op.name in DOTS:
             width = 0
@@ -51,7 +51,7 @@ def _visit(region: Region, known: dict[Value, int], reductions: dict[Op, int]) -
             if value in known:
                 known[result] = known[value]
         if width is not None:
-            known.update((each, width) for each in op.results if each not in known)
+            known.update((value, width) for value in op.results if value not in known)
 
 
 def reduced_bits(

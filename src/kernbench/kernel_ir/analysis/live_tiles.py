@@ -91,7 +91,7 @@ class LiveTiles:
             if op.name in views and op.operands[0] in values:
                 values.append(op.results[0])
         spans = [span for _, _, span in self.places(values)]
-        return LiveSpan(min(each.first for each in spans), max(each.last for each in spans))
+        return LiveSpan(min(span.first for span in spans), max(span.last for span in spans))
 
     def _count(self, region: Region, loops: tuple[Op, ...]) -> None:
         for op in (op for block in region.blocks for op in block.ops):
@@ -194,10 +194,10 @@ def most_at_once(held: Iterable[tuple[T, int, LiveSpan]]) -> list[T]:
     held = list(held)
     best: list[tuple[T, int, LiveSpan]] = []
     for _, _, start in held:
-        live = [each for each in held if each[2].first <= start.first <= each[2].last]
+        live = [triple for triple in held if triple[2].first <= start.first <= triple[2].last]
         if sum(size for _, size, _ in live) > sum(size for _, size, _ in best):
             best = live
-    return [each for each, _, _ in best]
+    return [item for item, _, _ in best]
 
 
 def is_structured(function: Function) -> bool:

@@ -68,7 +68,9 @@ class RegisterUse:
         Of ``num_warps`` that multiply from registers, each keeps its rows of such factors there; 0
         where the matrix unit reads shared memory.
         """
-        live = self.live_bytes - sum(each.never_whole(num_threads) for each in self.summed)
+        live = self.live_bytes - sum(
+            summed_tile.never_whole(num_threads) for summed_tile in self.summed
+        )
         tiles = -(-live // (4 * num_threads))
         pointers = _PER_POINTER * -(-self.pointers // num_threads)
         if not num_warps:
@@ -184,7 +186,7 @@ def _computed_integers(function: Function) -> Iterator[Value]:
     for op in function.body.walk():
         if op.name == "tt.load" or not data.isdisjoint(op.operands):
             data.update(op.results)
-            yield from (each for each in op.results if each.type.is_int)
+            yield from (value for value in op.results if value.type.is_int)
 
 
 def _fragments(function: Function) -> Iterator[tuple[int, int]]:
@@ -194,18 +196,18 @@ def _fragments(function: Function) -> Iterator[tuple[int, int]]:
         body = list(loop.regions[0].walk()) if loop.name in LOOPS else []
         if any(op.name in LOOPS for op in body):
             continue
-        made = {result for op in body for result in op.results}
-        made |= {arg for region in loop.regions for arg in region.entry.args} if body else set()
+        values = {result for op in body for result in op.results}
+        values |= {arg for region in loop.regions for arg in region.entry.args} if body else set()
         for op in body:
             factor = op.operands[0] if op.name in DOTS else None
-            if factor is not None and factor not in made and factor not in seen:
+            if factor is not None and factor not in values and factor not in seen:
                 seen.add(factor)
                 yield factor.type.shape[-2], _bytes(factor)
 
 
 def _stored_bytes(function: Function) -> int:
     """Return the bytes of the largest tile that is computed and stored."""
-    loaded = {each for op in function.body.walk() if op.name == "tt.load" for each in op.results}
+    loaded = {value for op in function.body.walk() if op.name == "tt.load" for value in op.results}
     stored = (op.operands[1] for op in function.body.walk() if op.name == "tt.store")
     return max((_bytes(value) for value in stored if value not in loaded), default=0)
 
@@ -236,7 +238,7 @@ def _live(function: Function, held: Sequence[Value]) -> tuple[int, tuple[SummedT
     summed = tuple(
         tile
         for value, tile in _summed(function).items()
-        if any(tiles.share(value, each) for each in live)
+        if any(tiles.share(value, item) for item in live)
     )
     computed = sum(sizes[value] for value in live if value in factors)
     return sum(sizes[value] for value in live), summed, computed
@@ -287,9 +289,9 @@ def _pointers(function: Function) -> int:
         if loop.name == "scf.for":
             types = [arg.type for arg in loop.regions[0].entry.args]
             carried = sum(
-                math.prod(each.shape) * each.dtype.itemsize
-                for each in types
-                if each.is_pointer and each.shape and each.dtype is not None
+                math.prod(item.shape) * item.dtype.itemsize
+                for item in types
+                if item.is_pointer and item.shape and item.dtype is not None
             )
             most = max(most, carried // _VECTOR_BYTES)
     return most

@@ -59,14 +59,14 @@ class TcmUse:
     @functools.cached_property
     def exchange(self) -> TcmTile | None:
         """The largest tile whose elements threads of a GPU exchange outside of loops."""
-        found = (tile for function in self.functions for tile in _exchanged(function))
-        return max(found, key=lambda tile: tile.total_bytes, default=None)
+        tiles = (tile for function in self.functions for tile in _exchanged(function))
+        return max(tiles, key=lambda tile: tile.total_bytes, default=None)
 
     @functools.cached_property
     def registers(self) -> RegisterUse:
         """What lies in registers of a GPU's threads."""
-        found = map(register_use, self.functions)
-        return max(found, key=lambda use: use.live_bytes, default=NO_REGISTERS)
+        functions = map(register_use, self.functions)
+        return max(functions, key=lambda use: use.live_bytes, default=NO_REGISTERS)
 
     @functools.cached_property
     def staged_bytes(self) -> int:
@@ -158,22 +158,22 @@ def tcm_use(module: Module, num_stages: int) -> TcmUse:
 
 def _staged(function: Function, num_stages: int) -> list[TcmTile]:
     """Return the loads that are issued ahead in the loops of which the most are live at once."""
-    found: list[tuple[Op, TcmTile]] = []
+    ops: list[tuple[Op, TcmTile]] = []
     for loop in function.body.walk():
         if loop.name != "scf.for":
             continue
         stages = num_stages_of(loop, num_stages)
         rows = [dot.results[0].type.shape[-2] for dot in loop.regions[0].walk() if dot.name in DOTS]
-        found += [
+        ops += [
             (loop, replace(_tile(load, result, "load", stages), rows=min(rows, default=0)))
             for load in pipelined_loads(loop)
             for result in load.results
             if tile_bytes(result.type) and result.type.shape
         ]
-    if len({loop for loop, _ in found}) <= 1 or not is_structured(function):
-        return [tile for _, tile in found]
+    if len({loop for loop, _ in ops}) <= 1 or not is_structured(function):
+        return [tile for _, tile in ops]
     live = LiveTiles(function)
-    return most_at_once((tile, tile.total_bytes, live.span(loop)) for loop, tile in found)
+    return most_at_once((tile, tile.total_bytes, live.span(loop)) for loop, tile in ops)
 
 
 def _allocated(function: Function) -> list[TcmTile]:
@@ -212,7 +212,7 @@ def _operands(function: Function, num_stages: int) -> list[TcmTile]:
     """
     makers = {result: op for op in function.body.walk() for result in op.results}
     staged = _issued_ahead(function, num_stages)
-    found: dict[Value, TcmTile] = {}
+    tcm_tiles: dict[Value, TcmTile] = {}
     for dot in function.body.walk():
         if dot.name not in DOTS:
             continue
@@ -222,12 +222,12 @@ def _operands(function: Function, num_stages: int) -> list[TcmTile]:
             if maker is None or maker in staged or maker.name == "arith.constant":
                 continue
             if maker.name == "tt.load" or (place == 1 and maker.name.startswith(_IN_PLACE)):
-                found[value] = _tile(maker, value, "operand")
-    if len(found) <= 1 or not is_structured(function):
-        return list(found.values())
+                tcm_tiles[value] = _tile(maker, value, "operand")
+    if len(tcm_tiles) <= 1 or not is_structured(function):
+        return list(tcm_tiles.values())
     live = LiveTiles(function)
     return most_at_once(
-        (tile, tile.total_bytes, live.seen(value, _VIEWS)) for value, tile in found.items()
+        (tile, tile.total_bytes, live.seen(value, _VIEWS)) for value, tile in tcm_tiles.items()
     )
 
 
@@ -243,7 +243,7 @@ def _exchanged(function: Function) -> list[TcmTile]:
         if op.name in DOTS
         for operand in op.operands[:2]
     }
-    found = []
+    tcm_tiles = []
     for op in function.body.walk():
         value: Value | None = None
         if op.name == "tt.store" and len(op.operands) > 1:
@@ -252,8 +252,8 @@ def _exchanged(function: Function) -> list[TcmTile]:
             value = op.results[0]
         if value is not None and value.type.shape and value.type.dtype is not None:
             tile = _tile(op, value, "exchange")
-            found.append(replace(tile, size_bytes=min(tile.size_bytes, _EXCHANGE_BYTES)))
-    return found
+            tcm_tiles.append(replace(tile, size_bytes=min(tile.size_bytes, _EXCHANGE_BYTES)))
+    return tcm_tiles
 
 
 def _behind_views(value: Value, makers: dict[Value, Op]) -> Value:
@@ -295,15 +295,15 @@ def _issued_ahead(function: Function, num_stages: int = 2) -> set[Op]:
 
 def _others(function: Function) -> list[TcmTile]:
     staged = _issued_ahead(function)
-    found = []
+    tcm_tiles = []
     for op in function.body.walk():
         if op in staged or op.name in DOTS or op.name == "arith.constant" or op.regions:
             continue
         for result in op.results:
             is_data = result.type.is_float or op.name == "tt.load"
             if is_data and tile_bytes(result.type) and result.type.shape:
-                found.append(_tile(op, result, op.name))
-    return found
+                tcm_tiles.append(_tile(op, result, op.name))
+    return tcm_tiles
 
 
 def _tile(op: Op, result: Value, what: str, copies: int = 1) -> TcmTile:

@@ -256,8 +256,8 @@ class Evaluator:
     def check_aligned(self, op: Op, pointer: Pointer, multiple: int) -> None:
         """Demand that an address be a multiple of some bytes, now or when a launch knows it."""
         residues = np.unique(pointer.offset.dense(pointer.offset.dims) % multiple).tolist()
-        found = [Alignment(pointer.param, each, multiple, op.line) for each in residues]
-        self.alignments.update(dict.fromkeys(found))
+        alignments = [Alignment(pointer.param, residue, multiple, op.line) for residue in residues]
+        self.alignments.update(dict.fromkeys(alignments))
 
     def check_reachable(self, op: Op, access: Access) -> None:
         """Refuse an access whose address is known only at launch.

@@ -89,5 +89,5 @@ def _base_bytes(run: Evaluator, pointer: Pointer) -> int:
 def _numbers(attr: Any) -> tuple[int, ...]:
     """Return the numbers of ``dense<16>``, ``dense<[1, 64]>`` or ``array<i32: 1, 64>``."""
     if isinstance(attr, tuple):
-        return tuple(int(each) for each in attr)
-    return tuple(int(each) for each in re.findall(r"-?\d+", str(attr)))
+        return tuple(int(item) for item in attr)
+    return tuple(int(item) for item in re.findall(r"-?\d+", str(attr)))

@@ -301,7 +301,7 @@ def compare_integers(predicate: str, a: Separable, b: Separable, bits: int) -> P
         if bits == 64 and min(a.bounds()[0], b.bounds()[0]) < 0:
             # Flipping the top bit maps unsigned order to signed order.
             flip = Separable((), -(1 << 63))
-            a, b = (combine(np.bitwise_xor, each, flip) for each in (a, b))
+            a, b = (combine(np.bitwise_xor, separable, flip) for separable in (a, b))
         predicate = _AS_SIGNED[predicate]
     return compare(_SIGNED[predicate], a, b)
 
@@ -309,8 +309,8 @@ def compare_integers(predicate: str, a: Separable, b: Separable, bits: int) -> P
 def compare_arrays(predicate: str, a: Array, b: Array, bits: int) -> Array:
     """Return ``arith.cmpi`` of arrays of signed numbers, or of booleans (``bits`` is 1)."""
     if predicate in _AS_SIGNED:
-        unsigned = [np.asarray(each).astype(np.int64).view(np.uint64) for each in (a, b)]
-        a, b = (each & np.uint64((1 << bits) - 1) for each in unsigned)
+        unsigned = [np.asarray(array).astype(np.int64).view(np.uint64) for array in (a, b)]
+        a, b = (array & np.uint64((1 << bits) - 1) for array in unsigned)
         predicate = _AS_SIGNED[predicate]
     elif bits == 1:
         # True is -1.

@@ -150,10 +150,10 @@ class _RolledLoop:
         run, op = self.run, self.op
         with run.attempt() as attempt:
             run.run_region(op.regions[0], [self.index, *arguments])
-            found = run.shared.found(attempt.commands)
+            result = run.shared.found(attempt.commands)
         shared = run.shared
         shared.frames.pop()
-        shared.enter(run, op, self.loop_id, self.trip_count, found)
+        shared.enter(run, op, self.loop_id, self.trip_count, result)
         shared.inits.update({arg: (self.loop_id, init) for init, arg in data.values()})
 
     # -- data ---------------------------------------------------------------------------------
@@ -253,17 +253,17 @@ class _RolledLoop:
         after: dict[int, Known] = {}
         ends = uniform(self.trip_count) if self.counts is None else self.counts
         for position, init in self.known.items():
-            found = _advances(leaves(init), leaves(first[position]), dim)  # type: ignore[arg-type]
-            if found is None:
+            result = _advances(leaves(init), leaves(first[position]), dim)  # type: ignore[arg-type]
+            if result is None:
                 return None
-            advances[position] = found
+            advances[position] = result
             try:
                 starts = leaves(init)
-                inside[position] = with_leaves(init, _moved(starts, found, self.counter))
-                after[position] = with_leaves(init, _moved(starts, found, ends))
+                inside[position] = with_leaves(init, _moved(starts, result, self.counter))
+                after[position] = with_leaves(init, _moved(starts, result, ends))
             except NotSeparableError:
                 return None
-        if any(each is not None for found in advances.values() for each in found):
+        if any(separable is not None for advance in advances.values() for separable in advance):
             again = self._trial(needed, inside, self.index)
             for position, form in inside.items():
                 held = again[position]
@@ -299,11 +299,11 @@ class _RolledLoop:
         return forms
 
     def _stack(self, column: tuple[Leaf, ...]) -> Leaf:
-        integers_ = [each for each in column if isinstance(each, Separable)]
+        integers_ = [separable for separable in column if isinstance(separable, Separable)]
         if integers_:
             return stack(integers_, self.loop_id)
         return stack_predicates(
-            [each for each in column if isinstance(each, Predicate)], self.loop_id
+            [separable for separable in column if isinstance(separable, Predicate)], self.loop_id
         )
 
 
@@ -311,18 +311,18 @@ def _advances(
     starts: tuple[Leaf, ...], ends: tuple[Leaf, ...], dim: int
 ) -> tuple[Separable | None, ...] | None:
     """Return what each leaf advances by (None: it stays), or None if that varies over ``dim``."""
-    found: list[Separable | None] = []
+    advances: list[Separable | None] = []
     for start, end in zip(starts, ends, strict=True):
         if isinstance(start, Separable) and isinstance(end, Separable):
             advance = (end - start).trimmed()
             if dim in advance.dims:
                 return None
-            found.append(None if advance.is_uniform and advance.const == 0 else advance)
+            advances.append(None if advance.is_uniform and advance.const == 0 else advance)
         elif isinstance(start, Predicate) and isinstance(end, Predicate) and start.equals(end):
-            found.append(None)
+            advances.append(None)
         else:
             return None
-    return tuple(found)
+    return tuple(advances)
 
 
 def _moved(

@@ -62,34 +62,36 @@ def note_address(run: Evaluator, op: Op, offset: Value) -> None:
     """Record the overflows that reach ``offset``, an operand of the address ``op``."""
     if not run.overflowed:
         return
-    made, carried = _definitions(run.module.kernel)
-    for _, maker in _made_of([offset], made, carried, _CARRIES_ON):
+    ops, carried = _definitions(run.module.kernel)
+    for _, maker in _made_of([offset], ops, carried, _CARRIES_ON):
         if maker in run.overflowed:
-            found = AddressOverflow(maker.name, maker.line, run.overflowed[maker], op.line)
-            run.overflows.setdefault((maker, op), found)
+            address_overflow = AddressOverflow(
+                maker.name, maker.line, run.overflowed[maker], op.line
+            )
+            run.overflows.setdefault((maker, op), address_overflow)
 
 
 def address_arithmetic(module: Module) -> frozenset[tuple[str, SourceLine]]:
     """Return name and line of the 32-bit arithmetic whose result may become part of an address."""
-    found: set[tuple[str, SourceLine]] = set()
+    arithmetic: set[tuple[str, SourceLine]] = set()
     for function in module.functions.values():
-        made, carried = _definitions(function)
+        ops, carried = _definitions(function)
         offsets = [
             op.operands[1]
             for op in function.body.walk()
             if op.name == "tt.addptr" and len(op.operands) > 1
         ]
         through = {*_CARRIES_ON, "arith.select", "arith.shli"}
-        for value, maker in _made_of(offsets, made, carried, through):
+        for value, maker in _made_of(offsets, ops, carried, through):
             is_arithmetic = maker.name in {*_ARITHMETIC, "arith.shli"}
             if is_arithmetic and value.type.is_int and value.type.bits == _BITS:
-                found.add((maker.name, maker.line))
-    return frozenset(found)
+                arithmetic.add((maker.name, maker.line))
+    return frozenset(arithmetic)
 
 
 def _made_of(
     values: list[Value],
-    made: Mapping[Value, Op],
+    ops: Mapping[Value, Op],
     carried: Mapping[Value, Sequence[Value]],
     through: Container[str],
 ) -> Iterator[tuple[Value, Op]]:
@@ -101,7 +103,7 @@ def _made_of(
             continue
         seen.add(value)
         pending += carried.get(value, ())
-        maker = made.get(value)
+        maker = ops.get(value)
         if maker is not None and maker.name in through:
             yield value, maker
             pending += maker.operands
@@ -109,13 +111,13 @@ def _made_of(
 
 def _definitions(kernel: Function) -> tuple[dict[Value, Op], dict[Value, list[Value]]]:
     """Return which op makes each value, and which values a loop puts into each it carries."""
-    made: dict[Value, Op] = {}
+    ops: dict[Value, Op] = {}
     carried: dict[Value, list[Value]] = {}
 
     def visit(region: Region) -> None:
         for block in region.blocks:
             for op in block.ops:
-                made.update(dict.fromkeys(op.results, op))
+                ops.update(dict.fromkeys(op.results, op))
                 if op.name == "scf.for":
                     inner = op.regions[0].entry
                     last = inner.ops[-1].operands if inner.ops else ()
@@ -130,11 +132,11 @@ def _definitions(kernel: Function) -> tuple[dict[Value, Op], dict[Value, list[Va
                             carried.setdefault(result, []).append(yielded)
                 elif op.name == "scf.while":
                     _carry_while(op, carried)
-                for each in op.regions:
-                    visit(each)
+                for item in op.regions:
+                    visit(item)
 
     visit(kernel.body)
-    return made, carried
+    return ops, carried
 
 
 def _carry_while(op: Op, carried: dict[Value, list[Value]]) -> None:
@@ -144,5 +146,5 @@ def _carry_while(op: Op, carried: dict[Value, list[Value]]) -> None:
     yielded = after.ops[-1].operands if after.ops else ()
     for arg, init, again in zip(before.args, op.operands, yielded, strict=False):
         carried[arg] = [init, again]
-    for arg, result, each in zip(after.args, op.results, handed, strict=False):
-        carried[arg] = carried[result] = [each]
+    for arg, result, value in zip(after.args, op.results, handed, strict=False):
+        carried[arg] = carried[result] = [value]

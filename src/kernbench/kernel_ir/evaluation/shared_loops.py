@@ -77,15 +77,15 @@ def evaluate_together(
     Raises:
         SplitPrograms: The programs have to be split before any of them can share.
     """
-    found = _together(begin(program_ids), ints, program_ids)
-    if found is None:
+    together = _together(begin(program_ids), ints, program_ids)
+    if together is None:
         return None
-    _, group = found
+    _, group = together
     if group.trips:
         paths = max(len(np.unique(counts)) for _, counts in group.trips)
         if paths < _FEWEST_PATHS or not _is_confirmed(begin, ints, group):
             return None
-    return found
+    return together
 
 
 def _is_small(begin: Begin, ints: Mapping[int, int], program_ids: Array, trips: Array) -> bool:
@@ -137,8 +137,8 @@ def _known(value: Any) -> Iterator[Separable | Predicate]:
     if isinstance(value, Separable | Predicate):
         yield value
     elif isinstance(value, tuple):
-        for each in value:
-            yield from _known(each)
+        for item in value:
+            yield from _known(item)
     elif not isinstance(value, Tile | DType | SourceLine):
         for name in field_names(value):
             yield from _known(getattr(value, name))

@@ -126,7 +126,7 @@ class _Frame:
             arrays[-1] = np.zeros((1,) * len(dims), dtype=np.int64)
         *dense, _ = np.broadcast_arrays(*arrays)
         last = [
-            np.moveaxis(each, dims.index(dim), -1).reshape(-1, self.trip_count) for each in dense
+            np.moveaxis(array, dims.index(dim), -1).reshape(-1, self.trip_count) for array in dense
         ]
         together = np.unique(np.stack(last, axis=1), axis=0)
         return [together[:, index] for index in range(len(parts))]
@@ -143,10 +143,10 @@ class SharedMemory:
 
     def is_zero_at_first(self, value: Operand, loop_id: int) -> bool:
         """Return whether a value that a loop carries starts with zeros."""
-        found = self.inits.get(value) if isinstance(value, Tile) else None
-        if found is None or found[0] != loop_id:
+        pair = self.inits.get(value) if isinstance(value, Tile) else None
+        if pair is None or pair[0] != loop_id:
             return False
-        return isinstance(found[1], Splat) and not found[1].value
+        return isinstance(pair[1], Splat) and not pair[1].value
 
     def copy(self) -> SharedMemory:
         """Return the same state, apart from this one."""
@@ -266,16 +266,16 @@ class SharedMemory:
         return LoopEffects(writes, tuple(dict.fromkeys(frame.outer)), written(commands))
 
     def enter(
-        self, run: Evaluator, op: Op, loop_id: int, trip_count: int, found: LoopEffects
+        self, run: Evaluator, op: Op, loop_id: int, trip_count: int, loop_effects: LoopEffects
     ) -> None:
         """Begin the body of a rolled loop, of which is known what it does."""
-        own = {write.alloc for write in found.writes}
-        for alloc, number in found.outer:
+        own = {write.alloc for write in loop_effects.writes}
+        for alloc, number in loop_effects.outer:
             if alloc not in own:
                 part = None if number == WHOLE else uniform(number)
                 self.read(run, op, SharedBuffer(alloc, part))
-        everywhere = found.written | written(run.commands)
-        self.frames.append(_Frame(op, loop_id, trip_count, found.writes, everywhere))
+        everywhere = loop_effects.written | written(run.commands)
+        self.frames.append(_Frame(op, loop_id, trip_count, loop_effects.writes, everywhere))
 
     def begin(self, op: Op, loop_id: int, trip_count: int) -> None:
         """Begin finding out what the body of a rolled loop does."""
@@ -318,7 +318,7 @@ def _runs_on(loop: Op) -> bool:
 
 def touches(op: Op) -> bool:
     """Return whether a loop reads or writes shared memory."""
-    return any(each.name in _TOUCHING for each in op.regions[0].walk())
+    return any(node.name in _TOUCHING for node in op.regions[0].walk())
 
 
 def loop_of(dim: int) -> int:
@@ -341,28 +341,28 @@ def load(run: Evaluator, issued: Issued) -> Tile:
 def written(commands: list[Command]) -> frozenset[int]:
     """Return the parameters that commands write through."""
     return frozenset(
-        access_of(each).param
-        for each in walk(tuple(commands))
-        if isinstance(each, DmaWrite | Atomic)
+        access_of(node).param
+        for node in walk(tuple(commands))
+        if isinstance(node, DmaWrite | Atomic)
     )
 
 
 def _delay(written: npt.NDArray[np.int64], read: npt.NDArray[np.int64]) -> int | None:
     """Return how many iterations before each read its part was written; None if that varies."""
     latest: dict[int, int] = {}
-    found: set[int] = set()
+    numbers: set[int] = set()
     first: list[int] = []
     for iteration, (into, out) in enumerate(zip(written.tolist(), read.tolist(), strict=True)):
         # Written in the same iteration: that would have been seen, if it came first.
         if out in latest:
-            found.add(iteration - latest[out])
+            numbers.add(iteration - latest[out])
         else:
             first.append(iteration)
         latest[into] = iteration
-    if not found:
+    if not numbers:
         return len(written)
-    delay = found.pop()
-    return delay if not found and first == list(range(delay)) else None
+    delay = numbers.pop()
+    return delay if not numbers and first == list(range(delay)) else None
 
 
 def _at(issued: Issued, dim: int, iteration: int) -> Issued:

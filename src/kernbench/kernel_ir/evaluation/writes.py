@@ -28,11 +28,11 @@ def written_params(module: Module) -> frozenset[int]:
     :data:`ABSOLUTE` is among them if it may be any address. Pointers are followed from operands to
     results, through regions, branches and calls, without asking which way is taken: never too few.
     """
-    found = _Origins(module)
-    while found.passed_on():
+    origins = _Origins(module)
+    while origins.passed_on():
         pass
     return frozenset(
-        origin for op in found.ops if op.name in _WRITES for origin in found.of(op.operands[:1])
+        origin for op in origins.ops if op.name in _WRITES for origin in origins.of(op.operands[:1])
     )
 
 

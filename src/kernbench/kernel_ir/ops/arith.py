@@ -65,9 +65,9 @@ def _resized(fits: Callable[[int, int], bool]) -> Check:
     def check(op: Op) -> str | None:
         problem = converted(op)
         if problem is None:
-            given, made = op.operands[0].type, op.results[0].type
-            if not fits(given.bits, made.bits):
-                return f"converts {given} to {made}"
+            value, result = op.operands[0].type, op.results[0].type
+            if not fits(value.bits, result.bits):
+                return f"converts {value} to {result}"
         return problem
 
     return check

@@ -24,8 +24,8 @@ def message_of(op: Op) -> str:
     """Return the quoted text that the operation carries, without MLIR's escapes."""
     literals = op.attrs.get("literals") or ("",)
     raw = str(literals[0]).encode()
-    found = _ESCAPE.sub(lambda m: m[1] if m[1] == b"\\" else bytes.fromhex(m[1].decode()), raw)
-    return found.decode(errors="replace")
+    text = _ESCAPE.sub(lambda m: m[1] if m[1] == b"\\" else bytes.fromhex(m[1].decode()), raw)
+    return text.decode(errors="replace")
 
 
 @DIALECT.op("tt.print", operands=(0, MANY), results=0)
@@ -42,7 +42,7 @@ def _print(run: Evaluator, op: Op) -> None:
             values.append(run.operand(op, index))
     if len(signed) != len(values):
         raise run.unsupported(op, f"{len(values)} values, but isSigned has {len(signed)}")
-    is_signed = tuple(bool(each) for each in signed)
+    is_signed = tuple(bool(item) for item in signed)
     run.commands.append(
         Print(message_of(op), tuple(values), is_signed, bool(op.attrs.get("hex")), op.line)
     )

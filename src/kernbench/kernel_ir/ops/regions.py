@@ -76,7 +76,7 @@ def _needed(commands: Sequence[Command], results: Sequence[Operand]) -> tuple[Ma
     kept: list[Math] = []
     for command in reversed(commands):
         if isinstance(command, Math) and id(command.dst) in needed:
-            needed.update(id(each) for each in command.inputs)
+            needed.update(id(tile) for tile in command.inputs)
             kept.append(command)
     return tuple(reversed(kept))
 

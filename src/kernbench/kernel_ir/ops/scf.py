@@ -31,21 +31,21 @@ def iterations_of(run: Evaluator, op: Op) -> Iterations:
     low, high, step = (run.integer(op, index) for index in range(3))
     bits = op.operands[0].type.bits
     if op.attrs.get("unsigned"):
-        low, high, step = (integers.to_unsigned(each, bits) for each in (low, high, step))
+        low, high, step = (integers.to_unsigned(separable, bits) for separable in (low, high, step))
     if step.bounds()[0] <= 0:
         raise run.unsupported(op, f"its step must be positive, but is {step.bounds()[0]}")
     # Bounds are far from 2**63, so the ceiling division may be done on 64 bits.
     span = high - low
     trips = integers.binary("arith.ceildivsi", span, step, 64)
     trips = integers.binary("arith.maxsi", trips, Separable(()), 64)
-    found = Iterations(low, step, *run.trip_count(op, trips))
-    if found.count > _MAX_TRIPS:
+    iterations = Iterations(low, step, *run.trip_count(op, trips))
+    if iterations.count > _MAX_TRIPS:
         raise run.unsupported(
             op,
-            f"it runs {found.count:,} times in one program, but at most {_MAX_TRIPS:,} iterations "
-            "can be planned; is a bound wrong?",
+            f"it runs {iterations.count:,} times in one program, but at most {_MAX_TRIPS:,} "
+            "iterations can be planned; is a bound wrong?",
         )
-    return found
+    return iterations
 
 
 def _check_for(op: Op) -> str | None:

@@ -40,9 +40,9 @@ def _shaped(fits: Callable[[tuple[int, ...], tuple[int, ...], dict[str, Any]], b
     """Return the check that ``fits`` takes the shapes of operand and result and the attributes."""
 
     def check(op: Op) -> str | None:
-        given, made = op.operands[0].type, op.results[0].type
-        if not _same_elements(op) or not fits(given.shape, made.shape, op.attrs):
-            return f"makes {made} of {given}"
+        value, result = op.operands[0].type, op.results[0].type
+        if not _same_elements(op) or not fits(value.shape, result.shape, op.attrs):
+            return f"makes {result} of {value}"
         return None
 
     return check
@@ -78,13 +78,13 @@ def _splits(a: tuple[int, ...], b: tuple[int, ...], _: dict[str, Any]) -> bool:
 
 def _check_joined(op: Op) -> str | None:
     a, b = (value.type for value in op.operands)
-    made = op.results[0].type
+    result = op.results[0].type
     if op.name == "tt.join":
         doubled = (*a.shape, 2)
     else:
         doubled = (2 * a.shape[0], *a.shape[1:]) if a.shape else ()
-    if not alike(a, b) or not _same_elements(op) or made.shape != doubled:
-        return f"makes {made} of {a} and {b}"
+    if not alike(a, b) or not _same_elements(op) or result.shape != doubled:
+        return f"makes {result} of {a} and {b}"
     return None
 
 

@@ -56,11 +56,11 @@ _EXTERN_SIMPLE = (
 
 
 def _check_range(op: Op) -> str | None:
-    start, end, made = op.attrs.get("start"), op.attrs.get("end"), op.results[0].type
+    start, end, result = op.attrs.get("start"), op.attrs.get("end"), op.results[0].type
     if not isinstance(start, int) or not isinstance(end, int):
         return "must have integers start and end"
-    if made.shape != (end - start,) or not made.is_int:
-        return f"counts from {start} to {end} for {made}"
+    if result.shape != (end - start,) or not result.is_int:
+        return f"counts from {start} to {end} for {result}"
     return None
 
 
@@ -92,16 +92,16 @@ def _check_memory(op: Op) -> str | None:
 
 def _check_dot(op: Op) -> str | None:
     a, b, acc = (value.type for value in op.operands)
-    made = op.results[0].type
-    rank = len(made.shape)
-    if rank < 2 or {len(a.shape), len(b.shape)} != {rank} or not alike(acc, made):
-        return f"multiplies {a} by {b} onto {acc} for {made}"
-    *batch, m, n = made.shape
+    result = op.results[0].type
+    rank = len(result.shape)
+    if rank < 2 or {len(a.shape), len(b.shape)} != {rank} or not alike(acc, result):
+        return f"multiplies {a} by {b} onto {acc} for {result}"
+    *batch, m, n = result.shape
     if a.shape[:-1] != (*batch, m) or b.shape != (*batch, a.shape[-1], n):
-        return f"multiplies {a} by {b} onto {acc} for {made}"
-    floats = {is_float(type_) for type_ in (a, b, made)}
-    if len(floats) > 1 or any(type_.dtype is None or type_.is_pointer for type_ in (a, b, made)):
-        return f"multiplies {a} by {b} onto {acc} for {made}"
+        return f"multiplies {a} by {b} onto {acc} for {result}"
+    floats = {is_float(type_) for type_ in (a, b, result)}
+    if len(floats) > 1 or any(type_.dtype is None or type_.is_pointer for type_ in (a, b, result)):
+        return f"multiplies {a} by {b} onto {acc} for {result}"
     return None
 
 

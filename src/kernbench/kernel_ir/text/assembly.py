@@ -30,14 +30,14 @@ def symbol_of(text: str, constraints: str, num_operands: int) -> str | None:
 
     ``constraints`` without blanks are those of LLVM: all of float32 registers, ``=f,f``.
     """
-    found = _INSTRUCTION.fullmatch(re.sub(r"\s+", "", text))
+    result = _INSTRUCTION.fullmatch(re.sub(r"\s+", "", text))
     registers = ",".join(["=f", *["f"] * num_operands])
-    if found is None or constraints != registers:
+    if result is None or constraints != registers:
         return None
-    opcode, modifiers, operands = found.groups()
+    opcode, modifiers, operands = result.groups()
     if operands != ",".join(f"${number}" for number in range(num_operands + 1)):
         return None
-    left = {each for each in modifiers.split(".") if each} - _HARMLESS
+    left = {word for word in modifiers.split(".") if word} - _HARMLESS
     if opcode in _OTHERS:
         return None if left else f"__nv_{_OTHERS[opcode]}"
     if opcode not in _ROUNDED or len(left) > 1 or not left <= _DIRECTIONS.keys():

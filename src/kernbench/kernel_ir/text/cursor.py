@@ -32,9 +32,9 @@ class Cursor:
     def fail(self, message: str, at: int | None = None) -> NoReturn:
         where = self.at if at is None else at
         where = min(where, len(self.kinds) - 1)
-        found = self.texts[where] or "the end of the text"
+        text = self.texts[where] or "the end of the text"
         raise KernelParseError(
-            f"TTIR text, line {self.tokens.line_of(where)}: {message}, but got {found[:60]!r}"
+            f"TTIR text, line {self.tokens.line_of(where)}: {message}, but got {text[:60]!r}"
         )
 
     def accept(self, text: str) -> bool:

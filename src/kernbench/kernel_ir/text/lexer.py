@@ -73,10 +73,10 @@ def tokenize(text: str) -> Tokens:
         if piece == "\n":
             line_starts.append(len(kinds))
             continue
-        found = known.get(piece)
-        if found is None:
-            found = known[piece] = _read(piece, text)
-        kind, token, num_breaks = found
+        triple = known.get(piece)
+        if triple is None:
+            triple = known[piece] = _read(piece, text)
+        kind, token, num_breaks = triple
         if kind != "comment":
             kinds.append(kind)
             texts.append(token)

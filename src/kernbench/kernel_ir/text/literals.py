@@ -30,8 +30,8 @@ def parse_scalar_array(text: str) -> tuple[int | float | bool, ...] | str:
         return text
     _, _, body = text[6:-1].partition(":")
     return tuple(
-        each == "true" if each in ("true", "false") else parse_number(each)
-        for each in _NUMBER.findall(body)
+        item == "true" if item in ("true", "false") else parse_number(item)
+        for item in _NUMBER.findall(body)
     )
 
 
@@ -60,7 +60,7 @@ def dense(text: str, dtype: DType, shape: tuple[int, ...]) -> Any:
         if values.size == 1:
             return values[0].item()
     elif body.startswith("["):
-        elements = [scalar(each, dtype) for each in _NUMBER.findall(body)]
+        elements = [scalar(item, dtype) for item in _NUMBER.findall(body)]
         values = np.array(elements).astype(dtype.numpy)
     else:
         return scalar(body, dtype)

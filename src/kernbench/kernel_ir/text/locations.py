@@ -36,12 +36,12 @@ class LocationTable:
         return user_frame or frame or UNKNOWN_LINE
 
     def _find(self, location: str, depth: int) -> _Found:
-        found = self._known.get(location)
-        if found is None:
+        pair = self._known.get(location)
+        if pair is None:
             if depth > _MAX_DEPTH:
                 return _NOTHING
-            found = self._known[location] = self._read(location.strip(), depth + 1)
-        return found
+            pair = self._known[location] = self._read(location.strip(), depth + 1)
+        return pair
 
     def _read(self, location: str, depth: int) -> _Found:
         """Return what a location's text leads to; text that we do not know leads nowhere."""
@@ -52,16 +52,16 @@ class LocationTable:
             return frame, None if _LIBRARY in frame.file else frame
         if match := _NAMED.match(location):
             return self._find(location[match.end() : -1], depth)
-        found = _NOTHING
+        pair = _NOTHING
         if location.startswith("callsite("):
             callee, _, caller = _split(location[9:-1], " at ")
-            found = _either(self._find(callee, depth), self._find(caller, depth))
+            pair = _either(self._find(callee, depth), self._find(caller, depth))
         elif location.startswith("fused"):
             rest = location[location.find("[") + 1 : -1]
             while rest:
                 part, _, rest = _split(rest, ",")
-                found = _either(found, self._find(part, depth))
-        return found
+                pair = _either(pair, self._find(part, depth))
+        return pair
 
 
 def _either(inner: _Found, outer: _Found) -> _Found:

@@ -83,9 +83,9 @@ def conversion(source: Callable[[Type], bool], target: Callable[[Type], bool]) -
     """Return the check that a value becomes one of the same shape and another element type."""
 
     def check(op: Op) -> str | None:
-        given, made = op.operands[0].type, op.results[0].type
-        if given.shape != made.shape or not source(given) or not target(made):
-            return f"converts {given} to {made}"
+        value, result = op.operands[0].type, op.results[0].type
+        if value.shape != result.shape or not source(value) or not target(result):
+            return f"converts {value} to {result}"
         return None
 
     return check

@@ -155,9 +155,9 @@ class BlockCosts:
         queues = [0.0, 0.0]
         rate = 0.0
         for count in range(1, max(self._block.num_warps * self._blocks // schedulers, 1) + 1):
-            times = [each * (1 + queue) for each, queue in zip(demands, queues, strict=True)]
+            times = [demand * (1 + queue) for demand, queue in zip(demands, queues, strict=True)]
             rate = count / (delay_ps + sum(times))
-            queues = [rate * each for each in times]
+            queues = [rate * time for time in times]
         return share / rate
 
     @property

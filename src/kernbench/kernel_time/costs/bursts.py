@@ -102,7 +102,7 @@ def fresh_share(
     if not turning:
         return Fraction(1)
     innermost, step = loop_dim(turning[-1].loop_id), 0
-    if site.gather is not None and any(innermost in each.dims for each in leaves(site.gather)):
+    if site.gather is not None and any(innermost in leaf.dims for leaf in leaves(site.gather)):
         return Fraction(1)
     for dims, array in access_of(site.command).offset.terms.items():  # type: ignore[arg-type]
         if innermost not in dims:
@@ -155,20 +155,20 @@ class DmaTile:
 
     @property
     def size_bytes(self) -> int:
-        return sum(len(raw) for each in (self.offsets, self.masks) for *_, raw in each.content)
+        return sum(len(raw) for terms in (self.offsets, self.masks) for *_, raw in terms.content)
 
 
 def _offsets_of(access: Access, program: int) -> dict[Dims, Array]:
     """Return one program's offsets from the start of its tile, as far as they vary over axes."""
-    found: dict[Dims, Array] = {}
+    offsets: dict[Dims, Array] = {}
     for dims, array in access.offset.terms.items():
         if not dims or not is_axis(dims[-1]):
             continue
         if dims[0] == PROGRAM:
             dims, array = dims[1:], array[min(program, len(array) - 1)]
         array = array - array[..., :1]
-        found[dims] = found[dims] + array if dims in found else array
-    return found
+        offsets[dims] = offsets[dims] + array if dims in offsets else array
+    return offsets
 
 
 def _mask_of(mask: Mask, program: int) -> dict[Dims, Array]:
@@ -194,10 +194,10 @@ def _each_iteration(tile: DmaTile) -> Moved:
     dims, which = alike_iterations([*terms.items(), *masks.items()], tile.loops)
     shape = tuple(trip_count for dim, trip_count in tile.loops if dim in dims)
     _, first = np.unique(which, return_index=True)
-    found = []
+    touched_bytes = []
     for flat in first.tolist():
         index = dict(zip(dims, np.unravel_index(flat, shape or (1,)), strict=False))
-        found.append(
+        touched_bytes.append(
             _bursts(
                 tile.shape,
                 tile.itemsize,
@@ -206,7 +206,7 @@ def _each_iteration(tile: DmaTile) -> Moved:
                 tile.burst_bytes,
             )
         )
-    return dims, tuple(found[index] for index in which.tolist())
+    return dims, tuple(touched_bytes[index] for index in which.tolist())
 
 
 def alike_iterations(

@@ -62,10 +62,10 @@ class CachedRanges:
 
     def copy(self) -> CachedRanges:
         """Return the same ranges, to be changed."""
-        found = CachedRanges(self._cache)
-        found._sizes, found._num_bytes = self._sizes.copy(), self._num_bytes
-        found._starts, found._ends = self._starts.copy(), self._ends.copy()
-        return found
+        cached_ranges = CachedRanges(self._cache)
+        cached_ranges._sizes, cached_ranges._num_bytes = self._sizes.copy(), self._num_bytes
+        cached_ranges._starts, cached_ranges._ends = self._starts.copy(), self._ends.copy()
+        return cached_ranges
 
     def share_steps(self, start: int, end: int) -> int:
         """Return which share of an address range is there, as a place in :data:`SHARES`."""
@@ -105,18 +105,18 @@ class CachedRanges:
     def _cut_out(self, start: int, end: int) -> None:
         """Forget whatever overlaps an address range, except the range itself."""
         newest = (start, end)
-        found: dict[Span, int] = {}
+        numbers: dict[Span, int] = {}
         for (low, high), size in self._sizes.items():
             if high <= start or low >= end or (low, high) == newest:
-                found[low, high] = size
+                numbers[low, high] = size
                 continue
             # Of a range that is cut in two, what lies lower counts as used later.
             for part in ((end, high), (low, start)):
                 if part[0] < part[1]:
-                    found[part] = -(-size * (part[1] - part[0]) // (high - low))
-        self._sizes = found
-        self._num_bytes = sum(found.values())
-        others = sorted(span for span in found if span != newest)
+                    numbers[part] = -(-size * (part[1] - part[0]) // (high - low))
+        self._sizes = numbers
+        self._num_bytes = sum(numbers.values())
+        others = sorted(span for span in numbers if span != newest)
         self._starts = [span[0] for span in others]
         self._ends = [span[1] for span in others]
 
@@ -143,18 +143,18 @@ class CacheSteps:
 
     def get(self, key: Hashable) -> tuple[Any, CachedRanges] | None:
         """Return what a step has found, and the ranges after it."""
-        found = self._recent.get(key)
-        if found is None:
-            found = self._older.get(key)
-            if found is not None:
-                self.keep(key, found)
-        return found
+        recent = self._recent.get(key)
+        if recent is None:
+            recent = self._older.get(key)
+            if recent is not None:
+                self.keep(key, recent)
+        return recent
 
-    def keep(self, key: Hashable, found: tuple[Any, CachedRanges]) -> None:
+    def keep(self, key: Hashable, pair: tuple[Any, CachedRanges]) -> None:
         """Keep a step; as many others later it is forgotten, unless it is done again."""
         if len(self._recent) >= self._most:
             self._older, self._recent = self._recent, {}
-        self._recent[key] = found
+        self._recent[key] = pair
 
     def new_number(self) -> int:
         return next(self._numbers)
@@ -204,5 +204,5 @@ class CacheContents:
             after.number = steps.new_number()
             step = how(after), after
             steps.keep(numbered, step)
-        found, self._ranges = step
-        return found
+        result, self._ranges = step
+        return result

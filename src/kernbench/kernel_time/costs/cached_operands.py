@@ -39,7 +39,9 @@ class KernelOperands(tuple[KernelOperand, ...]):
     __eq__ = object.__eq__
 
     def __init__(self, _: Iterable[KernelOperand] = ()) -> None:
-        self.known = tuple(each.param for each in self if each.is_known)
+        self.known = tuple(
+            kernel_operand.param for kernel_operand in self if kernel_operand.is_known
+        )
         """The parameters whose addresses are known, by operand."""
 
 
@@ -62,18 +64,25 @@ def kernel_operands(trace: KernelTrace) -> KernelOperands:
             total = tile_bytes * int(runs.sum())
             moved[access.param] = moved.get(access.param, 0) + total
             (loaded if isinstance(command, DmaRead) else changed).add(access.param)
-    found = [
+    operands = [
         KernelOperand(
-            each.param,
-            each.low,
-            each.high,
-            min(moved[each.param], each.high - each.low) if each.is_complete else moved[each.param],
-            each.param in loaded,
-            each.is_complete and each.param >= 0,
+            footprint.param,
+            footprint.low,
+            footprint.high,
+            min(moved[footprint.param], footprint.high - footprint.low)
+            if footprint.is_complete
+            else moved[footprint.param],
+            footprint.param in loaded,
+            footprint.is_complete and footprint.param >= 0,
         )
-        for each in footprints(trace)
+        for footprint in footprints(trace)
     ]
-    return KernelOperands(sorted(found, key=lambda each: (each.param in changed, each.param)))
+    return KernelOperands(
+        sorted(
+            operands,
+            key=lambda kernel_operand: (kernel_operand.param in changed, kernel_operand.param),
+        )
+    )
 
 
 def meet_operands(
@@ -96,21 +105,21 @@ def _meet(
 ) -> tuple[int, ...]:
     """Do that; ``addresses`` are those of the known operands, in the SIP's memory."""
     used = []
-    found = []
+    meet = []
     known = iter(addresses)
     for operand in operands:
         if operand.is_known:
             address = next(known)
             start, end = address + operand.low, address + operand.high
-            found.append(ranges.share_steps(start, end) if operand.is_loaded else 0)
+            meet.append(ranges.share_steps(start, end) if operand.is_loaded else 0)
         else:
             # No tensor is there: the bytes only push out others.
             start, end = _NOWHERE - operand.size, _NOWHERE
-            found.append(0)
+            meet.append(0)
         used.append((start, end, operand.size))
     for start, end, size in used:
         ranges.touch(start, end, size)
-    return tuple(found)
+    return tuple(meet)
 
 
 def cached_shares(
@@ -118,5 +127,5 @@ def cached_shares(
 ) -> tuple[tuple[int, Fraction], ...]:
     """Return by parameter which share the cache held of it, where it held any."""
     return tuple(
-        (each.param, SHARES[held]) for each, held in zip(operands, steps, strict=True) if held
+        (operand.param, SHARES[held]) for operand, held in zip(operands, steps, strict=True) if held
     )

@@ -30,7 +30,7 @@ def chosen_rows(site: CommandSite, count: int, table_bytes: int) -> dict[int, Ar
     Numbers count that a program loads one of, outside of loops, and shares with other programs:
     what is a row to them is a matrix to the kernel.
     """
-    found = {}
+    arrays = {}
     for part in () if site.gather is None else in_order(site.gather):
         if isinstance(part, Loaded) and _is_one_number(part):
             rows = table_bytes // stride if (stride := _stride(site.gather, part)) > 0 else 0
@@ -38,8 +38,8 @@ def chosen_rows(site: CommandSite, count: int, table_bytes: int) -> dict[int, Ar
             _, chosen = np.unique(where, return_inverse=True)
             number = int(chosen.max()) + 1
             if 0 < rows < number < count:
-                found[id(part)] = chosen * rows // number
-    return found
+                arrays[id(part)] = chosen * rows // number
+    return arrays
 
 
 def _is_one_number(part: Loaded) -> bool:

@@ -56,11 +56,11 @@ class Traffic:
 
     @property
     def useful_bytes(self) -> int:
-        return self.repeats * sum(each.useful_bytes for each in self.touched)
+        return self.repeats * sum(touched_bytes.useful_bytes for touched_bytes in self.touched)
 
     @property
     def burst_bytes(self) -> int:
-        return self.repeats * sum(each.burst_bytes for each in self.touched)
+        return self.repeats * sum(touched_bytes.burst_bytes for touched_bytes in self.touched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +155,8 @@ class CostModel:
         """The site at which registers are spilled; None if none are."""
         if self._block is not None and self._block.spill_ps and self._fixed_ps:
             self._spills_at = self._spilling().index
-            for each in (self._fixed_ps, self._own_ps):
-                each[self._spills_at] += self._block.spill_ps
+            for numbers in (self._fixed_ps, self._own_ps):
+                numbers[self._spills_at] += self._block.spill_ps
         self._cache = SharedCache(sip) if self._block is None else self._block.cache
         self._one_cube = ps_per_byte(sip.cube_hbm_gbps)
         self._port = ps_per_byte(sip.pe.dma_port_gbps)
@@ -202,32 +202,32 @@ class CostModel:
                 *self._likeness[site.index], id(moved.touched), moved.repeats, moved.copies,
                 moved.passes, sharing.active, missed, conflicts,
             )  # fmt: skip
-            found = self._known.get(key)
-            if found is None:
+            dma = self._known.get(key)
+            if dma is None:
                 of_hbm = self._missed(site, sharing)
-                found = self._dma(site, moved, sharing.active, of_hbm, conflicts)
-                self._known[key] = found
-            occupancy.append(found.alone.occupancy)
-            varies.append(found.alone.varies)
-            latency.append(found.latency_ps)
-            busy.append(found.busy_ps)
-            own.append(found.own_ps)
-            for resource, share in enumerate(found.shares_ps):
+                dma = self._dma(site, moved, sharing.active, of_hbm, conflicts)
+                self._known[key] = dma
+            occupancy.append(dma.alone.occupancy)
+            varies.append(dma.alone.varies)
+            latency.append(dma.latency_ps)
+            busy.append(dma.busy_ps)
+            own.append(dma.own_ps)
+            for resource, share in enumerate(dma.shares_ps):
                 shares_ps[resource] += share
             if isinstance(site.command, DmaRead):
-                hbm_load_bytes += found.hbm_bytes
+                hbm_load_bytes += dma.hbm_bytes
             if site.loops and isinstance(site.command, DmaRead):
-                together.setdefault(site.loops[-1].loop_id, []).append((site, found))
-            hbm_bytes += found.hbm_bytes
-            hbm_stream_bytes += found.hbm_stream_bytes
+                together.setdefault(site.loops[-1].loop_id, []).append((site, dma))
+            hbm_bytes += dma.hbm_bytes
+            hbm_stream_bytes += dma.hbm_stream_bytes
         for loads in together.values():
             if len(loads) < 2:
                 continue
             sites, alone = zip(*loads, strict=True)
-            taken = overlapped([each.load for each in alone], sites[0].loops, self._issue_ps)
-            for site, each in zip(sites, taken, strict=True):
-                occupancy[site.index], varies[site.index] = each.occupancy, each.varies
-                busy[site.index] = each.busy_ps(counts[site.index], self._issue_ps)
+            taken = overlapped([item.load for item in alone], sites[0].loops, self._issue_ps)
+            for site, item in zip(sites, taken, strict=True):
+                occupancy[site.index], varies[site.index] = item.occupancy, item.varies
+                busy[site.index] = item.busy_ps(counts[site.index], self._issue_ps)
         if self._spills_at is not None:
             spilled = self._spills(counts[self._spills_at], sharing.active)
             for resource, share in enumerate(spilled.shares_ps):
@@ -257,8 +257,8 @@ class CostModel:
         alone = self._block.alone_ps(product, math, delay, again=again)
         share = alone / (product + math + delay)
         for site in engines:
-            for each in (occupancy, latency):
-                each[site.index] = ceil(each[site.index] * share)  # type: ignore[operator]
+            for numbers in (occupancy, latency):
+                numbers[site.index] = ceil(numbers[site.index] * share)  # type: ignore[operator]
         return ceil(self._block.among_ps(product, math, delay))
 
     def _spills(self, runs: int, active: int) -> SpillCosts:
@@ -299,7 +299,11 @@ class CostModel:
 
     def _stream_bytes(self, moved: Traffic) -> int | Fraction:
         """Return how much HBM could stream in the time that it takes for a program's bursts."""
-        short = sum(each.burst_bytes for each in moved.touched if self._is_short(each))
+        short = sum(
+            touched_bytes.burst_bytes
+            for touched_bytes in moved.touched
+            if self._is_short(touched_bytes)
+        )
         longer = moved.burst_bytes - short * moved.repeats
         if not short:
             return longer
@@ -328,18 +332,20 @@ class CostModel:
         turns = self._one_cube * (moved.passes * (conflicts - 1)) if conflicts > 1 else Fraction(0)
         waited = hbm if waits else Fraction(0)
         needs = {
-            each: (
-                _up(self._port, each.useful_bytes, turns * each.burst_bytes),
-                _up(self._slowed(waited, each) * fresh + turns, each.burst_bytes),
-                _up(cache * fresh + turns, each.burst_bytes),
-                _up(between + turns, each.burst_bytes),
+            touched_bytes: (
+                _up(self._port, touched_bytes.useful_bytes, turns * touched_bytes.burst_bytes),
+                _up(self._slowed(waited, touched_bytes) * fresh + turns, touched_bytes.burst_bytes),
+                _up(cache * fresh + turns, touched_bytes.burst_bytes),
+                _up(between + turns, touched_bytes.burst_bytes),
             )
-            for each in set(moved.touched)
+            for touched_bytes in set(moved.touched)
         }
-        load = Load.of(moved.dims, moved.shape, [needs[each] for each in moved.touched])
+        load = Load.of(
+            moved.dims, moved.shape, [needs[touched_bytes] for touched_bytes in moved.touched]
+        )
         (alone,) = overlapped([load], site.loops, self._issue_ps)
         total, streamed = moved.burst_bytes, self._stream_bytes(moved)
-        on_port = sum(needs[each][0] for each in moved.touched)
+        on_port = sum(needs[touched_bytes][0] for touched_bytes in moved.touched)
         return DmaCosts(
             load=load,
             alone=alone,
@@ -370,7 +376,7 @@ class CostModel:
         """Return the share of a load's bursts that the PE's own cache does not have."""
         if self._block is None or not reads or not isinstance(site.command, DmaRead):
             return Fraction(1)
-        largest = max(moved.touched, key=lambda each: each.burst_bytes)
+        largest = max(moved.touched, key=lambda touched_bytes: touched_bytes.burst_bytes)
         if not self._block.keeps(largest.burst_bytes):
             return Fraction(1)
         runs = moved.repeats * len(moved.touched)
@@ -401,7 +407,7 @@ class CostModel:
             elements = num_elements(command.dst.shape)
             return ceil_ps(math_ps(command.cost, elements, self.sip) * slowdown)
         if isinstance(command, Reduce):
-            elements = sum(num_elements(each.shape) for each in command.inputs)
+            elements = sum(num_elements(tile.shape) for tile in command.inputs)
             taken = ceil_ps(math_ps(MathClass.REDUCE, elements, self.sip) * slowdown)
             if self._block is None:
                 return taken

@@ -56,7 +56,7 @@ def common_shares(
     one iteration. Loads that stream find nothing where they miss. Addresses and masks that are data
     are left out.
     """
-    moved = sum(_num_bytes(each) for each in sites)
+    moved = sum(_num_bytes(site) for site in sites)
     stays = alike and moved * min(width, num_programs) <= room
     together: dict[tuple[int, bool, tuple[int, ...]], list[CommandSite]] = {}
     for site in sites:
@@ -71,13 +71,15 @@ def common_shares(
     for (_, in_all, _), compared in together.items():
         if len(compared) < 2:
             continue
-        largest = max(_num_elements(each, in_all=in_all) for each in compared)
+        largest = max(_num_elements(command_site, in_all=in_all) for command_site in compared)
         count = max(1, min(_MOST_ELEMENTS // max(largest, 1), width, num_programs))
         positions = np.arange(count) + (num_programs - count) // 2
-        found = [_bursts(each, positions, burst_bytes, in_all) for each in compared]
-        apart, once = sum(map(len, found)), len(np.unique(np.concatenate(found)))
+        bursts = [
+            _bursts(command_site, positions, burst_bytes, in_all) for command_site in compared
+        ]
+        apart, once = sum(map(len, bursts)), len(np.unique(np.concatenate(bursts)))
         if once < apart:
-            shares.update((each.index, Fraction(once, apart)) for each in compared)
+            shares.update((command_site.index, Fraction(once, apart)) for command_site in compared)
     return shares
 
 

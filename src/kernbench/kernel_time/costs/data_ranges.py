@@ -88,9 +88,9 @@ class Numbers:
         """Return a part's numbers."""
         if id(part) not in self._found:
             with np.errstate(all="ignore"):
-                for each in in_order(part):
-                    if id(each) not in self._found:
-                        self._found[id(each)] = self._guess(each)
+                for loaded in in_order(part):
+                    if id(loaded) not in self._found:
+                        self._found[id(loaded)] = self._guess(loaded)
         return self._found[id(part)]
 
     def _guess(self, part: Part) -> Guess:
@@ -113,37 +113,37 @@ class Numbers:
         addresses = self.known(part.access.offset, rank) + part.access.param * _PARAMETER
         if part.gather is not None:
             addresses = addresses + self.of(part.gather).array
-        found = _stand_in(addresses, part.access.dtype)
+        guess = _stand_in(addresses, part.access.dtype)
         known = isinstance(part.mask, Predicate)
         active = self.known(part.mask, rank) if known else self.of(part.mask).array  # type: ignore[arg-type]
         if active.all():
-            return found
+            return guess
         other = Guess(np.zeros((1,) * rank), False) if part.other is None else self.of(part.other)
-        chosen = np.where(active, found.array, other.array.astype(found.array.dtype))
+        chosen = np.where(active, guess.array, other.array.astype(guess.array.dtype))
         return Guess(chosen, bool(active.any()))
 
     def _made(self, part: Made) -> Guess:
-        inputs = [self.of(each) for each in part.inputs]
+        inputs = [self.of(loaded) for loaded in part.inputs]
         moved = _MOVES.get(part.op)
         if moved is not None:
-            arrays = [each.array for each in inputs]
-            is_loaded = any(each.is_loaded for each in inputs)
+            arrays = [guess.array for guess in inputs]
+            is_loaded = any(guess.is_loaded for guess in inputs)
             return Guess(moved(part, arrays), is_loaded)
-        found = _computed(part, inputs)
-        if found is not None:
-            return found
+        computed = _computed(part, inputs)
+        if computed is not None:
+            return computed
         rank = len(part.shape)
-        if inputs and part.op in _BY_ELEMENT and all(each.array.ndim == rank for each in inputs):
+        if inputs and part.op in _BY_ELEMENT and all(guess.array.ndim == rank for guess in inputs):
             total: Array = np.zeros((1,) * rank, dtype=np.int64)
-            for each in inputs:
-                total = mixed(total).view(np.int64) + each.array.astype(np.int64)
+            for guess in inputs:
+                total = mixed(total).view(np.int64) + guess.array.astype(np.int64)
             return _stand_in(total, part.dtype)
         count = int(np.prod(part.shape, dtype=np.int64))
-        found = _stand_in(np.arange(count).reshape(part.shape) + (part.number << 32), part.dtype)
+        computed = _stand_in(np.arange(count).reshape(part.shape) + (part.number << 32), part.dtype)
         if part.op or part.dtype.is_floating_point or part.dtype.bits == 1:
-            return found
+            return computed
         # An address of which no more is known is that of a row.
-        return Guess(found.array << _ROW_BITS, True)
+        return Guess(computed.array << _ROW_BITS, True)
 
 
 def _stand_in(addresses: Array, dtype: DType) -> Guess:
@@ -173,7 +173,7 @@ _MOVES: dict[str, Callable[[Made, list[Array]], Array]] = {
     "tt.view": lambda part, a: _whole(a[0], part.inputs[0].shape).reshape(part.shape),
     "tt.join": lambda part, a: np.stack([_whole(x, part.shape[:-1]) for x in a], axis=-1),
     "tt.cat": lambda part, a: np.concatenate(
-        [_whole(x, given.shape) for x, given in zip(a, part.inputs, strict=True)]
+        [_whole(x, loaded.shape) for x, loaded in zip(a, part.inputs, strict=True)]
     ),
     "tt.split": lambda part, a: _whole(a[0], part.inputs[0].shape)[..., part.attrs["index"]],
 }
@@ -202,8 +202,8 @@ _BY_ELEMENT = {*BINARY, *_CASTS, *_FLOATS, "arith.cmpf", "arith.select", "arith.
 
 def _computed(part: Made, inputs: list[Guess]) -> Guess | None:
     """Return the result of integer arithmetic, None of an operation that is not known here."""
-    op, arrays = part.op, [each.array for each in inputs]
-    is_loaded = any(each.is_loaded for each in inputs)
+    op, arrays = part.op, [guess.array for guess in inputs]
+    is_loaded = any(guess.is_loaded for guess in inputs)
     if op in ("arith.cmpi", "arith.cmpf"):
         if is_loaded or op == "arith.cmpf":
             return Guess(np.ones((1,) * len(part.shape), dtype=np.bool_), is_loaded)

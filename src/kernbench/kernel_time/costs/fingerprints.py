@@ -36,10 +36,10 @@ NOTHING_CHOSEN: Mapping[int, Array] = MappingProxyType({})
 
 def mixed(numbers: Array) -> Array:
     """Return numbers of 64 bits that look drawn by chance, by the mixing steps of splitmix64."""
-    found = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    result = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        found = (found ^ (found >> np.uint64(shift))) * np.uint64(factor)
-    return found ^ (found >> np.uint64(31))
+        result = (result ^ (result >> np.uint64(shift))) * np.uint64(factor)
+    return result ^ (result >> np.uint64(31))
 
 
 def weights(dim: int, length: int) -> Array:
@@ -48,9 +48,9 @@ def weights(dim: int, length: int) -> Array:
     A sum of terms has the same fingerprint however its numbers are split over the terms.
     """
     first = np.arange(1, length + 1, dtype=np.uint64) + np.uint64(dim << 32)
-    found = mixed(first).view(np.int64)
-    found[:1] += 1 - found.sum(dtype=np.int64, keepdims=True)
-    return found
+    view = mixed(first).view(np.int64)
+    view[:1] += 1 - view.sum(dtype=np.int64, keepdims=True)
+    return view
 
 
 def fold(array: Array, dims: Dims, keep: Dims) -> Array:
@@ -113,27 +113,27 @@ def parts_of(site: CommandSite) -> list[Separable | Predicate]:
 
 def _marks(part: Part, count: int, chosen: Mapping[int, Array]) -> Array:
     """Return a number per program, equal where programs have the same numbers in a part."""
-    found = {each: mixed(numbers).view(np.int64) for each, numbers in chosen.items()}
-    for each in in_order(part):
-        if id(each) in found:
+    views = {name: mixed(numbers).view(np.int64) for name, numbers in chosen.items()}
+    for loaded in in_order(part):
+        if id(loaded) in views:
             continue
         total = np.zeros(count, dtype=np.int64)
         known: list[Separable | Predicate] = []
-        if isinstance(each, IndexTile | MaskTile):
-            known = [each.values]
-        elif isinstance(each, Loaded):
-            known = [each.access.offset]
-            known += [each.mask] if isinstance(each.mask, Predicate) else []
-        elif isinstance(each, Made) and not each.inputs:
+        if isinstance(loaded, IndexTile | MaskTile):
+            known = [loaded.values]
+        elif isinstance(loaded, Loaded):
+            known = [loaded.access.offset]
+            known += [loaded.mask] if isinstance(loaded.mask, Predicate) else []
+        elif isinstance(loaded, Made) and not loaded.inputs:
             # What an atomic found, or something unknown: each program has something else.
-            total += mixed(np.arange(count) + (each.number << 32)).view(np.int64)
+            total += mixed(np.arange(count) + (loaded.number << 32)).view(np.int64)
         for value in known:
             total = total * SPREAD + reduce(np.add, program_terms(value), np.zeros_like(total))
-        for source in inputs_of(each):
-            total = total * SPREAD + found[id(source)]
+        for source in inputs_of(loaded):
+            total = total * SPREAD + views[id(source)]
         # Unmixed, what one operation makes could be what others make of its inputs.
-        found[id(each)] = mixed(total).view(np.int64)
-    return found[id(part)]
+        views[id(loaded)] = mixed(total).view(np.int64)
+    return views[id(part)]
 
 
 def program_terms(value: Separable | Predicate, unit: int = 1) -> Iterator[Array]:

@@ -27,5 +27,5 @@ def working_ids(trace: KernelTrace) -> Array | None:
 
 def _is_idle(group: ProgramGroup) -> bool:
     return all(
-        isinstance(each, DmaRead) and math.prod(each.source.shape) == 1 for each in walk(group.body)
+        isinstance(node, DmaRead) and math.prod(node.source.shape) == 1 for node in walk(group.body)
     )

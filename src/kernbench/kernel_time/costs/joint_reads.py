@@ -70,9 +70,9 @@ def read_together(
         for command, loops in _reads_of(group.body):
             if command in shares:
                 continue
-            found = _boxes(command, loops, group, waves)
-            if found is not None:
-                families.setdefault((command.source.param, found.stride), []).append(found)
+            result = _boxes(command, loops, group, waves)
+            if result is not None:
+                families.setdefault((command.source.param, result.stride), []).append(result)
     counted = []
     for reads in families.values():
         boxes = _Boxes.of(reads)
@@ -86,8 +86,8 @@ def read_together(
         if not stays:
             missed = boxes.distinct_bytes(by_wave=True)
         divisor = math.gcd(missed, read)
-        for each in reads:
-            shares[each.command] = (missed // divisor, read // divisor)
+        for item in reads:
+            shares[item.command] = (missed // divisor, read // divisor)
     return ReadTogether(shares, room)
 
 
@@ -104,14 +104,14 @@ def _over_tiles(
         for command, loops in _reads_of(group.body):
             key = (command.source.param, command.line)
             sites.setdefault(key, []).append((command, loops, group))
-    found: list[tuple[list[DmaRead], _Turns]] = []
+    dma_reads: list[tuple[list[DmaRead], _Turns]] = []
     for reads in sites.values():
         depth = max(_tile_loops(command.source, loops) for command, loops, _ in reads)
         counts = [len(g.program_ids) * _num_turns(loops[:depth]) for _, loops, g in reads]
         if depth and sum(counts) <= _MOST_TURNS:
             parts = [_turns(*read, depth, num_pes) for read in reads]
-            found.append(([command for command, *_ in reads], _Turns.of(parts)))
-    shared = [(commands, turns) for commands, turns in found if turns.once < turns.total]
+            dma_reads.append(([command for command, *_ in reads], _Turns.of(parts)))
+    shared = [(commands, turns) for commands, turns in dma_reads if turns.once < turns.total]
     stay, left = stay_for_launch(room, [turns.size_bytes for _, turns in shared])
     part = left // max(stay.count(False), 1) if keeps_parts else 0
     shares: dict[DmaRead, Share] = {}
@@ -266,7 +266,9 @@ def _boxes(
         for dims, flags in command.mask.terms.items():
             if dims in ((), (PROGRAM,)):
                 held &= flags
-    start, rows, width = (np.broadcast_to(each, held.shape)[held] for each in (start, rows, width))
+    start, rows, width = (
+        np.broadcast_to(array, held.shape)[held] for array in (start, rows, width)
+    )
     return _Reads(command, stride, waves[held], start, rows, width)
 
 
@@ -280,7 +282,7 @@ def _steps(
     if access.gather is not None:
         return None
     start = np.array(access.offset.const)
-    found: list[tuple[int, Array]] = []
+    numbers: list[tuple[int, Array]] = []
     for dims, array in access.offset.terms.items():
         if dims == (PROGRAM,):
             start = start + array
@@ -294,8 +296,8 @@ def _steps(
         length = lengths.get(dims[0], np.array(len(array)))
         start = start + array[0] + min(step, 0) * (length - 1)
         if step and length.max() > 1:
-            found.append((abs(step), length))
-    return start, sorted(found, key=lambda each: each[0])
+            numbers.append((abs(step), length))
+    return start, sorted(numbers, key=lambda pair: pair[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -56,12 +56,12 @@ def listed(
     cuts = dict(tile.loops)
     for part in (site.gather, site.mask):
         for leaf in () if part is None else leaves(part):
-            for each, array in _pattern_of(leaf, programs[0]):
-                terms.append((each, array[tuple(slice(cuts.get(dim)) for dim in each)]))
+            for item, array in _pattern_of(leaf, programs[0]):
+                terms.append((item, array[tuple(slice(cuts.get(dim)) for dim in item)]))
     dims, which = alike_iterations(terms, tile.loops)
     counts = np.array([count for _, count in tile.loops], dtype=np.int64)
     lengths = [count if dim in dims else 1 for dim, count in tile.loops]
-    found = []
+    touched_bytes = []
     for number in range(int(which.max()) + 1):
         alike = np.flatnonzero(which == number)
         samples = []
@@ -77,8 +77,8 @@ def listed(
             ]
             iteration = dict(zip((dim for dim, _ in tile.loops), index, strict=True))
             samples.append(_lanes(site, Numbers(program, iteration), tile.burst_bytes))
-        found.append(_mean(samples, tile))
-    return dims, tuple(found[index] for index in which.tolist())
+        touched_bytes.append(_mean(samples, tile))
+    return dims, tuple(touched_bytes[index] for index in which.tolist())
 
 
 def _samples(site: CommandSite, programs: Sequence[int]) -> list[tuple[float, int]]:
@@ -145,7 +145,7 @@ def count_lanes(
 
 def _mean(samples: Sequence[tuple[int, int, int]], tile: DmaTile) -> TouchedBytes:
     """Return what the samples move on average, in whole elements and bursts."""
-    elements, bursts, runs = (sum(each) for each in zip(*samples, strict=True))
+    elements, bursts, runs = (sum(pair) for pair in zip(*samples, strict=True))
     useful = -(-elements // len(samples)) * tile.itemsize
     moved = -(-bursts // len(samples)) * tile.burst_bytes
     return TouchedBytes(useful, moved, elements * tile.itemsize // max(runs, 1))

@@ -21,14 +21,14 @@ Tables = tuple[tuple[int, int], ...]
 
 def gathered_params(trace: KernelTrace) -> tuple[int, ...]:
     """Return the parameters, rising, whose tensors' sizes the time depends on."""
-    found = {
+    commands = {
         access_of(command).param
         for command in trace.commands()
         if isinstance(command, DmaRead | DmaWrite | Atomic)
         and access_of(command).gather is not None
         and access_of(command).param >= 0
     }
-    return tuple(sorted(found))
+    return tuple(sorted(commands))
 
 
 def capped(
@@ -37,10 +37,12 @@ def capped(
     """Return what lanes of one table touch, capped at the bursts of the whole table."""
     whole = -(-size_bytes // burst_bytes) * burst_bytes
     return tuple(
-        replace(each, burst_bytes=whole, run_bytes=max(each.run_bytes, size_bytes))
-        if each.burst_bytes > whole
-        else each
-        for each in touched
+        replace(
+            touched_bytes, burst_bytes=whole, run_bytes=max(touched_bytes.run_bytes, size_bytes)
+        )
+        if touched_bytes.burst_bytes > whole
+        else touched_bytes
+        for touched_bytes in touched
     )
 
 
@@ -85,5 +87,5 @@ class Lookups:
             [size if once[site] < moved[site] else None for site, size in self.sizes.items()],
             [size // self.parts[site] for site, size in self.sizes.items()],
         )
-        found = zip(self.sizes, stay, strict=True)
-        return {site: once[site] / moved[site] for site, stays in found if stays}, room
+        result = zip(self.sizes, stay, strict=True)
+        return {site: once[site] / moved[site] for site, stays in result if stays}, room

@@ -222,8 +222,8 @@ class GroupSplit:
     def traffic(self) -> GroupTraffic:
         """Return the segments, without what they were found by."""
         waves, active, columns = self._of_cells
-        found, first, segment_of = distinct(self._cell_of * len(self.classes) + self.class_of)
-        cell_at, class_at = np.divmod(found, len(self.classes))
+        array, first, segment_of = distinct(self._cell_of * len(self.classes) + self.class_of)
+        cell_at, class_at = np.divmod(array, len(self.classes))
         columns = (class_at, active[cell_at], *(column[cell_at] for column in columns))
         _, leaders, kind_of = distinct(reduce(_joined, columns))
         kinds = [
@@ -274,10 +274,10 @@ class GroupSplit:
         known: dict[Any, Moved] = {}
         by_site: dict[Any, list[Moved]] = {}
         repeated: dict[Any, Traffic] = {}
-        found = []
+        program_classes = []
         for position in first.tolist():
             path = int(self._path_of[position])
-            trips = {loop: int(each[path]) for loop, each in self._path_trips.items()}
+            trips = {loop: int(path_trip[path]) for loop, path_trip in self._path_trips.items()}
             counts = tuple(_count(site, trips) for site in self.plan.sites)
             traffic: list[Traffic | None] = [None] * len(counts)
             for site, pattern in zip(self._dma, patterns, strict=True):
@@ -297,8 +297,8 @@ class GroupSplit:
                 if as_often not in repeated:
                     repeated[as_often] = self._traffic(site, moved, counts[site.index], trips)
                 traffic[site.index] = repeated[as_often]
-            found.append(ProgramClass(trips, counts, tuple(traffic)))
-        return class_of, found
+            program_classes.append(ProgramClass(trips, counts, tuple(traffic)))
+        return class_of, program_classes
 
     def _listed(
         self, site: CommandSite, positions: Sequence[int], trips: Mapping[int, int]
@@ -314,13 +314,13 @@ class GroupSplit:
         """Return the trip counts that decide what a site moves in each iteration."""
         if not trips:
             return ()
-        dims = {dim for each in parts_of(site) for term in each.terms for dim in term}
+        dims = {dim for part in parts_of(site) for term in part.terms for dim in term}
         return tuple(count for loop, count in trips.items() if loop_dim(loop) in dims)
 
     def _traffic(
         self, site: CommandSite, moved: Moved, count: int, trips: Mapping[int, int]
     ) -> Traffic:
-        dims, each = moved
+        dims, item = moved
         lengths = {loop_dim(loop.loop_id): _trips(loop, trips) for loop in site.loops}
         shape = tuple(lengths[dim] for dim in dims)
         repeats = count // max(int(np.prod(shape, dtype=np.int64)), 1)
@@ -329,7 +329,7 @@ class GroupSplit:
             copies = self._copies.get(access_of(site.command).param, 1)
         if isinstance(site.command, Atomic):
             is_load = site.command.kind == "load"
-        return Traffic(dims, shape, each, repeats, copies, 1 if is_load else 2)
+        return Traffic(dims, shape, item, repeats, copies, 1 if is_load else 2)
 
     # -- cells --------------------------------------------------------------------------------
 
@@ -344,30 +344,34 @@ class GroupSplit:
         for reads in self._shared_tiles(known).values():
             stay, left = stay_for_launch(room, [read.bytes_moved for read in reads])
             part = left // max(stay.count(False), 1) if self._keeps_parts else 0
-            for each, stays in zip(reads, stay, strict=True):
-                cells = self._cell_of[each.positions]
+            for shared_tiles, stays in zip(reads, stay, strict=True):
+                cells = self._cell_of[shared_tiles.positions]
                 mine = distinct_values(cells)
-                _, first, _ = distinct(each.tiles)
-                num_tiles = int(each.tiles.max()) + 1
-                in_wave = distinct_values(cells * num_tiles + each.tiles) // num_tiles
+                _, first, _ = distinct(shared_tiles.tiles)
+                num_tiles = int(shared_tiles.tiles.max()) + 1
+                in_wave = distinct_values(cells * num_tiles + shared_tiles.tiles) // num_tiles
                 once, again = (
-                    np.bincount(found, minlength=len(self._members))[mine]
-                    for found in (cells[first], in_wave)
+                    np.bincount(array, minlength=len(self._members))[mine]
+                    for array in (cells[first], in_wave)
                 )
-                kept = each.bytes_moved if stays else part
-                dropped = (again - once) * (each.bytes_moved - kept)
-                missed[mine, each.site] = once - -dropped // max(each.bytes_moved, 1)
+                kept = shared_tiles.bytes_moved if stays else part
+                dropped = (again - once) * (shared_tiles.bytes_moved - kept)
+                missed[mine, shared_tiles.site] = once - -dropped // max(
+                    shared_tiles.bytes_moved, 1
+                )
         return missed
 
     def _moved(self) -> dict[int, int]:
         """Return what all programs move at the sites of table lookups."""
-        found = dict.fromkeys(self._lookups.sizes, 0)
-        for number, each in zip(np.bincount(self.class_of).tolist(), self.classes, strict=True):
-            for site in found:
-                traffic = each.traffic[site]
+        sizes = dict.fromkeys(self._lookups.sizes, 0)
+        for number, program_class in zip(
+            np.bincount(self.class_of).tolist(), self.classes, strict=True
+        ):
+            for site in sizes:
+                traffic = program_class.traffic[site]
                 assert traffic is not None
-                found[site] += number * traffic.burst_bytes
-        return found
+                sizes[site] += number * traffic.burst_bytes
+        return sizes
 
     def _with_shares(
         self, missed: Array, together: ReadTogether | None, common: Mapping[int, Fraction]
@@ -402,7 +406,7 @@ class GroupSplit:
         per_class = np.bincount(self.class_of)
         path_of_class = np.zeros(len(self.classes), dtype=np.int64)
         path_of_class[self.class_of] = self._path_of
-        found: dict[int, list[_SharedTiles]] = {}
+        shared_tiles: dict[int, list[_SharedTiles]] = {}
         for site in self._dma:
             if isinstance(site.command, Atomic) or site.command in known:
                 continue
@@ -412,10 +416,10 @@ class GroupSplit:
             unit = self._burst_bytes if in_part else 1
             tiles, num_tiles = self._tiles(site, self._path_of, unit)
             moved = [0] * len(sizes)
-            for path, number, each in zip(
+            for path, number, program_class in zip(
                 path_of_class.tolist(), per_class.tolist(), self.classes, strict=True
             ):
-                traffic = each.traffic[site.index]
+                traffic = program_class.traffic[site.index]
                 assert traffic is not None
                 moved[path] += number * traffic.burst_bytes
             # Where each tile is another one, nothing is shared.
@@ -424,8 +428,8 @@ class GroupSplit:
                 bytes_moved = moved[path] * int(num_tiles[path]) // int(sizes[path])
                 own = distinct(tiles[positions])[2]
                 read = _SharedTiles(site.index, bytes_moved, positions, own)
-                found.setdefault(path, []).append(read)
-        return found
+                shared_tiles.setdefault(path, []).append(read)
+        return shared_tiles
 
     def _conflicts(self) -> Array:
         """Return, by cell and site, how many programs change the same elements by an atomic.
@@ -443,8 +447,8 @@ class GroupSplit:
 
     def _fills_bursts_in_part(self, site: CommandSite) -> bool:
         """Return whether a program has no use for all that the bursts of its tile hold."""
-        traffic = (each.traffic[site.index] for each in self.classes)
-        return any(each is not None and each.burst_bytes > each.useful_bytes for each in traffic)
+        traffic = (program_class.traffic[site.index] for program_class in self.classes)
+        return any(item is not None and item.burst_bytes > item.useful_bytes for item in traffic)
 
     def _tiles(self, site: CommandSite, parts: Array, unit: int = 1) -> tuple[Array, Array]:
         """Return the tile of each program, and how many different ones each part has.

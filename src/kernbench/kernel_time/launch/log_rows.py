@@ -72,9 +72,9 @@ def _rows_of(group: GroupWaves, num_cubes: int) -> dict[str, Column]:
         "bytes": by_kind["bytes"][kind, site] * count,
         "flops": by_kind["flops"][kind, site] * count,
     }
-    of_text = [_of_text(each) for each in sites]
+    of_text = [_of_text(site) for site in sites]
     for name in of_text[0] if of_text else ():
-        values = [each[name] for each in of_text]
+        values = [values[name] for values in of_text]
         dtype = object if isinstance(values[0], str) else np.int32
         rows[name] = np.array(values, dtype=dtype)[site]
     return rows
@@ -82,7 +82,7 @@ def _rows_of(group: GroupWaves, num_cubes: int) -> dict[str, Column]:
 
 def _by_kind_and_site(group: GroupWaves) -> dict[str, Column]:
     """Return what a program of each kind does at each site; -1 ps where it never runs."""
-    found: dict[str, list[list[int]]] = {}
+    numbers: dict[str, list[list[int]]] = {}
     for kind, timed in zip(group.kinds, group.timed, strict=True):
         pipeline, counts = timed.pipeline, kind.program_class.counts
         # A program that a shared resource holds up is slowed down evenly.
@@ -107,8 +107,8 @@ def _by_kind_and_site(group: GroupWaves) -> dict[str, Column]:
             )
         ]
         for name in _BY_KIND:
-            found.setdefault(name, []).append([each[name] for each in sites])
-    return {name: np.array(table, dtype=np.int64) for name, table in found.items()}
+            numbers.setdefault(name, []).append([site[name] for site in sites])
+    return {name: np.array(table, dtype=np.int64) for name, table in numbers.items()}
 
 
 _BY_KIND = ("first_ps", "last_ps", "runs", "busy_ps", "bytes", "flops")
@@ -117,7 +117,7 @@ _BY_KIND = ("first_ps", "last_ps", "runs", "busy_ps", "bytes", "flops")
 def _of_text(site: CommandSite) -> dict[str, Any]:
     """Return what is the same for all programs that run a site."""
     command = site.command
-    found: dict[str, Any] = {
+    text: dict[str, Any] = {
         "engine": str(site.queue.engine),
         "kind": site.kind,
         "src_space": str(Space.TCM),
@@ -128,10 +128,10 @@ def _of_text(site: CommandSite) -> dict[str, Any]:
         "line": command.line.line,
     }
     if isinstance(command, DmaRead):
-        found.update(src_space=str(command.space), src_param=access_of(command).param)
+        text.update(src_space=str(command.space), src_param=access_of(command).param)
     elif isinstance(command, DmaWrite):
-        found.update(dst_space=str(command.space), dst_param=access_of(command).param)
+        text.update(dst_space=str(command.space), dst_param=access_of(command).param)
     elif isinstance(command, Atomic):
-        found.update(src_space=str(command.space), dst_space=str(command.space))
-        found.update(src_param=access_of(command).param, dst_param=access_of(command).param)
-    return found
+        text.update(src_space=str(command.space), dst_space=str(command.space))
+        text.update(src_param=access_of(command).param, dst_param=access_of(command).param)
+    return text

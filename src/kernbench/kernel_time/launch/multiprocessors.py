@@ -147,23 +147,23 @@ class Multiprocessors:
     def place_singly(self, kinds: Array, starts: Array, pes: Array) -> None:
         """Place all blocks one by one, and fill in when and where they begin."""
         own, shared, durations = (
-            each.tolist()
-            for each in (self._times.own_ps, self._times.shared_ps, self._times.duration_ps)
+            array.tolist()
+            for array in (self._times.own_ps, self._times.shared_ps, self._times.duration_ps)
         )
         # In order, they are a heap.
         free = list(zip(self._free.tolist(), self._pes.tolist(), strict=True))
         ends = {
-            pe: deque(each, maxlen=self._room)
-            for pe, each in zip(self._pes.tolist(), self._ends.tolist(), strict=True)
+            pe: deque(numbers, maxlen=self._room)
+            for pe, numbers in zip(self._pes.tolist(), self._ends.tolist(), strict=True)
         }
         served, latest = self._served.tolist(), 0
         at: list[tuple[int, int]] = []
         for kind in kinds.tolist():
             start, pe = free[0]
             served = [
-                max(until, start) + each for until, each in zip(served, shared[kind], strict=True)
+                max(until, start) + item for until, item in zip(served, shared[kind], strict=True)
             ]
-            needed = (until for until, each in zip(served, shared[kind], strict=True) if each)
+            needed = (until for until, item in zip(served, shared[kind], strict=True) if item)
             end = max((start + durations[kind], *needed))
             latest = max(latest, end)
             ends[pe].append(end)
@@ -193,8 +193,8 @@ class Multiprocessors:
 
     def delay(self, time_ps: int) -> None:
         """Let all be as much later, after blocks as those since the mark."""
-        for each in (self._free, self._ends, self._served):
-            each += time_ps
+        for array in (self._free, self._ends, self._served):
+            array += time_ps
         self._note_end(self._end_since_ps + time_ps)
 
     def _state(self) -> tuple[Array, ...]:

@@ -76,16 +76,16 @@ class Paces:
         """Return the pace of each program, given its trip counts and its costs."""
         vectors = [tuple(count for _, count in sorted(trips.items())) for trips, _ in programs]
         different = dict(zip(vectors, programs, strict=True))
-        found: dict[Vector, Pace] = {}
+        paces: dict[Vector, Pace] = {}
         for row in _even_rows(sorted(different)):
             # Long loops tell how they repeat themselves: where one is long, another may be short.
             for vector in {row[0], row[len(row) // 2], row[-1]}:
-                found[vector] = self.run(*different[vector])
+                paces[vector] = self.run(*different[vector])
             stride = math.lcm(*self._periods)
             for start in range(min(stride, len(row))):
                 line = row[start::stride]
-                _Line(self, [different[vector] for vector in line], line, found).fill()
-        return [found[vector] for vector in vectors]
+                _Line(self, [different[vector] for vector in line], line, paces).fill()
+        return [paces[vector] for vector in vectors]
 
     @cached_property
     def _turns(self) -> SideBySide:
@@ -126,10 +126,10 @@ def own_ps(plan: ProgramPlan, costs: ProgramCosts) -> list[int]:
 
 
 def _by_queue(plan: ProgramPlan, by_site: Sequence[int]) -> list[int]:
-    found = [0] * len(Queue)
+    queue = [0] * len(Queue)
     for site in plan.sites:
-        found[site.queue] += by_site[site.index]
-    return found
+        queue[site.queue] += by_site[site.index]
+    return queue
 
 
 def _even_rows(vectors: Sequence[Vector]) -> list[Sequence[Vector]]:
@@ -156,10 +156,10 @@ class _Line:
         paces: Paces,
         programs: Sequence[tuple[Mapping[int, int], ProgramCosts]],
         vectors: Sequence[Vector],
-        found: dict[Vector, Pace],
+        result: dict[Vector, Pace],
     ) -> None:
         self._paces, self._programs, self._vectors = paces, programs, vectors
-        self._found = found
+        self._found = result
         self._numbers: dict[int, npt.NDArray[Any]] = {}
 
     def fill(self) -> None:
@@ -195,19 +195,19 @@ class _Line:
 
     def _at(self, place: int) -> npt.NDArray[Any]:
         """Return the numbers of a program that is run."""
-        found = self._numbers.get(place)
-        if found is None:
+        number = self._numbers.get(place)
+        if number is None:
             vector = self._vectors[place]
             pace = self._found.get(vector)
             if pace is None:
                 pace = self._found[vector] = self._paces.run(*self._programs[place])
             pipeline = pace.pipeline
             interval = -1 if pace.interval_ps is None else pace.interval_ps
-            found = self._numbers[place] = np.array(
+            number = self._numbers[place] = np.array(
                 [interval, pipeline.end_ps, *pipeline.first_start_ps, *pipeline.last_end_ps],
                 dtype=np.int64,
             )
-        return found
+        return number
 
     @cached_property
     def _slack(self) -> npt.NDArray[Any]:

@@ -65,8 +65,8 @@ def _runs(numbers: Array) -> tuple[Array, Array]:
 def _kinds(times: BlockTimes) -> tuple[BlockTimes, Array]:
     """Return the times that segments have, each once, and which of them each segment has."""
     columns = (times.own_ps, times.duration_ps, *times.shared_ps.T)
-    found, kind_of = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    kinds = BlockTimes(own_ps=found[:, 0], duration_ps=found[:, 1], shared_ps=found[:, 2:])
+    array, kind_of = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    kinds = BlockTimes(own_ps=array[:, 0], duration_ps=array[:, 1], shared_ps=array[:, 2:])
     return kinds, kind_of.reshape(-1)
 
 
@@ -81,7 +81,7 @@ def _in_step(
     """Place waves of equal blocks: a block of each on every multiprocessor."""
     first, last, pe = _nothing(times)
     own, shared, durations = (
-        each.tolist() for each in (times.own_ps, times.shared_ps, times.duration_ps)
+        array.tolist() for array in (times.own_ps, times.shared_ps, times.duration_ps)
     )
     ends = deque([0] * room, maxlen=room)
     served = [0] * times.shared_ps.shape[1]
@@ -91,10 +91,10 @@ def _in_step(
             start = max(free, ends[0])
             blocks = min(num_pes, count - before)
             served = [
-                max(until, start) + each * blocks
-                for until, each in zip(served, shared[index], strict=True)
+                max(until, start) + item * blocks
+                for until, item in zip(served, shared[index], strict=True)
             ]
-            needed = (until for until, each in zip(served, shared[index], strict=True) if each)
+            needed = (until for until, item in zip(served, shared[index], strict=True) if item)
             end = max((start + durations[index], *needed))
             ends.append(end)
             free = start + own[index]

@@ -216,6 +216,6 @@ def _engine_busy_ps(waves: Waves, sip: SipSpec) -> dict[Engine, int]:
     busy = [0] * len(Queue)
     for group in waves.groups:
         for timed, count in zip(group.timed, group.num_programs, strict=True):
-            for queue, each in enumerate(busy_ps(group.plan, timed.costs)):
-                busy[queue] += each * count
+            for queue, number in enumerate(busy_ps(group.plan, timed.costs)):
+                busy[queue] += number * count
     return {queue.engine: busy[queue] // sip.num_pes for queue in Queue}

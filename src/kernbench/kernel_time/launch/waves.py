@@ -122,9 +122,9 @@ def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Wav
     latest = _LATEST.get(trace)
     if latest is not None and latest[0] is sip and latest[1] == conditions:
         return latest[2]
-    found = _build_waves(trace, sip, conditions)
-    _LATEST[trace] = sip, conditions, found
-    return found
+    waves = _build_waves(trace, sip, conditions)
+    _LATEST[trace] = sip, conditions, waves
+    return waves
 
 
 def _build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Waves:
@@ -163,7 +163,8 @@ def line_of_short_rows(
             for kind in traffic.kinds:
                 moved = kind.program_class.traffic[site.index]
                 if moved is not None and any(
-                    0 < each.run_bytes < sip.cube.hbm_page_bytes for each in moved.touched
+                    0 < touched_bytes.run_bytes < sip.cube.hbm_page_bytes
+                    for touched_bytes in moved.touched
                 ):
                     return site.command.line
     return None
@@ -189,14 +190,14 @@ def _traffic(
     rules = gathers, streams_miss
     key = (num_pes, sip.cube.hbm_burst_bytes, room, copies, conditions.tables, blocks, rules)
     known = _TRAFFIC.setdefault(trace, {})
-    found = known.get(key)
-    if found is None:
+    traffic = known.get(key)
+    if traffic is None:
         if any(varies_by_program(group) for group in trace.groups):
             trace = by_path(trace)
         width, parts = num_pes * (blocks or 1), blocks is not None
         together = read_together(trace, width, room, keeps_parts=parts)
         burst_bytes, tables = sip.cube.hbm_burst_bytes, dict(conditions.tables)
-        found = known[key] = [
+        traffic = known[key] = [
             GroupSplit(
                 *(trace, group, num_pes, burst_bytes, room, dict(copies), together, tables),
                 blocks,
@@ -206,7 +207,7 @@ def _traffic(
             for group in trace.groups
             if len(group.program_ids)
         ]
-    return found
+    return traffic
 
 
 def resident_programs(
@@ -233,7 +234,7 @@ def pes_in_use(sip: SipSpec, conditions: Conditions) -> tuple[int, int]:
     places = [place for _, place in conditions.placements]
     if not places:
         return sip.num_cubes, sip.pes_per_cube
-    return max(each.num_cubes for each in places), max(each.num_pes for each in places)
+    return max(place.num_cubes for place in places), max(place.num_pes for place in places)
 
 
 def _timed_group(traffic: GroupTraffic, model: CostModel, timing: PeTiming) -> GroupWaves:
@@ -244,16 +245,19 @@ def _timed_group(traffic: GroupTraffic, model: CostModel, timing: PeTiming) -> G
     ]
     # Many kinds differ only in what does not hold them up.
     alike: dict[Any, list[int]] = {}
-    for index, each in enumerate(costs):
-        alike.setdefault((each.times.occupancy_ps, each.times.latency_ps), []).append(index)
+    for index, cost in enumerate(costs):
+        alike.setdefault((cost.times.occupancy_ps, cost.times.latency_ps), []).append(index)
     paces: dict[int, Pace] = {}
     # Warps issue in order: what a block does next waits for the result of its product.
     plan = with_one_engine(with_late_loads(traffic.plan)) if timing.are_blocks else traffic.plan
     for indices in alike.values():
         programs = [(traffic.kinds[i].program_class.trips, costs[i]) for i in indices]
-        found = Paces(plan, costs[indices[0]].times, timing).of(programs)
-        paces.update(zip(indices, found, strict=True))
-    timed = [_timed(traffic.plan, each, paces[index], timing) for index, each in enumerate(costs)]
+        result = Paces(plan, costs[indices[0]].times, timing).of(programs)
+        paces.update(zip(indices, result, strict=True))
+    timed = [
+        _timed(traffic.plan, program_costs, paces[index], timing)
+        for index, program_costs in enumerate(costs)
+    ]
     count = len(traffic.kind_of)
     segments = WaveSegments(
         traffic.kind_of,
@@ -278,9 +282,12 @@ def _timed(plan: ProgramPlan, costs: ProgramCosts, pace: Pace, timing: PeTiming)
 def _times(groups: list[GroupWaves]) -> tuple[Array, Array]:
     """Return the interval and the duration of every segment, group after group."""
     columns = [
-        np.array([(each.interval_ps, each.duration_ps) for each in group.timed])[
-            group.segments.kind
-        ]
+        np.array(
+            [
+                (timed_program.interval_ps, timed_program.duration_ps)
+                for timed_program in group.timed
+            ]
+        )[group.segments.kind]
         for group in groups
     ]
     intervals, durations = np.concatenate(columns).T if columns else np.zeros((2, 0), np.int64)
@@ -329,20 +336,20 @@ def _as_blocks(
         np.array(
             [
                 (
-                    each.own_ps,
-                    each.duration_ps,
+                    timed_program.own_ps,
+                    timed_program.duration_ps,
                     dispatch_ps,
-                    *(-(-share // kind.sharing.active) for share in each.costs.shares_ps),
+                    *(-(-share // kind.sharing.active) for share in timed_program.costs.shares_ps),
                 )
-                for each, kind in zip(group.timed, group.kinds, strict=True)
+                for timed_program, kind in zip(group.timed, group.kinds, strict=True)
             ]
         )[group.segments.kind]
         for group in groups
     ]
     if not columns:
         return 0
-    found = np.concatenate(columns)
-    times = BlockTimes(own_ps=found[:, 0], duration_ps=found[:, 1], shared_ps=found[:, 2:])
+    result = np.concatenate(columns)
+    times = BlockTimes(own_ps=result[:, 0], duration_ps=result[:, 1], shared_ps=result[:, 2:])
     placed = place_blocks(owner(), times, num_pes, room)
     _place(groups, placed.first_start_ps, placed.last_start_ps, placed.first_pe)
     return placed.makespan_ps

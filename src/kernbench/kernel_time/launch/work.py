@@ -24,7 +24,11 @@ def launch_work(waves: Waves, sip: SipSpec, hbm_bytes: int) -> WorkCounts:
                 into = flops if isinstance(site.command, Gemm) else elements
                 into[name] += count * runs
         for kind, count in zip(group.kinds, group.num_programs, strict=True):
-            moved = (each.useful_bytes for each in kind.program_class.traffic if each is not None)
+            moved = (
+                traffic.useful_bytes
+                for traffic in kind.program_class.traffic
+                if traffic is not None
+            )
             port_bytes += sum(moved) * count
     return WorkCounts(flops=flops, elements=elements, port_bytes=port_bytes, hbm_bytes=hbm_bytes)
 
@@ -37,7 +41,7 @@ def site_operations(site: CommandSite, sip: SipSpec) -> Mapping[str, int]:
     if isinstance(command, Math) and command.cost is not MathClass.FREE:
         return {command.cost.value: num_elements(command.dst.shape)}
     if isinstance(command, Reduce):
-        return {MathClass.REDUCE.value: sum(num_elements(each.shape) for each in command.inputs)}
+        return {MathClass.REDUCE.value: sum(num_elements(tile.shape) for tile in command.inputs)}
     return {}
 
 

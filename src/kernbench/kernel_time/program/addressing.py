@@ -66,17 +66,17 @@ class Addressing:
     def _loop(self, loop: Loop) -> None:
         uses = (self._as_data, self._as_address)
         for use in uses:
-            for each in loop.carried:
-                if id(each.result) in use:
-                    self._add(use, each.yielded, each.init, each.arg)
+            for carried in loop.carried:
+                if id(carried.result) in use:
+                    self._add(use, carried.yielded, carried.init, carried.arg)
         before = -1
         while before != sum(map(len, uses)):
             before = sum(map(len, uses))
             self._visit(loop.body)
             for use in uses:
-                for each in loop.carried:
-                    if id(each.arg) in use:
-                        self._add(use, each.yielded, each.init)
+                for item in loop.carried:
+                    if id(item.arg) in use:
+                        self._add(use, item.yielded, item.init)
 
     @staticmethod
     def _add(uses: set[int], *operands: Operand | Predicate | None) -> None:

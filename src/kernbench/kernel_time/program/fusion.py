@@ -42,35 +42,35 @@ def fused(body: tuple[Command, ...]) -> set[int]:
     makers: dict[int, Math] = {}
     products = set()
     for command in walk(body):
-        reads.update(id(each) for each in _reads(command) if isinstance(each, Tile))
+        reads.update(id(tile) for tile in _reads(command) if isinstance(tile, Tile))
         if isinstance(command, Math):
             makers[id(command.dst)] = command
             if command.op == _HIGH_HALF:
                 products.add(frozenset(map(id, command.inputs)))
-    found: set[int] = set()
+    numbers: set[int] = set()
     holding: set[int] = set()
     for result, command in makers.items():
         is_low = command.op == _LOW_HALF and frozenset(map(id, command.inputs)) in products
         if is_low or command.op in _MODIFIERS:
-            found.add(result)
-        for each in command.inputs:
-            maker = makers.get(id(each))
-            if maker is None or reads[id(each)] > 1 or id(each) in holding:
+            numbers.add(result)
+        for tile in command.inputs:
+            maker = makers.get(id(tile))
+            if maker is None or reads[id(tile)] > 1 or id(tile) in holding:
                 continue
             if command.op in _READERS.get(maker.op, ()):
                 # An instruction has room for one more operand.
-                found.add(id(each))
+                numbers.add(id(tile))
                 holding.add(result)
                 break
-    return found
+    return numbers
 
 
 def _reads(command: Command) -> Iterator[Operand | Predicate | None]:
     """Yield what a command reads; a loop, what it carries."""
     if isinstance(command, Loop):
-        for each in command.carried:
-            yield each.init
-            yield each.yielded
+        for carried in command.carried:
+            yield carried.init
+            yield carried.yielded
         return
     if isinstance(command, DmaRead | DmaWrite | Atomic):
         yield access_of(command).gather

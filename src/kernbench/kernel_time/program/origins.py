@@ -83,14 +83,14 @@ class TileOrigins:
         """Return what an operand was computed from: itself, unless it is a tile."""
         if not isinstance(operand, Tile):
             return operand
-        found = self._by_slot.get(operand.slot)
-        return self._make("", operand, ()) if found is None else found
+        slot = self._by_slot.get(operand.slot)
+        return self._make("", operand, ()) if slot is None else slot
 
     def note(self, command: Command) -> None:
         """Record the results of a command that is no loop."""
         if isinstance(command, Math):
-            made = self._make(command.op, command.dst, command.inputs, command.attrs)
-            self._by_slot[command.dst.slot] = made
+            result = self._make(command.op, command.dst, command.inputs, command.attrs)
+            self._by_slot[command.dst.slot] = result
         elif isinstance(command, DmaRead):
             gather, mask, other = command.source.gather, command.mask, command.other
             self._by_slot[command.dst.slot] = Loaded(
@@ -109,13 +109,13 @@ class TileOrigins:
 
     def enter(self, loop: Loop) -> None:
         """Give what a loop carries the origins of its initial values."""
-        for each in loop.carried:
-            self._by_slot[each.arg.slot] = self.of(each.init)
+        for carried in loop.carried:
+            self._by_slot[carried.arg.slot] = self.of(carried.init)
 
     def leave(self, loop: Loop) -> None:
         """Give a loop's results the origins of what its last iteration yields."""
-        for each in loop.carried:
-            self._by_slot[each.result.slot] = self.of(each.yielded)
+        for carried in loop.carried:
+            self._by_slot[carried.result.slot] = self.of(carried.yielded)
 
     def _make(
         self,
@@ -125,7 +125,7 @@ class TileOrigins:
         attrs: Mapping[str, Any] | None = None,
     ) -> Made:
         self._count += 1
-        parts = tuple(self.of(each) for each in inputs)
+        parts = tuple(self.of(tile) for tile in inputs)
         return Made(op, dst.shape, dst.dtype, parts, attrs or {}, self._count)
 
 
@@ -151,33 +151,33 @@ def inputs_of(part: Part) -> tuple[Part, ...]:
 def in_order(part: Part) -> list[Part]:
     """Return a part and all that it was computed from, each once and after its inputs."""
     # Loops that are not rolled make chains that are too long for recursion.
-    found: dict[int, Part] = {}
+    parts: dict[int, Part] = {}
     pending = [part]
     while pending:
-        each = pending[-1]
-        missing = [i for i in inputs_of(each) if id(i) not in found]
+        loaded = pending[-1]
+        missing = [i for i in inputs_of(loaded) if id(i) not in parts]
         if missing:
             pending += missing
             continue
-        found.setdefault(id(each), each)
+        parts.setdefault(id(loaded), loaded)
         pending.pop()
-    return list(found.values())
+    return list(parts.values())
 
 
 def leaves(part: Part) -> Iterator[Separable | Predicate]:
     """Yield what phase 1 knows of a part, addresses and masks of loads too."""
-    for each in in_order(part):
-        if isinstance(each, IndexTile | MaskTile):
-            yield each.values
-        elif isinstance(each, Loaded):
-            yield each.access.offset
-            if isinstance(each.mask, Predicate):
-                yield each.mask
+    for loaded in in_order(part):
+        if isinstance(loaded, IndexTile | MaskTile):
+            yield loaded.values
+        elif isinstance(loaded, Loaded):
+            yield loaded.access.offset
+            if isinstance(loaded.mask, Predicate):
+                yield loaded.mask
 
 
 def is_loaded(part: Part) -> bool:
     """Return whether a part depends on data, and not only on what phase 1 knows."""
     return any(
-        isinstance(each, Loaded | Param) or (isinstance(each, Made) and not each.inputs)
-        for each in in_order(part)
+        isinstance(loaded, Loaded | Param) or (isinstance(loaded, Made) and not loaded.inputs)
+        for loaded in in_order(part)
     )

@@ -111,10 +111,10 @@ def side_by_side(plan: ProgramPlan, times: SiteTimes, count: int) -> SideBySide:
         return tuple(slot for program in range(count) for slot in own(slots, program))
 
     def widened(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        found: list[Node] = []
+        queue_steps: list[Node] = []
         for node in nodes:
             if isinstance(node, QueueStep):
-                found += [
+                queue_steps += [
                     QueueStep(
                         node.site * count + program,
                         node.queue,
@@ -124,7 +124,7 @@ def side_by_side(plan: ProgramPlan, times: SiteTimes, count: int) -> SideBySide:
                     for program in range(count)
                 ]
                 continue
-            found.append(
+            queue_steps.append(
                 replace(
                     node,
                     body=widened(node.body),
@@ -136,7 +136,7 @@ def side_by_side(plan: ProgramPlan, times: SiteTimes, count: int) -> SideBySide:
                     invariants=everyones(node.invariants),
                 )
             )
-        return tuple(found)
+        return tuple(queue_steps)
 
     sites = tuple(site for site in plan.sites for _ in range(count))
     together = ProgramPlan(widened(plan.nodes), sites, plan.num_slots * count)
@@ -229,12 +229,16 @@ class PipelineRun(PeQueues):
         return tuple(max(time - base, 0) for time in times)
 
     def _queues_of(self, node: LoopNode) -> set[Queue]:
-        found = self._queues.get(node.loop_id)
-        if found is None:
-            found = self._queues[node.loop_id] = set()
-            for each in node.body:
-                found |= {each.queue} if isinstance(each, QueueStep) else self._queues_of(each)
-        return found
+        queues = self._queues.get(node.loop_id)
+        if queues is None:
+            queues = self._queues[node.loop_id] = set()
+            for queue_step in node.body:
+                queues |= (
+                    {queue_step.queue}
+                    if isinstance(queue_step, QueueStep)
+                    else self._queues_of(queue_step)
+                )
+        return queues
 
     def _shift(self, node: LoopNode, ends: deque[int], by: int) -> None:
         """Jump ahead: shift all that the loop has touched by ``by``."""

@@ -179,8 +179,8 @@ class SipQueues:
 
     def on(self, pes: npt.NDArray[Any]) -> list[int]:
         """Return when each queue is free on all of ``pes``, for programs that run in step."""
-        found: list[int] = self._free_ps[:, pes].max(axis=1).tolist()
-        return found
+        numbers: list[int] = self._free_ps[:, pes].max(axis=1).tolist()
+        return numbers
 
     def settle(self, pes: npt.NDArray[Any], used: Iterable[Queue], free_ps: Sequence[int]) -> None:
         """Update when the queues that were ``used`` are free, never to an earlier time."""
@@ -244,18 +244,18 @@ def overlapped(loads: Sequence[Load], loops: Sequence[Loop], issue_ps: int) -> l
     used = {dim for load in loads for dim in load.dims}
     if not used:
         totals = _NOTHING
-        before, found = 0, []
+        before, result = 0, []
         for load in loads:
             port, hbm, cache, between = load.needs[0]
             totals = (totals[0] + port, totals[1] + hbm, totals[2] + cache, totals[3] + between)
             end = max(totals)
-            found.append(Overlapped(issue_ps + end - before, (), end - before))
+            result.append(Overlapped(issue_ps + end - before, (), end - before))
             before = end
-        return found
+        return result
     dims = [dim for dim in (loop_dim(loop.loop_id) for loop in loops) if dim in used]
     needs = np.broadcast_arrays(*(_aligned(load, dims) for load in loads))
     ends = np.cumsum(needs, axis=0).max(axis=-1)
-    return [_as_cost(each, dims, issue_ps) for each in np.diff(ends, axis=0, prepend=0)]
+    return [_as_cost(item, dims, issue_ps) for item in np.diff(ends, axis=0, prepend=0)]
 
 
 def _aligned(load: Load, dims: Sequence[int]) -> npt.NDArray[np.int64]:

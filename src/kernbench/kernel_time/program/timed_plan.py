@@ -118,17 +118,17 @@ class _Builder:
     """The slots of the factors of each site that is a product."""
 
     def nodes(self, body: tuple[Command, ...], loops: tuple[Loop, ...]) -> tuple[Node, ...]:
-        found: list[Node] = []
+        queue_steps: list[Node] = []
         for command in body:
             if isinstance(command, Loop):
-                found.append(self._loop(command, loops))
+                queue_steps.append(self._loop(command, loops))
             elif isinstance(command, Math) and self._is_free(command):
                 self.roots[command.dst.slot] = self._slots(command.inputs)
                 if self.origins is not None:
                     self.origins.note(command)
             elif not isinstance(command, Print | Assert):
-                found.append(self._step(command, loops))
-        return tuple(found)
+                queue_steps.append(self._step(command, loops))
+        return tuple(queue_steps)
 
     def _is_free(self, command: Math) -> bool:
         if command.cost is MathClass.FREE:
@@ -140,11 +140,11 @@ class _Builder:
         return self.origins.of(operand) if is_tile else None  # type: ignore[union-attr, arg-type]
 
     def _slots(self, operands: Iterable[Operand | Predicate | None]) -> Slots:
-        found: dict[int, None] = {}
+        slots: dict[int, None] = {}
         for operand in operands:
             if isinstance(operand, Tile):
-                found.update(dict.fromkeys(self.roots.get(operand.slot, (operand.slot,))))
-        return tuple(found)
+                slots.update(dict.fromkeys(self.roots.get(operand.slot, (operand.slot,))))
+        return tuple(slots)
 
     def _step(self, command: SiteCommand, loops: tuple[Loop, ...]) -> QueueStep:
         gather: Tile | None = None
@@ -187,15 +187,15 @@ class _Builder:
 
     def _loop(self, loop: Loop, loops: tuple[Loop, ...]) -> LoopNode:
         first = len(self.sites)
-        inits = tuple(self._slots((each.init,)) for each in loop.carried)
+        inits = tuple(self._slots((carried.init,)) for carried in loop.carried)
         if self.origins is not None:
             self.origins.enter(loop)
         body = self.nodes(loop.body, (*loops, loop))
-        args = tuple(each.arg.slot for each in loop.carried)
+        args = tuple(carried.arg.slot for carried in loop.carried)
         if self.origins is not None:
             self.origins.leave(loop)
         self._note_copies(body)
-        innermost = not any(isinstance(each, Loop) for each in loop.body)
+        innermost = not any(isinstance(dma_read, Loop) for dma_read in loop.body)
         return LoopNode(
             loop_id=loop.loop_id,
             trip_count=loop.trip_count,
@@ -205,8 +205,8 @@ class _Builder:
             sites=range(first, len(self.sites)),
             inits=inits,
             args=args,
-            yields=tuple(self._slots((each.yielded,)) for each in loop.carried),
-            results=tuple(each.result.slot for each in loop.carried),
+            yields=tuple(self._slots((carried.yielded,)) for carried in loop.carried),
+            results=tuple(carried.result.slot for carried in loop.carried),
             invariants=tuple(sorted(_reads(body) - _writes(body) - set(args))),
             late=self._late(body) if innermost and loop.num_stages > 1 else frozenset(),
         )
@@ -227,7 +227,7 @@ class _Builder:
 
     def _late(self, body: tuple[Node, ...]) -> frozenset[int]:
         """Return the loads of a body that feed no product, where it has products."""
-        steps = [each for each in body if isinstance(each, QueueStep)]
+        steps = [queue_step for queue_step in body if isinstance(queue_step, QueueStep)]
         if not any(step.queue is Queue.GEMM for step in steps):
             return frozenset()
         feeding: set[int] = set()
@@ -263,34 +263,34 @@ def with_late_loads(plan: ProgramPlan) -> ProgramPlan:
     """
 
     def waiting(nodes: tuple[Node, ...], late: frozenset[int], args: Slots) -> tuple[Node, ...]:
-        found: list[Node] = []
+        queue_steps: list[Node] = []
         for node in nodes:
             if isinstance(node, LoopNode):
-                found.append(replace(node, body=waiting(node.body, node.late, node.args)))
+                queue_steps.append(replace(node, body=waiting(node.body, node.late, node.args)))
             elif node.site in late:
-                found.append(replace(node, queue=Queue.DMA_OUT, reads=(*node.reads, *args)))
+                queue_steps.append(replace(node, queue=Queue.DMA_OUT, reads=(*node.reads, *args)))
             else:
-                found.append(node)
-        return tuple(found)
+                queue_steps.append(node)
+        return tuple(queue_steps)
 
     return replace(plan, nodes=waiting(plan.nodes, frozenset(), ()))
 
 
 def _reads(body: tuple[Node, ...]) -> set[int]:
-    found: set[int] = set()
+    reads: set[int] = set()
     for node in body:
         if isinstance(node, QueueStep):
-            found.update(node.reads)
+            reads.update(node.reads)
         else:
-            found.update(*node.inits, *node.yields, _reads(node.body))
-    return found
+            reads.update(*node.inits, *node.yields, _reads(node.body))
+    return reads
 
 
 def _writes(body: tuple[Node, ...]) -> set[int]:
-    found: set[int] = set()
+    writes: set[int] = set()
     for node in body:
         if isinstance(node, QueueStep):
-            found.update(node.writes)
+            writes.update(node.writes)
         else:
-            found.update(node.args, node.results, _writes(node.body))
-    return found
+            writes.update(node.args, node.results, _writes(node.body))
+    return writes

@@ -81,11 +81,11 @@ class StrandCosts:
         ``count`` programs run them in step while ``active`` programs share the SIP; parameters
         ``far`` point to another SIP.
         """
-        key = (count, active, *(self._look(each, far) for each in walk(commands)))
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._build(commands, count, num_slots, active, far)
-        return found
+        key = (count, active, *(self._look(node, far) for node in walk(commands)))
+        part_costs = self._known.get(key)
+        if part_costs is None:
+            part_costs = self._known[key] = self._build(commands, count, num_slots, active, far)
+        return part_costs
 
     def _look(self, command: Command, far: frozenset[int]) -> tuple[Any, ...]:
         """Return what commands that cost the same have in common."""
@@ -115,12 +115,12 @@ class StrandCosts:
                     pattern.update(held.tobytes())
             return (*how, pattern.digest())
         if isinstance(command, Gemm):
-            operands = [(each.shape, type(each), _name(each)) for each in (command.a, command.b)]
+            operands = [(tile.shape, type(tile), _name(tile)) for tile in (command.a, command.b)]
             return (Gemm, *operands, command.precision)
         if isinstance(command, Math):
             return (Math, command.cost, command.dst.shape)
         if isinstance(command, Reduce):
-            return (Reduce, *(each.shape for each in command.inputs))
+            return (Reduce, *(tile.shape for tile in command.inputs))
         if isinstance(command, Loop):
             return (Loop, command.trip_count, len(command.body))
         return (type(command),)

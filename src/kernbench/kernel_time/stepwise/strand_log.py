@@ -152,7 +152,7 @@ class StrandLog:
         if before is not row:
             before.join(row)
 
-    def template(self, name: str, end_ps: int, given: Mapping[str, Any]) -> Template:
+    def template(self, name: str, end_ps: int, value: Mapping[str, Any]) -> Template:
         """Return what the launch did, ended at ``end_ps``; ``given`` is what it was given."""
         sip = self.sip
         hbm_bytes = ceil_ps(self.hbm_bytes)
@@ -176,7 +176,7 @@ class StrandLog:
             engine_busy_ps={queue.engine: self._busy_ps[queue] // sip.num_pes for queue in Queue},
             message_bytes=0,
             make_rows=self._columns,
-            given=given,
+            given=value,
             bound_ps=max(gemm_ps, sip.hbm_stream_ps(hbm_bytes)),
             comm_ps=exposed_ps(*_bounds(self._communication), *_bounds(self._work)),
             # How long it takes depends on others: a cap does not slow it down.
@@ -186,7 +186,7 @@ class StrandLog:
     def _columns(self) -> dict[str, Column]:
         rows = [*self._rows.items(), *self._hops]
         # Links last among what starts together; the rest is in the order of the first run.
-        rows.sort(key=lambda each: (each[1].start_ps, each[0].link))
+        rows.sort(key=lambda pair: (pair[1].start_ps, pair[0].link))
         columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
         for what, row in rows:
             values = (

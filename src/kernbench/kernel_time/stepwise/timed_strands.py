@@ -132,9 +132,9 @@ class TimedStrands:
             program_ids, pes, begin_ps, [], {}, begin_ps, begin_ps, begin_ps, begin_ps
         )
 
-    def template(self, name: str, end_ps: int, given: Mapping[str, Any]) -> Template:
+    def template(self, name: str, end_ps: int, value: Mapping[str, Any]) -> Template:
         """Return what the launch did; ``given`` is what it was launched with."""
-        return self.log.template(name, end_ps, given)
+        return self.log.template(name, end_ps, value)
 
     def run(self, strand: TimedStrand, commands: tuple[Command, ...], num_slots: int) -> int:
         """Time commands that stay on the SIP; return when the last of them has ended."""
@@ -170,9 +170,9 @@ class TimedStrands:
     def reaches_out(self, command: Command) -> bool:
         """Whether a command, or one in a loop, goes to another SIP."""
         return any(
-            access_of(each).param in self.peers
-            for each in walk((command,))
-            if isinstance(each, DmaRead | DmaWrite | Atomic)
+            access_of(node).param in self.peers
+            for node in walk((command,))
+            if isinstance(node, DmaRead | DmaWrite | Atomic)
         )
 
     def decide(self, strand: TimedStrand) -> None:
@@ -366,7 +366,7 @@ class TimedStrands:
             slot = command.dst.slot
             strand.extents.pop(slot, None)
             if command.cost is MathClass.FREE:
-                tiles = [each for each in command.inputs if isinstance(each, Tile)]
+                tiles = [tile for tile in command.inputs if isinstance(tile, Tile)]
                 strand.ready[slot] = max((strand.ready[tile.slot] for tile in tiles), default=0)
                 if len(tiles) == 1:
                     strand.extents[slot] = _extent(command, tiles[0], strand.extents)

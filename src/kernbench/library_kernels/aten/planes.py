@@ -92,4 +92,4 @@ def by_channel(
 
 def _threads(elements: int) -> int:
     """Return the threads that ATen has for so many elements."""
-    return next((each for each in (32, 64, 128, 256) if elements <= each), _MOST_THREADS)
+    return next((number for number in (32, 64, 128, 256) if elements <= number), _MOST_THREADS)

@@ -102,16 +102,18 @@ def log_sum_exp(problem: Reduction, sip: SipSpec) -> tuple[BlockLaunch, ...]:
     make infinite maxima zero, and take the logarithm and add (``logsumexp_out_impl``).
     """
     elements, size = problem.outputs * problem.inputs, problem.itemsize
-    read, made = elements * size, problem.outputs * size
+    read, number = elements * size, problem.outputs * size
     reduced = reduction(problem, sip)
-    small = alike(problem.outputs, made, made)
-    less = unlike(elements, read + made, read)
+    small = alike(problem.outputs, number, number)
+    less = unlike(elements, read + number, read)
     return (reduced, *(small,) * 3, less, alike(elements, read, read), reduced, small, small)
 
 
 def _block(width: int, height: int, most: int) -> tuple[int, int]:
     """Return a block of threads for so many elements by so many, both powers of two."""
-    widest, highest = (1 << min(max(each, 1), most).bit_length() - 1 for each in (width, height))
+    widest, highest = (
+        1 << min(max(number, 1), most).bit_length() - 1 for number in (width, height)
+    )
     across = min(widest, _WARP)
     down = min(highest, most // across)
     return min(widest, most // down), down

@@ -26,10 +26,10 @@ def attention_kernels(architecture: str) -> Mapping[str, FlashKernel]:
         return MappingProxyType({})
     text = file.read_text(encoding="utf-8")
     described: dict[str, dict[str, Any]] = parse_yaml(text, file.name, is_shipped=True)
-    return MappingProxyType({name: _kernel(name, each) for name, each in described.items()})
+    return MappingProxyType({name: _kernel(name, value) for name, value in described.items()})
 
 
 def _kernel(name: str, described: Mapping[str, Any]) -> FlashKernel:
-    given = dict(described)
-    splits = Splits(given.pop("splits", Splits.NONE))
-    return FlashKernel(name=name, splits=splits, **given)
+    values = dict(described)
+    splits = Splits(values.pop("splits", Splits.NONE))
+    return FlashKernel(name=name, splits=splits, **values)

@@ -139,10 +139,10 @@ class FlashKernel:
         """Return ``block_m``, less where there are few rows."""
         if not self.least_block_m:
             return self.block_m
-        found = self.least_block_m
-        while found < min(self.block_m, rows):
-            found *= 2
-        return found
+        least_block_m = self.least_block_m
+        while least_block_m < min(self.block_m, rows):
+            least_block_m *= 2
+        return least_block_m
 
     def resident_with(self, head_dim: int) -> int:
         """Return ``resident`` for a head size."""
@@ -190,8 +190,8 @@ def ragged_launches(
         longest.kv_len,
     )
     mains = [
-        _main(each, kernel, block, min(m, each.q_len * packed), counted, chosen)
-        for each, counted in zip(problems, tiles, strict=True)
+        _main(problem, kernel, block, min(m, problem.q_len * packed), counted, chosen)
+        for problem, counted in zip(problems, tiles, strict=True)
     ]
     launches = [*_appended(problems, kernel), merged(mains)]
     results = sum(

@@ -110,9 +110,9 @@ def count_tiles(
         blocks = np.maximum(-(-(ends - begins - before_loop) // n), 0)
     else:
         blocks = np.maximum(-(-ends // n) - begins // n, 1)
-    found, counts = np.unique(blocks, return_counts=True)
+    array, counts = np.unique(blocks, return_counts=True)
     return TileCounts(
-        dict(zip(found.tolist(), counts.tolist(), strict=True)), int((ends - begins).sum())
+        dict(zip(array.tolist(), counts.tolist(), strict=True)), int((ends - begins).sum())
     )
 
 
@@ -150,16 +150,16 @@ def num_splits(
     if rule is Splits.DYNAMIC:
         return _dynamic(counts, blocks, num_pes, tiles_of_one)
     if rule is Splits.FILL:
-        found = min(blocks, slots // tiles)
+        block = min(blocks, slots // tiles)
     elif rule is Splits.FILL_UP:
-        found = min(blocks, -(-slots // tiles))
+        block = min(blocks, -(-slots // tiles))
     elif rule is Splits.FILL_PAIRS:
-        found = min(blocks // 2, slots // tiles)
+        block = min(blocks // 2, slots // tiles)
     elif rule is Splits.SINGLE_QUERY:
-        found = efficient_splits(tiles, 2 * num_pes, blocks)
+        block = efficient_splits(tiles, 2 * num_pes, blocks)
     else:
-        found = efficient_splits(tiles, slots, blocks) if blocks > _FEW_BLOCKS else 1
-    return Chosen(max(found, 1), combined=found > 1)
+        block = efficient_splits(tiles, slots, blocks) if blocks > _FEW_BLOCKS else 1
+    return Chosen(max(block, 1), combined=block > 1)
 
 
 def _by_history(tiles: int, num_pes: int, keys: int) -> Chosen:
@@ -174,20 +174,20 @@ def efficient_splits(tiles: int, slots: int, blocks: int) -> int:
     """Return the fewest splits whose last round of slots is nearly as full as the best's."""
     if tiles >= _FULL * slots:
         return 1
-    found: dict[int, float] = {}
+    numbers: dict[int, float] = {}
     for splits in range(1, min(_MOST, slots, blocks) + 1):
         if splits > 1 and -(-blocks // splits) == -(-blocks // (splits - 1)):
             continue  # no shorter than with one split less
         rounds = tiles * splits / slots
-        found[splits] = rounds / math.ceil(rounds)
-    best = max(found.values())
-    return next(splits for splits, share in found.items() if share >= _GOOD * best)
+        numbers[splits] = rounds / math.ceil(rounds)
+    best = max(numbers.values())
+    return next(splits for splits, share in numbers.items() if share >= _GOOD * best)
 
 
 def _dynamic(counts: Mapping[int, int], blocks: int, num_pes: int, tiles_of_one: int) -> Chosen:
     most = efficient_splits(tiles_of_one, num_pes, blocks) if blocks > _FEW_BLOCKS else 1
     if most == 1:
         return Chosen(1, combined=False)
-    all_blocks = sum(each * count for each, count in counts.items())
+    all_blocks = sum(name * count for name, count in counts.items())
     per_pe = math.ceil(all_blocks * _MARGIN / num_pes)
     return Chosen(max(1, min(most, math.ceil(blocks / per_pe))), combined=True)

@@ -19,10 +19,10 @@ def as_dims(what: str, x: Tensor, dim: Dims) -> tuple[int, ...]:
     """
     if dim is None or (not isinstance(dim, int) and not dim):
         return tuple(range(len(x.shape)))
-    given = (dim,) if isinstance(dim, int) else tuple(dim)
+    dims = (dim,) if isinstance(dim, int) else tuple(dim)
     if not x.shape:
-        return tuple(each for each in given if normal_dim(what, x[None], each))
-    return tuple(sorted({normal_dim(what, x, each) for each in given}))
+        return tuple(number for number in dims if normal_dim(what, x[None], number))
+    return tuple(sorted({normal_dim(what, x, number) for number in dims}))
 
 
 def kept_shape(x: Tensor, dims: tuple[int, ...], keepdim: bool) -> tuple[int, ...]:
@@ -41,10 +41,10 @@ def row_walk(
     The other dims merge into three at most. The numbers are their sizes (but for the first), the
     length of ``dim``, the strides of each of ``outs`` (whose ``dim`` has size 1) and of ``x``.
     """
-    rest = [each for each in range(len(x.shape)) if each != dim]
+    rest = [index for index in range(len(x.shape)) if index != dim]
     walk = build_walk(
-        tuple(x.shape[each] for each in rest),
-        *(tuple(each.stride()[at] for at in rest) for each in (*outs, x)),
+        tuple(x.shape[number] for number in rest),
+        *(tuple(tensor.stride()[at] for at in rest) for tensor in (*outs, x)),
     ).padded(3)
     d0, d1, m = walk.shape
     blocks = reduce_blocks(m, x.shape[dim])

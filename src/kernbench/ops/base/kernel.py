@@ -139,7 +139,7 @@ def normal_dim(what: str, tensor: Tensor, dim: int) -> int:
 def index_type(*tensors: Any) -> Any:
     """Return Triton's type for offsets of these tensors' elements: int64 from 2^31 on."""
     reach = 0
-    for each in (each for each in tensors if isinstance(each, Tensor)):
-        sizes = zip(each.shape, each.stride(), strict=True)
+    for tensor in (item for item in tensors if isinstance(item, Tensor)):
+        sizes = zip(tensor.shape, tensor.stride(), strict=True)
         reach = max(reach, sum((size - 1) * stride for size, stride in sizes))
     return tl.int64 if reach >= 1 << 31 else tl.int32

@@ -172,7 +172,7 @@ def _launch(
         strides=(*layout.a_strides[1:], *layout.b_strides[1:], bias_n, *layout.c_strides[1:]),
         activation=ACTIVATIONS[activation],
         accumulator=_accumulator(a.dtype),
-        types=tuple(None if each is None else each.dtype for each in tensors),
+        types=tuple(None if tensor is None else tensor.dtype for tensor in tensors),
     )
     return fastest_launch(plain, product, a.context.machine)
 

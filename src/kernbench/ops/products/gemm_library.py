@@ -103,5 +103,5 @@ def use_tiles(choose: TileChoice | None, torch: RuntimeContext | None = None) ->
 
 def chosen_tiles(torch: Any) -> TileChoice | None:
     """Return what chooses the tiles of the calling rank's products, None if only sizes do."""
-    found: TileChoice | None = torch.run.rank_state.extensions.get(use_tiles)
-    return found
+    tiles: TileChoice | None = torch.run.rank_state.extensions.get(use_tiles)
+    return tiles

@@ -232,8 +232,8 @@ def launch_tiles(
     m, n, _ = sizes
     key = (a.dtype, out.dtype, sizes, strides, out_stride, tile)
     parts = new_result((tile.split_k, m, n), float32, a) if tile.split_k > 1 else out
-    found = _PREPARED.get(key)
-    if found is None:
+    prepared = _PREPARED.get(key)
+    if prepared is None:
         pointers, numbers = tile.arguments((a, b, parts), sizes, strides, out_stride)
         options = tile.constants(a.dtype, is_wide(sizes, strides, out_stride))
         stages = options.pop("num_stages")
@@ -243,8 +243,8 @@ def launch_tiles(
         if tile.split_k > 1:
             sum_grid, constants = sum_parts_launch(m * n, tile.split_k)
             summing = prepare(sum_parts, (out, parts), (m * n,), sum_grid, constants)
-        found = _PREPARED.keep(key, (product, summing))
-    product, summing = found
+        prepared = _PREPARED.keep(key, (product, summing))
+    product, summing = prepared
     pointers = (a, b, None, parts) if tile.is_vector else (a, b, parts)
     if summing is None:
         product.launch(name, pointers, out.context)

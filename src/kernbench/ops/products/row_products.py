@@ -64,8 +64,8 @@ def _vector_launches(product: RowProduct, machine: Machine) -> Iterator[ProductL
     dtype = product.types[0]
     assert dtype is not None
     a_m, a_k, b_k, b_n, bias_n, c_m, c_n = product.strides
-    for each in vector_tiles():
-        tile = in_stages(each, dtype, machine.sip)
+    for vector_tile in vector_tiles():
+        tile = in_stages(vector_tile, dtype, machine.sip)
         if tile is None:
             continue
         numbers = (
@@ -82,7 +82,7 @@ def _vector_launches(product: RowProduct, machine: Machine) -> Iterator[ProductL
 @lru_cache(maxsize=512)
 def _trace(launch: ProductLaunch, types: Types) -> KernelTrace:
     """Return the trace of a launch, which is the same on all machines."""
-    pointers = tuple(None if each is None else ProbePointer(each) for each in types)
+    pointers = tuple(None if dtype is None else ProbePointer(dtype) for dtype in types)
     options = {**dict(launch.constants), "num_stages": launch.num_stages}
     call = KernelCall(launch.kernel, launch.grid, (*pointers, *launch.numbers), options)
     return KernelProbe().trace(call)

@@ -52,16 +52,16 @@ def einsum(equation: str, *operands: Tensor | Sequence[Tensor]) -> Tensor:
     Raises:
         UsageError: The equation does not fit the operands.
     """
-    given = (
+    operand = (
         operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
     )
-    tensors: list[Tensor] = list(given)  # type: ignore[arg-type]  # tensors, or a list of them
+    tensors: list[Tensor] = list(operand)  # type: ignore[arg-type]  # tensors, or a list of them
     inputs, output = _parsed(equation, tensors)
-    terms = [_diagonals(*each) for each in zip(inputs, tensors, strict=True)]
+    terms = [_diagonals(*pair) for pair in zip(inputs, tensors, strict=True)]
     _check_sizes(equation, terms)
     names, result = terms[0]
     for position, (other_names, other) in enumerate(terms[1:], 2):
-        later = "".join(each for each, _ in terms[position:]) + output
+        later = "".join(name for name, _ in terms[position:]) + output
         names, result = _contracted(names, result, other_names, other, later)
     gone = tuple(at for at, name in enumerate(names) if name not in output)
     if gone:
@@ -78,7 +78,7 @@ def _parsed(equation: str, tensors: Sequence[Tensor]) -> tuple[list[str], str]:
         raise UsageError(
             f"einsum {equation!r} has {len(inputs)} operands, but got {len(tensors)} tensors"
         )
-    if any(each.isalpha() and not each.islower() for each in (*left, *right)):
+    if any(item.isalpha() and not item.islower() for item in (*left, *right)):
         raise UsageError(f"einsum {equation!r}: indices must be lower-case letters")
     spread = 0
     expanded = []

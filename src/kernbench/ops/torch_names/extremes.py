@@ -48,16 +48,16 @@ def extremes_strided(
         if at_ptr is not None:
             place = tl.where(better, r[None, :].to(tl.int64), place)
     top = tl.max(best, axis=1) if LARGEST else tl.min(best, axis=1)
-    found = best == top[:, None]
+    value = best == top[:, None]
     if MAY_BE_NAN:
         nan = best != best
         has_nan = tl.max(nan.to(tl.int32), axis=1) != 0
-        found = tl.where(has_nan[:, None], nan, found)
+        value = tl.where(has_nan[:, None], nan, value)
         top = tl.where(has_nan, float("nan"), top)
     offsets = d0 * out_0 + d1 * out_1 + m * out_m
     tl.store(out_ptr + offsets, top.to(out_ptr.dtype.element_ty), mask=m < M)
     if at_ptr is not None:
-        index = tl.min(tl.where(found, place, R), axis=1)
+        index = tl.min(tl.where(value, place, R), axis=1)
         tl.store(at_ptr + offsets, index, mask=m < M)
 
 
@@ -119,8 +119,8 @@ def any(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     return _truth("any", "amax", x, dim, keepdim)
 
 
-def _is_dim(given: object) -> bool:
-    return isinstance(given, int) and is_number(given)
+def _is_dim(value: object) -> bool:
+    return isinstance(value, int) and is_number(value)
 
 
 def _truth(what: str, name: str, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
@@ -135,8 +135,8 @@ def _truth(what: str, name: str, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
 def _index(name: str, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
     if dim is not None:
         return _with_indices(name, x, dim, keepdim).indices
-    found = _with_indices(name, x.reshape(-1), 0, False).indices
-    return found.reshape((1,) * len(x.shape)) if keepdim else found
+    indices = _with_indices(name, x.reshape(-1), 0, False).indices
+    return indices.reshape((1,) * len(x.shape)) if keepdim else indices
 
 
 def _with_indices(name: str, x: Tensor, dim: int, keepdim: bool) -> ValuesAndIndices:
@@ -150,8 +150,8 @@ def _with_indices(name: str, x: Tensor, dim: int, keepdim: bool) -> ValuesAndInd
 def _extreme(name: str, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
     dims = as_dims(name, x, dim)
     result = x if dims else x[None]
-    for each in reversed(dims or (0,)):
-        result, _ = _extreme_dim(name, result, each)
+    for number in reversed(dims or (0,)):
+        result, _ = _extreme_dim(name, result, number)
     return result.reshape(kept_shape(x, dims, keepdim))
 
 

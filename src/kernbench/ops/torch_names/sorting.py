@@ -150,7 +150,7 @@ def _sorted(
     if num_rows and k:
         flat = rows.reshape(num_rows, length)
         _sort_rows(name, flat, values, indices, k, descending)
-    shown = [each.transpose(at, -1) if shape else each.reshape(()) for each in (values, indices)]
+    shown = [index.transpose(at, -1) if shape else index.reshape(()) for index in (values, indices)]
     return ValuesAndIndices(*shown)
 
 

@@ -88,8 +88,8 @@ def _variance(
     require_float(name, x)
     dims = as_dims(name, x, dim)
     shape = kept_shape(x, dims, keepdim)
-    rest = [each for each in range(len(x.shape)) if each not in dims]
-    rows = x.permute([*rest, *dims]).reshape((*(x.shape[each] for each in rest), -1))
+    rest = [index for index in range(len(x.shape)) if index not in dims]
+    rows = x.permute([*rest, *dims]).reshape((*(x.shape[number] for number in rest), -1))
     out = new_result((*rows.shape[:-1], 1), x.dtype, x)
     if math.prod(out.shape):
         grid, numbers, blocks = row_walk(rows, len(rows.shape) - 1, out)

@@ -36,8 +36,8 @@ def _where(x: Tensor, condition: Tensor, other: Any) -> Tensor:
 
 
 _BOTH: dict[str, Callable[..., Any]] = {
-    each.__name__: each
-    for each in (
+    call.__name__: call
+    for call in (
         functions.abs, elementwise.add, extremes.all, comparing.allclose, extremes.amax,
         extremes.amin, extremes.any, extremes.argmax, extremes.argmin, sorting.argsort,
         contractions.bmm, functions.clamp, functions.cos, scans.cumsum, elementwise.div,

@@ -183,10 +183,10 @@ class RoutedExperts(nn.Module):
         order = experts.flatten().argsort()
         rows = self.exchanged(flat[order // self.top_k])
         # From (ranks, experts, rows) to rows that lie together by expert.
-        each = rows.shape[0] // self.local
+        local = rows.shape[0] // self.local
         ranks = 1 if self.group is None else self.group.size()
         rows = rows.view(ranks, self.local, -1, x.shape[-1]).transpose(0, 1).flatten(0, 2)
-        ends = torch.arange(each, rows.shape[0] + 1, each, dtype=torch.int32, device=x.device)
+        ends = torch.arange(local, rows.shape[0] + 1, local, dtype=torch.int32, device=x.device)
         gate, up = torch._grouped_mm(rows, self.up.to(rows.dtype), offs=ends).chunk(2, -1)
         rows = torch._grouped_mm(functional.silu(gate) * up, self.down.to(rows.dtype), offs=ends)
         rows = rows.view(self.local, ranks, -1, x.shape[-1]).transpose(0, 1).flatten(0, 2)
@@ -346,7 +346,7 @@ class Training:
             self.meshes["pp"].get_local_rank() + k * config.pp for k in range(count // config.pp)
         ]
         self.pieces = [self._piece(number, count) for number in own]
-        weights = [each for piece in self.pieces for each in piece.parameters()]
+        weights = [parameter for piece in self.pieces for parameter in piece.parameters()]
         if config.shard == "zero1":
             self.optimizer: torch.optim.Optimizer = ZeroRedundancyOptimizer(
                 weights, torch.optim.AdamW, process_group=self.replicas.get_group(), fused=True
@@ -454,10 +454,8 @@ class Training:
 
 
 def main() -> None:
-    given = sys.argv[1]
-    config = TrainingConfig(
-        **json.loads(given if given.startswith("{") else Path(given).read_text())
-    )
+    name = sys.argv[1]
+    config = TrainingConfig(**json.loads(name if name.startswith("{") else Path(name).read_text()))
     training = Training(config)
     dist.barrier()
     for _ in range(config.steps):

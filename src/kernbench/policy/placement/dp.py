@@ -61,15 +61,15 @@ class DPPolicy:
             UsageError: The policy asks for more cubes or PEs than the SIP has.
         """
         place = self.resolve(sip)
-        found = []
+        result = []
         for cube in range(place.num_cubes):
             cube_rows, cube_columns = _cut(
                 self.cube, (0, rows), (0, columns), cube, place.num_cubes
             )
             for pe in range(place.num_pes):
                 pe_rows, pe_columns = _cut(self.pe, cube_rows, cube_columns, pe, place.num_pes)
-                found.append(Piece(cube, pe, pe_rows, pe_columns))
-        return tuple(found)
+                result.append(Piece(cube, pe, pe_rows, pe_columns))
+        return tuple(result)
 
 
 def _within(asked: int | None, available: int, key: str, what: str) -> int:

@@ -74,8 +74,8 @@ _FLOAT_COMPARE: dict[str, Function] = {
 
 
 def _predicate(command: Math, names: tuple[str, ...]) -> str:
-    given = command.attrs["predicate"]
-    return names[given] if isinstance(given, int) else str(given)
+    attr = command.attrs["predicate"]
+    return names[attr] if isinstance(attr, int) else str(attr)
 
 
 def build_integer_comparison(command: Math) -> Function:

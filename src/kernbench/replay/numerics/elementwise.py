@@ -15,19 +15,20 @@ from kernbench.replay.numerics.ops import arith, lookup, math, mx, shapes, tt
 from kernbench.replay.numerics.ops.registry import Function, Into, Numeric
 
 TABLES = {
-    each.__name__.rpartition(".")[2]: each.TABLE for each in (arith, math, tt, shapes, lookup, mx)
+    module.__name__.rpartition(".")[2]: module.TABLE
+    for module in (arith, math, tt, shapes, lookup, mx)
 }
 """The operations of each module of ``numerics/ops``, by its name."""
 
 
 def _joined() -> dict[str, Numeric]:
-    found: dict[str, Numeric] = {}
+    numerics: dict[str, Numeric] = {}
     for table in TABLES.values():
-        twice = found.keys() & table.keys()
+        twice = numerics.keys() & table.keys()
         if twice:
             raise InternalError(f"{sorted(twice)} are in two tables")
-        found.update(table)
-    return found
+        numerics.update(table)
+    return numerics
 
 
 NUMERICS = _joined()

@@ -46,17 +46,17 @@ def fma(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
     if mode == "rn" and a.dtype == FLOAT32:
         return _fma_of_float32(a, b, c)
     dtype = a.dtype
-    a, b, c = (each.astype(np.float64) for each in (a, b, c))
+    a, b, c = (array.astype(np.float64) for array in (a, b, c))
     plain = a * b + c
     is_finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
-    a, b, c = (np.where(is_finite, each, 0) for each in (a, b, c))
+    a, b, c = (np.where(is_finite, array, 0) for array in (a, b, c))
     exact = _product_and_sum(a, b, c)
-    found = _round(exact, dtype, mode)
+    result = _round(exact, dtype, mode)
     negative = np.signbit(a) ^ np.signbit(b)
     differ = negative != np.signbit(c)
     zero = np.where(np.where(differ, mode == "rd", negative), -0.0, 0.0)
-    found = np.where(exact.high == 0, zero.astype(dtype), found)
-    return np.asarray(np.where(is_finite, found, plain.astype(dtype)))
+    result = np.where(exact.high == 0, zero.astype(dtype), result)
+    return np.asarray(np.where(is_finite, result, plain.astype(dtype)))
 
 
 def fma_to_odd(a: Array, b: Array, c: Array) -> Array:
@@ -92,8 +92,8 @@ def divide(a: Array, b: Array, mode: str) -> Array:
     low = rest / bottom
     # What remains has the sign of the remainder's own remainder divided by the divisor.
     tail = _less_product(rest, low, bottom) * bottom
-    found = _round(_Exact(high, low, tail, top_exponent - bottom_exponent), plain.dtype, mode)
-    return np.asarray(np.where(is_ordinary, found, plain))
+    array = _round(_Exact(high, low, tail, top_exponent - bottom_exponent), plain.dtype, mode)
+    return np.asarray(np.where(is_ordinary, array, plain))
 
 
 def reciprocal(x: Array, mode: str) -> Array:
@@ -120,22 +120,24 @@ def square_root(x: Array, mode: str) -> Array:
 def reciprocal_square_root(x: Array) -> Array:
     """Return one over the square root of float32, to nearest."""
     wide = x.astype(np.float64)
-    found = (1 / np.sqrt(wide)).astype(np.float32)
+    square_root = (1 / np.sqrt(wide)).astype(np.float32)
     for towards in (np.float32(np.inf), np.float32(0)):
-        other = np.nextafter(found, towards)
-        middle = (found.astype(np.float64) + other) / 2
+        other = np.nextafter(square_root, towards)
+        middle = (square_root.astype(np.float64) + other) / 2
         # The square of 25 bits is exact, and x times it is 1 if the root is a midpoint.
         left = _less_product(np.ones_like(wide), wide, middle * middle)
         is_beyond = left > 0 if towards else left < 0
-        found = np.where(is_beyond & np.isfinite(other) & (x > 0) & np.isfinite(x), other, found)
-    return np.asarray(found)
+        square_root = np.where(
+            is_beyond & np.isfinite(other) & (x > 0) & np.isfinite(x), other, square_root
+        )
+    return np.asarray(square_root)
 
 
 def _fma_of_float32(a: Array, b: Array, c: Array) -> Array:
     """``a * b + c`` to nearest: in float64, recomputed exactly where that would round twice."""
     wide = np.asarray(a.astype(np.float64) * b)
     wide = np.add(wide, c, out=wide if c.shape == wide.shape else None)
-    found = np.asarray(wide.astype(np.float32))
+    fma = np.asarray(wide.astype(np.float32))
     # Exactly half of float32's last bit: what float64 dropped decides. Subnormal numbers have
     # fewer bits, but zero is exact.
     spare = np.bitwise_and(wide.view(np.int64), 0x1FFFFFFF)
@@ -143,9 +145,9 @@ def _fma_of_float32(a: Array, b: Array, c: Array) -> Array:
     size = np.abs(wide, out=spare.view(np.float64))
     doubtful |= (size < 2.0**-125) & (size > 0)
     if doubtful.any():
-        chosen = (np.broadcast_to(each, wide.shape)[doubtful] for each in (a, b, c))
-        found[doubtful] = _sum_to_odd(*chosen).astype(np.float32)
-    return found
+        chosen = (np.broadcast_to(array, wide.shape)[doubtful] for array in (a, b, c))
+        fma[doubtful] = _sum_to_odd(*chosen).astype(np.float32)
+    return fma
 
 
 def _sum_to_odd(a: Array, b: Array, c: Array) -> Array:
@@ -155,15 +157,17 @@ def _sum_to_odd(a: Array, b: Array, c: Array) -> Array:
 
 
 def _float64_to_odd(x: Array) -> Array:
-    found = x.astype(np.float32)
-    found = np.where(np.isinf(found) & np.isfinite(x), np.nextafter(found, np.float32(0)), found)
-    return _made_odd(found, x - found, np.int32)
+    float64 = x.astype(np.float32)
+    float64 = np.where(
+        np.isinf(float64) & np.isfinite(x), np.nextafter(float64, np.float32(0)), float64
+    )
+    return _made_odd(float64, x - float64, np.int32)
 
 
-def _made_odd(found: Array, error: Array, integers: type) -> Array:
-    inexact = (error != 0) & np.isfinite(error) & (found.view(integers) & 1 == 0)
-    towards = np.where(error > 0, np.inf, -np.inf).astype(found.dtype)
-    return np.asarray(np.where(inexact, np.nextafter(found, towards), found))
+def _made_odd(array: Array, error: Array, integers: type) -> Array:
+    inexact = (error != 0) & np.isfinite(error) & (array.view(integers) & 1 == 0)
+    towards = np.where(error > 0, np.inf, -np.inf).astype(array.dtype)
+    return np.asarray(np.where(inexact, np.nextafter(array, towards), array))
 
 
 def _parts(x: Array) -> tuple[Array, Array]:
@@ -231,11 +235,11 @@ def _round(exact: _Exact, dtype: np.dtype[Any], mode: str) -> Array:
     power = np.clip(exponent + np.minimum(drop, 63), -5000, 5000).astype(np.int32)
     # If only a direction is left of the magnitude, 1 stands for the smallest number.
     power = np.where(drop > 63, smallest, power)
-    found = np.ldexp(kept.astype(np.float64), power).astype(dtype)
+    result = np.ldexp(kept.astype(np.float64), power).astype(dtype)
     if mode != "rn":
         stays = (mode not in ("ru", "rd")) | (negative == (mode == "ru"))
-        found = np.where(np.isinf(found) & stays, np.finfo(dtype).max, found)
-    return np.asarray(np.where(negative, -found, found).astype(dtype))
+        result = np.where(np.isinf(result) & stays, np.finfo(dtype).max, result)
+    return np.asarray(np.where(negative, -result, result).astype(dtype))
 
 
 def _whole(exact: _Exact) -> tuple[Array, Array]:

@@ -76,19 +76,19 @@ def _in_order_of_lanes(
         wins |= (left[0] == right[0]) & (left[2] < right[2])
         return tuple(np.where(wins, a, b) for a, b in zip(left, right, strict=True))
 
-    def reduced(*given: Array) -> list[Array]:
+    def reduced(*value: Array) -> list[Array]:
         turns, warps, lanes, side = _spread_over_threads(
-            shape, axis - 1, given[1].dtype.itemsize, num_warps
+            shape, axis - 1, value[1].dtype.itemsize, num_warps
         )
-        parts = [np.moveaxis(each, axis, 0) for each in same_lead(given)]
+        parts = [np.moveaxis(array, axis, 0) for array in same_lead(value)]
         parts = [part.reshape(turns, warps, lanes, side, *part.shape[1:]) for part in parts]
         own = [(turn, slice(None), slice(None), at) for turn in range(turns) for at in range(side)]
         best = reduce(better, [tuple(part[place] for part in parts) for place in own])
         for at in (1, 0):
             while best[0].shape[at] > 1:
-                left, right = zip(*(np.split(each, 2, at) for each in best), strict=True)
+                left, right = zip(*(np.split(array, 2, at) for array in best), strict=True)
                 best = better(left, right)
-        return [each[0, 0] for each in best[1:]]
+        return [array[0, 0] for array in best[1:]]
 
     return reduced
 

@@ -74,11 +74,11 @@ def multiply_rounded(a: Array, b: Array, rounding: Rounding, multiply: Multiply)
 
 def _split(x: Array, parts: int, narrow: Callable[[Array], Array]) -> list[Array]:
     """Return narrow numbers whose sum approximates ``x``, the largest first."""
-    found = []
+    arrays = []
     for _ in range(parts):
-        found.append(narrow(x))
-        x = x - found[-1]
-    return found
+        arrays.append(narrow(x))
+        x = x - arrays[-1]
+    return arrays
 
 
 def _passes(a: list[Array], b: list[Array], multiply: Multiply) -> Array:

@@ -22,8 +22,8 @@ def to_integers(wide: Array, result: np.dtype[Any], *, is_signed: bool) -> Array
 
     ``result`` may be signed for unsigned numbers: only the bits matter.
     """
-    found = _in_range(wide, result, is_signed)
-    return _clamped(wide, result, is_signed) if found is None else found
+    array = _in_range(wide, result, is_signed)
+    return _clamped(wide, result, is_signed) if array is None else array
 
 
 def _in_range(wide: Array, result: np.dtype[Any], is_signed: bool) -> Array | None:
@@ -34,15 +34,15 @@ def _in_range(wide: Array, result: np.dtype[Any], is_signed: bool) -> Array | No
     is_long = result.itemsize + (not is_signed) > 4
     try:
         with np.errstate(invalid="raise"):
-            found: Array = wide.astype(np.int64 if is_long else np.int32)
+            array: Array = wide.astype(np.int64 if is_long else np.int32)
     except FloatingPointError:
         return None
-    if found.dtype == result and is_signed:
-        return found
+    if array.dtype == result and is_signed:
+        return array
     least, most = _bounds(result, is_signed)
-    if found.size and (_LEAST(found, None) < least or _MOST(found, None) > most):
+    if array.size and (_LEAST(array, None) < least or _MOST(array, None) > most):
         return None
-    return found.astype(result)
+    return array.astype(result)
 
 
 def _clamped(wide: Array, result: np.dtype[Any], is_signed: bool) -> Array:
@@ -50,17 +50,17 @@ def _clamped(wide: Array, result: np.dtype[Any], is_signed: bool) -> Array:
     # As a float, the largest integer rounds up to a power of two, which does not fit.
     above, below, missing = wide >= float(limits.max), wide <= float(limits.min), np.isnan(wide)
     inside = np.where(above | below | missing, wide.dtype.type(0), wide)
-    found: Array = inside.astype(limits.dtype)
-    found[above], found[below] = limits.max, limits.min
+    array: Array = inside.astype(limits.dtype)
+    array[above], array[below] = limits.max, limits.min
     # Source: PTX ISA, cvt: NaN becomes 0; with float64 or 64 bits, only the highest bit is set.
     if wide.dtype == np.float64 or limits.bits == 64:
-        found[missing] = limits.min if is_signed else 1 << (limits.bits - 1)
-    return found.astype(result)
+        array[missing] = limits.min if is_signed else 1 << (limits.bits - 1)
+    return array.astype(result)
 
 
-def out_of_range(given: Array, result: np.dtype[Any], *, is_signed: bool) -> Array | None:
+def out_of_range(array: Array, result: np.dtype[Any], *, is_signed: bool) -> Array | None:
     """Return which floats, rounded towards zero, an integer type cannot hold; None if none."""
-    wide = given.astype(np.float64)
+    wide = array.astype(np.float64)
     limits = np.iinfo(f"{'i' if is_signed else 'u'}{result.itemsize}")
     # NaN is in no range.
     inside = (wide > float(limits.min) - 1) & (wide < float(limits.max) + 1)

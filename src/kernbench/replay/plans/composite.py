@@ -131,9 +131,9 @@ def outer_products(group: ProgramGroup, flat: Flat, kinds: KindTable) -> list[Cl
     first = np.full(int(rows.max()) + 1, programs, dtype=np.int64)
     np.minimum.at(first, rows, columns)
     label = first[rows]
-    found: list[Classes] = []
-    for each in np.unique(label):
-        inside = np.flatnonzero(label == each)
+    products: list[Classes] = []
+    for item in np.unique(label):
+        inside = np.flatnonzero(label == item)
         row_ids, r = np.unique(rows[inside], return_inverse=True)
         column_ids, c = np.unique(columns[inside], return_inverse=True)
         if len(inside) != len(row_ids) * len(column_ids):
@@ -142,11 +142,11 @@ def outer_products(group: ProgramGroup, flat: Flat, kinds: KindTable) -> list[Cl
         position[r, c] = inside
         if (position < 0).any():
             raise NotMergeableError
-        found.append(Classes(position, flat.trip_count))
-    if len(found) * 4 > programs and programs > 4:
+        products.append(Classes(position, flat.trip_count))
+    if len(products) * 4 > programs and programs > 4:
         # Merging two or three programs at a time costs more than it saves.
         raise NotMergeableError
-    return found
+    return products
 
 
 def _classes(flat: Flat, kinds: KindTable, programs: int, kind: str) -> Array:
@@ -170,14 +170,14 @@ def _classes(flat: Flat, kinds: KindTable, programs: int, kind: str) -> Array:
 
 def _by_program(tensor: Separable | Predicate, programs: int) -> list[Array]:
     """Return what a tensor adds per program, as columns."""
-    found = [
+    program = [
         array.reshape(programs, -1).astype(np.int64)
         for dims, array in tensor.terms.items()
         if dims and dims[0] == PROGRAM and len(array) == programs
     ]
-    if isinstance(tensor, Separable) and found:
-        return [sum((part[:, :1] for part in found[1:]), found[0][:, :1]), *found]
-    return found
+    if isinstance(tensor, Separable) and program:
+        return [sum((part[:, :1] for part in program[1:]), program[0][:, :1]), *program]
+    return program
 
 
 class Merge:
@@ -340,7 +340,7 @@ class Merge:
             raise NotMergeableError
         own = self._kinds.of(command.dst)
         inputs = tuple(
-            self._operand(each, self._input_kinds(command, own)) for each in command.inputs
+            self._operand(tile, self._input_kinds(command, own)) for tile in command.inputs
         )
         return Math(
             self._tile(command.dst), command.op, inputs, command.cost, command.line, command.attrs

@@ -120,11 +120,11 @@ class GroupPlan:
         self,
         frame: Frame,
         params: Sequence[PointerArg | float | int | None],
-        given: Mapping[int, Array] | None = None,
+        arrays: Mapping[int, Array] | None = None,
     ) -> None:
         """Run all chunks. ``given`` are values of slots that the group reads from outside."""
         values = self._values.copy()
-        for slot, array in (given or {}).items():
+        for slot, array in (arrays or {}).items():
             values[slot] = array
         for slot, param in self._params:
             value = np.empty((1,) * (1 + len(param.shape)), param.dtype.numpy)
@@ -396,7 +396,9 @@ def _shared_loops(group: ProgramGroup, trace: KernelTrace) -> dict[Loop, Step]:
     """Return the steps of loops that are computed as products of all programs together."""
     steps: dict[Loop, Step] = {}
     for command in group.body:
-        if isinstance(command, Loop) and any(isinstance(each, Gemm) for each in command.body):
+        if isinstance(command, Loop) and any(
+            isinstance(dma_read, Gemm) for dma_read in command.body
+        ):
             products = shared_products(group, command)
             if products is not None:
                 steps[command] = _sharing(products, len(group.program_ids), trace)
@@ -407,7 +409,7 @@ def _sharing(products: list[SharedProduct], num_programs: int, trace: KernelTrac
     """Return the step that computes products and passes each program its blocks."""
     tiles = products[0].tiles
     kept = frozenset(tile.slot for tile in tiles)
-    plans = [GroupPlan(each.group, trace, None, kept) for each in products]
+    plans = [GroupPlan(product.group, trace, None, kept) for product in products]
 
     def step(frame: Frame) -> None:
         outer = frame.values, frame.iterations, frame.chunk, frame.num_programs

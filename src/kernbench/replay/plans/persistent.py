@@ -60,15 +60,17 @@ def iterations_as_programs(groups: Sequence[ProgramGroup]) -> tuple[ProgramGroup
     no stored parameter points into the buffer of another parameter.
     """
     # A program without tiles stores nothing.
-    groups = [g for g in groups if not all(isinstance(each, DmaRead | Math) for each in g.body)]
+    groups = [
+        g for g in groups if not all(isinstance(dma_read, DmaRead | Math) for dma_read in g.body)
+    ]
     loops = [_persistent_loop(group.body) for group in groups]
     if not loops or any(loop is None for loop in loops):
         return None
     spread = [_spread(group, loop) for group, loop in zip(groups, loops, strict=True) if loop]
     trip_counts = [loop.trip_count for loop in loops if loop]
     one = _as_one(spread, trip_counts) if len(spread) > 1 else None
-    found = tuple(spread) if one is None else (one,)
-    return found if _keeps_order(found) else None
+    result = tuple(spread) if one is None else (one,)
+    return result if _keeps_order(result) else None
 
 
 def stored_params(groups: Sequence[ProgramGroup]) -> frozenset[int]:
@@ -86,16 +88,20 @@ def _persistent_loop(body: tuple[Command, ...]) -> Loop | None:
     *before, loop = body or (None,)
     if not isinstance(loop, Loop) or loop.carried or loop.trip_count < 1:
         return None
-    if not all(isinstance(each, DmaRead | Math) and not each.dst.shape for each in before):
+    if not all(
+        isinstance(dma_read, DmaRead | Math) and not dma_read.dst.shape for dma_read in before
+    ):
         return None
     inner = list(walk(loop.body))
     if not all(
-        isinstance(each, DmaRead | DmaWrite | Gemm | Math | Reduce | Loop) for each in inner
+        isinstance(dma_read, DmaRead | DmaWrite | Gemm | Math | Reduce | Loop) for dma_read in inner
     ):
         return None
-    loaded = {each.source.param for each in [*before, *inner] if isinstance(each, DmaRead)}
-    stored = [each.dest.param for each in inner if isinstance(each, DmaWrite)]
-    directly = sum(isinstance(each, DmaWrite) for each in loop.body)
+    loaded = {
+        dma_read.source.param for dma_read in [*before, *inner] if isinstance(dma_read, DmaRead)
+    }
+    stored = [dma_read.dest.param for dma_read in inner if isinstance(dma_read, DmaWrite)]
+    directly = sum(isinstance(dma_read, DmaWrite) for dma_read in loop.body)
     return loop if len(stored) == directly and loaded.isdisjoint(stored) else None
 
 
@@ -112,7 +118,7 @@ def _keeps_order(groups: Sequence[ProgramGroup]) -> bool:
     programs = {id(c): len(group.program_ids) for group in groups for c in group.body}
     return all(
         len(several) == len(groups) == 1
-        or _go_to_other_bytes([(each, programs[id(each)]) for each in several])
+        or _go_to_other_bytes([(dma_write, programs[id(dma_write)]) for dma_write in several])
         for several in stores.values()
     )
 
@@ -149,7 +155,7 @@ def _spread(group: ProgramGroup, loop: Loop) -> ProgramGroup:
         terms: dict[Dims, Array] = {}
         for dims, array in tensor.terms.items():
             if PROGRAM in dims or dim in dims:
-                rest: Dims = tuple(each for each in dims if each not in (PROGRAM, dim))
+                rest: Dims = tuple(item for item in dims if item not in (PROGRAM, dim))
                 full: Array = aligned(array, dims, (PROGRAM, dim, *rest))
                 full = np.broadcast_to(full, (count, loop.trip_count, *full.shape[2:]))
                 array = full.swapaxes(0, 1).reshape(count * loop.trip_count, *full.shape[2:])
@@ -196,7 +202,7 @@ def _as_one(groups: Sequence[ProgramGroup], trip_counts: list[int]) -> ProgramGr
 
 def _loops(body: tuple[Command, ...]) -> list[int]:
     """Return the dims of the loops of a body. Groups number theirs in the order of the text."""
-    return [loop_dim(each.loop_id) for each in walk(body) if isinstance(each, Loop)]
+    return [loop_dim(node.loop_id) for node in walk(body) if isinstance(node, Loop)]
 
 
 def _renaming(names: dict[int, int]) -> Callable[[Any], Any]:

@@ -39,7 +39,7 @@ def with_known(value: Part, change: Callable[[Any], Any]) -> Part:
     if isinstance(value, Separable | Predicate):
         return change(value)  # type: ignore[no-any-return]
     if isinstance(value, tuple):
-        changed = tuple(with_known(each, change) for each in value)
+        changed = tuple(with_known(item, change) for item in value)
         is_same = all(map(operator.is_, changed, value))
         return value if is_same else changed  # type: ignore[return-value]
     if isinstance(value, Tile | DType | SourceLine) or not dataclasses.is_dataclass(value):
@@ -88,7 +88,7 @@ class Joining:
         if isinstance(first, tuple):
             if any(len(part) != len(first) for part in parts):
                 raise NotAlikeError
-            return tuple(self.values(list(each)) for each in zip(*parts, strict=True))
+            return tuple(self.values(list(pair)) for pair in zip(*parts, strict=True))
         if isinstance(first, Tile | DType | SourceLine) or not dataclasses.is_dataclass(first):
             return first
         changes = {
@@ -130,16 +130,16 @@ class Joining:
     def _add(self, terms: dict[Dims, Array], dims: Dims, arrays: list[Array]) -> None:
         """Add the groups' arrays of one term to the joined one, per program if they differ."""
         by_program = bool(dims) and dims[0] == PROGRAM
-        if not by_program and all(np.array_equal(each, arrays[0]) for each in arrays):
+        if not by_program and all(np.array_equal(item, arrays[0]) for item in arrays):
             target, array = dims, arrays[0]
         else:
             rest = dims[1:] if by_program else dims
             shape = np.broadcast_shapes(
-                *(each.shape[1:] if by_program and each.ndim else each.shape for each in arrays)
+                *(item.shape[1:] if by_program and item.ndim else item.shape for item in arrays)
             )
             rows = [
-                np.broadcast_to(each if by_program and each.ndim else each[None], (count, *shape))
-                for each, count in zip(arrays, self.counts, strict=True)
+                np.broadcast_to(item if by_program and item.ndim else item[None], (count, *shape))
+                for item, count in zip(arrays, self.counts, strict=True)
             ]
             target, array = (PROGRAM, *rest), np.concatenate(rows)[self.order]
         if target not in terms:

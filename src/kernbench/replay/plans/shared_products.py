@@ -57,10 +57,10 @@ def shared_products(group: ProgramGroup, loop: Loop) -> list[SharedProduct] | No
 
 def _stands_alone(loop: Loop) -> bool:
     """Return whether the loop itself loads all that it computes with."""
-    made = {tile.slot for command in walk(loop.body) for tile in results(command)}
-    made |= {carried.arg.slot for carried in loop.carried}
+    slots = {tile.slot for command in walk(loop.body) for tile in results(command)}
+    slots |= {carried.arg.slot for carried in loop.carried}
     if not all(isinstance(carried.init, Splat) for carried in loop.carried):
         return False
     if any(isinstance(o, Param) for c in walk(loop.body) for o in operands(c)):
         return False
-    return made.issuperset(slot for command in loop.body for slot in reads(command))
+    return slots.issuperset(slot for command in loop.body for slot in reads(command))

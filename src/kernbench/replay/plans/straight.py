@@ -86,7 +86,7 @@ class Straight:
         inputs = tuple(slots[slot] for slot in last.inputs)
         # What several programs store in one place is not computed there.
         if last.store.site.geometry(frame).lead == 1 and any(
-            loads[each].shape[0] != 1 for each in inputs
+            loads[number].shape[0] != 1 for number in inputs
         ):
             return None
         return cls(loads, store, inputs, last, stored.get(store.param))
@@ -98,7 +98,7 @@ class Straight:
         if type(argument) is not PointerArg:
             return False
         target, origin = argument
-        given = []
+        arrays = []
         try:
             for load in self._loads:
                 argument = params[load[0]]
@@ -107,7 +107,7 @@ class Straight:
                 view: Array = np.ndarray(
                     load[1], load[2], argument[0].bytes, argument[1] + load[3], load[4]
                 )
-                given.append(view)
+                arrays.append(view)
             if target.is_unwritten and self._overwritten == (-origin, target.size_bytes - origin):
                 memory = target.bytes_to_overwrite()
             else:
@@ -117,7 +117,7 @@ class Straight:
             # Outside of a tensor: the steps say where, or take zeros.
             return False
         with np.errstate(all="ignore"):
-            self._into(*[given[each] for each in self._inputs], out=out)
+            self._into(*[arrays[number] for number in self._inputs], out=out)
         return True
 
 

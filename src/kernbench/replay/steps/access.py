@@ -139,9 +139,9 @@ class TileLoad:
         offsets, active = site.dense(frame)
         other = self.fill if self.other is None else frame.values[self.other]
         shape = np.broadcast_shapes(offsets.shape, active.shape, np.shape(other))
-        found = self._rows_in(frame, offsets, active, np.asarray(other, dtype=site.dtype), shape)
-        if found is not None:
-            return found
+        rows = self._rows_in(frame, offsets, active, np.asarray(other, dtype=site.dtype), shape)
+        if rows is not None:
+            return rows
         where, low, high = checked_bytes(site, frame, offsets, active)
         value: Array = np.empty(shape, site.dtype)
         if high == low:
@@ -341,8 +341,8 @@ def _cut(value: Array, where: tuple[slice, ...]) -> Array:
     """Return the slices of a value; an axis of length 1 is not sliced."""
     if 1 in value.shape:
         where = tuple(
-            slice(None) if length == 1 else each
-            for length, each in zip(value.shape, where, strict=True)
+            slice(None) if length == 1 else item
+            for length, item in zip(value.shape, where, strict=True)
         )
     return value[where]
 

@@ -61,17 +61,17 @@ class AtomicStep:
             if (places % site.itemsize).any():
                 raise site.misaligned()
             elements = site.elements_view(frame, low, high)
-            given = np.broadcast_to(values[self.value], shape).reshape(-1)[on]
+            array = np.broadcast_to(values[self.value], shape).reshape(-1)[on]
             compare = None
             if self.compare is not None:
                 compare = np.broadcast_to(values[self.compare], shape).reshape(-1)[on]
             places //= site.itemsize
             before = None if frame.changed else elements[places]
-            found = change(self.kind, elements, places, given, compare, old is not None)
+            result = change(self.kind, elements, places, array, compare, old is not None)
             if before is not None:
                 frame.changed = before.tobytes() != elements[places].tobytes()
             if old is not None:
-                old[on] = found
+                old[on] = result
         if old is not None:
             assert self.dst is not None
             values[self.dst] = old.reshape(shape)
@@ -81,7 +81,7 @@ def change(
     kind: str,
     elements: Array,
     places: Array,
-    given: Array,
+    array: Array,
     compare: Array | None = None,
     reads: bool = True,
 ) -> Array | None:
@@ -92,7 +92,7 @@ def change(
     dtype = elements.dtype
     if kind in _UNSIGNED or kind == "cas":
         bits = f"u{dtype.itemsize}"
-        elements, given = elements.view(bits), np.ascontiguousarray(given).view(bits)
+        elements, array = elements.view(bits), np.ascontiguousarray(array).view(bits)
         compare = None if compare is None else np.ascontiguousarray(compare).view(bits)
     if len(places) == 0:
         return np.zeros(0, dtype) if reads else None
@@ -100,32 +100,32 @@ def change(
         return elements[places]
     if kind == "cas":
         assert compare is not None
-        return _compare_and_swap(elements, places, given, compare).view(dtype)
+        return _compare_and_swap(elements, places, array, compare).view(dtype)
     if not reads:
         if kind == "exch":
             # Of several writes to one element the last one wins.
-            elements[places] = given
+            elements[places] = array
         else:
-            _UFUNCS[kind].at(elements, places, given)
+            _UFUNCS[kind].at(elements, places, array)
         return None
-    return _read_and_change(kind, elements, places, given).view(dtype)
+    return _read_and_change(kind, elements, places, array).view(dtype)
 
 
-def _read_and_change(kind: str, elements: Array, places: Array, given: Array) -> Array:
+def _read_and_change(kind: str, elements: Array, places: Array, array: Array) -> Array:
     if (places == places[0]).all():
-        return _one_element(kind, elements, int(places[0]), given)
-    found = np.empty_like(given)
+        return _one_element(kind, elements, int(places[0]), array)
+    change = np.empty_like(array)
     for lanes in _rounds(places):
         where = places[lanes]
         before = elements[where]
-        found[lanes] = before
-        elements[where] = given[lanes] if kind == "exch" else _UFUNCS[kind](before, given[lanes])
-    return found
+        change[lanes] = before
+        elements[where] = array[lanes] if kind == "exch" else _UFUNCS[kind](before, array[lanes])
+    return change
 
 
-def _one_element(kind: str, elements: Array, place: int, given: Array) -> Array:
+def _one_element(kind: str, elements: Array, place: int, array: Array) -> Array:
     """All lanes update one element: their old values are a running result."""
-    chain = np.concatenate([elements[place : place + 1], given])
+    chain = np.concatenate([elements[place : place + 1], array])
     if kind != "exch":
         if chain.dtype.kind == "V" or chain.dtype.itemsize < 4:
             for lane in range(1, len(chain)):
@@ -136,23 +136,23 @@ def _one_element(kind: str, elements: Array, place: int, given: Array) -> Array:
     return chain[:-1]
 
 
-def _compare_and_swap(elements: Array, places: Array, given: Array, compare: Array) -> Array:
-    found = np.empty_like(given)
-    if (given == given[0]).all() and (compare == compare[0]).all():
+def _compare_and_swap(elements: Array, places: Array, array: Array, compare: Array) -> Array:
+    result = np.empty_like(array)
+    if (array == array[0]).all() and (compare == compare[0]).all():
         # The first lane of each element decides: all later ones find the same value.
         _, first, which = np.unique(places, return_index=True, return_inverse=True)
         before = elements[places[first]]
-        after = np.where(before == compare[0], given[0], before)
+        after = np.where(before == compare[0], array[0], before)
         elements[places[first]] = after
-        found[:] = after[which]
-        found[first] = before
-        return found
+        result[:] = after[which]
+        result[first] = before
+        return result
     for lanes in _rounds(places):
         where = places[lanes]
         before = elements[where]
-        found[lanes] = before
-        elements[where] = np.where(before == compare[lanes], given[lanes], before)
-    return found
+        result[lanes] = before
+        elements[where] = np.where(before == compare[lanes], array[lanes], before)
+    return result
 
 
 def _rounds(places: Array) -> Iterator[Array]:
@@ -165,5 +165,5 @@ def _rounds(places: Array) -> Iterator[Array]:
     if not turn.any():
         yield np.arange(len(places))
         return
-    for each in range(int(turn.max()) + 1):
-        yield order[turn == each]
+    for index in range(int(turn.max()) + 1):
+        yield order[turn == index]

@@ -25,16 +25,16 @@ def stored_ranges(stores: Iterable[tuple[Store, Chunks]]) -> dict[int, Range]:
     Bytes are relative to the parameter's address. Parameters with gaps, or with stores whose
     address depends on data or on a loop, are left out.
     """
-    found: dict[int, list[Range]] = {}
+    pairs: dict[int, list[Range]] = {}
     irregular: set[int] = set()
     for store, chunks in stores:
         ranges = _ranges(store, chunks)
         if ranges is None:
             irregular.add(store.site.param)
         else:
-            found.setdefault(store.site.param, []).extend(ranges)
-    merged = {p: _joined(ranges) for p, ranges in found.items() if p not in irregular and ranges}
-    return {param: each for param, each in merged.items() if each is not None}
+            pairs.setdefault(store.site.param, []).extend(ranges)
+    merged = {p: _joined(ranges) for p, ranges in pairs.items() if p not in irregular and ranges}
+    return {param: value for param, value in merged.items() if value is not None}
 
 
 def _ranges(store: Store, chunks: Chunks) -> list[Range] | None:
@@ -42,16 +42,16 @@ def _ranges(store: Store, chunks: Chunks) -> list[Range] | None:
     if store.dynamic or not site.fixed:
         return None
     frame = Frame({}, {}, {})
-    found: list[Range] = []
+    ranges: list[Range] = []
     for chunk in range(len(chunks)):
         frame.chunk = chunk
         frame.num_programs = chunks.bounds[chunk + 1] - chunks.bounds[chunk]
         for part in site.geometry(frame).parts:
-            each = _run(part, site.itemsize) if isinstance(part, Box) else None
-            if each is None:
+            pair = _run(part, site.itemsize) if isinstance(part, Box) else None
+            if pair is None:
                 return None
-            found.append(each)
-    return found
+            ranges.append(pair)
+    return ranges
 
 
 def _run(box: Box, itemsize: int) -> Range | None:

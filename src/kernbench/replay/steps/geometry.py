@@ -57,13 +57,15 @@ class Stretch:
 
     def offsets(self) -> Array:
         """Return the byte of each element."""
-        found: Array = np.full((1,) * len(self.view_shape), self.offset, dtype=np.int64)
+        reshape: Array = np.full((1,) * len(self.view_shape), self.offset, dtype=np.int64)
         for axis, (count, stride) in enumerate(
             zip(self.view_shape, self.view_strides, strict=True)
         ):
             steps = np.arange(count) * stride
-            found = found + steps.reshape([-1 if at == axis else 1 for at in range(found.ndim)])
-        return found.reshape(-1)
+            reshape = reshape + steps.reshape(
+                [-1 if at == axis else 1 for at in range(reshape.ndim)]
+            )
+        return reshape.reshape(-1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -243,15 +245,15 @@ class _Pattern:
         elements = lead * int(np.prod(self.shape, dtype=np.int64))
         if len(bounds) > 9 and elements < _SMALL_PART * (len(bounds) - 1):
             return [self.indices(0, lead)]
-        found: list[Part] = []
+        boxes: list[Part] = []
         for start, end in pairwise(bounds):
             if not self.active[start]:
                 continue
             if not self.regular[start]:
-                found += _in_stretches(self.indices(start, end))
+                boxes += _in_stretches(self.indices(start, end))
             else:
-                found += self._boxes(start, end)
-        return found
+                boxes += self._boxes(start, end)
+        return boxes
 
     def _boxes(self, start: int, end: int) -> list[Part]:
         """Cover programs ``start`` to ``end``, which share one rectangle."""
@@ -269,16 +271,16 @@ class _Pattern:
         size = int(np.prod(self.high[start] - self.low[start]))
         if len(base) * size < _SMALL_PART * (len(bounds) - 1):
             return [self.indices(start, end)]
-        found: list[Part] = []
+        boxes: list[Part] = []
         for first, last in pairwise(bounds):
             inner = nested_steps(base[first:last])
             if inner is not None:
-                found.append(self._box(start + first, start + last, inner))
+                boxes.append(self._box(start + first, start + last, inner))
             else:
-                found += [
+                boxes += [
                     self._box(start + p, start + p + 1, ((1, 0),)) for p in range(first, last)
                 ]
-        return found
+        return boxes
 
     def _box(self, start: int, end: int, steps: Steps) -> Box:
         low, high = self.low[start].tolist(), self.high[start].tolist()
@@ -363,9 +365,9 @@ def _pieces(base: Array, levels: int) -> list[tuple[int, Steps]] | None:
     rows = _pieces(base[head : count - tail : length], levels - 1)
     if rows is None:
         return None
-    found: list[tuple[int, Steps]] = [(0, ((head, step),))] if head else []
-    found += [(head + first * length, (*steps, (length, step))) for first, steps in rows]
-    return [*found, (count - tail, ((tail, step),))] if tail else found
+    numbers: list[tuple[int, Steps]] = [(0, ((head, step),))] if head else []
+    numbers += [(head + first * length, (*steps, (length, step))) for first, steps in rows]
+    return [*numbers, (count - tail, ((tail, step),))] if tail else numbers
 
 
 def nested_steps(base: Array) -> Steps | None:

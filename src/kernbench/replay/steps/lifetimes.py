@@ -160,9 +160,9 @@ class Hazards:
         start = self._defined[slot][0]
         last, pending, seen = 0, [slot], set[int]()
         while pending:
-            each = pending.pop()
-            if each not in seen:
-                seen.add(each)
-                last = max(last, self._last.get(each, 0))
-                pending += self._flows.get(each, [])
+            number = pending.pop()
+            if number not in seen:
+                seen.add(number)
+                last = max(last, self._last.get(number, 0))
+                pending += self._flows.get(number, [])
         return tuple({param for where, param in self._stores if start < where <= last})

@@ -44,19 +44,19 @@ class RangeStep:
             (self._length,) = command.dst.shape
 
     def __call__(self, frame: Frame) -> None:
-        given = widened(frame.values[self._slot])
-        outside = (given < 0) | (given >= self._length)
+        array = widened(frame.values[self._slot])
+        outside = (array < 0) | (array >= self._length)
         if outside.any() and self._mask is not None:
             outside = outside & frame.values[self._mask]
         if outside.any():
-            raise self._error(frame, given, outside)
+            raise self._error(frame, array, outside)
 
-    def _error(self, frame: Frame, given: Array, outside: Array) -> OutOfBoundsError:
+    def _error(self, frame: Frame, array: Array, outside: Array) -> OutOfBoundsError:
         command, is_gather = self._command, self._command.op == "tt.gather"
         shape = command.inputs[1 if is_gather else 0].shape
         outside = np.broadcast_to(outside, (frame.num_programs, *shape))
         first, *lane = (int(axis[0]) for axis in np.nonzero(outside))
-        value = int(np.broadcast_to(given, outside.shape)[(first, *lane)])
+        value = int(np.broadcast_to(array, outside.shape)[(first, *lane)])
         program = coordinates(int(programs_of(self._chunks, frame)[first]), self._chunks.grid)
         what = (
             f"chooses element {value} of axis {command.attrs['axis']}, which has {self._length}"

@@ -82,8 +82,8 @@ class GatheredRows:
         shape = np.broadcast_shapes(starts.shape, active.shape)
         starts = np.broadcast_to(starts, shape)[..., 0]
         active = np.broadcast_to(active, shape)[..., 0]
-        found = _windows(site, frame, starts[active], self.length)
-        return None if found is None else (*found, active)
+        windows = _windows(site, frame, starts[active], self.length)
+        return None if windows is None else (*windows, active)
 
 
 def _windows(
@@ -138,8 +138,8 @@ def rows_along(
     if held.shape[-1] != 1 and (held != held[..., :1]).any():
         return None
     starts, held = np.broadcast_arrays(moved[..., 0], held[..., 0])
-    found = _windows(site, frame, starts[held] + site.origin(frame), length)
-    return None if found is None else (*found, held)
+    windows = _windows(site, frame, starts[held] + site.origin(frame), length)
+    return None if windows is None else (*windows, held)
 
 
 def _rows_of_mask(

@@ -122,9 +122,9 @@ class AccessSite:
         if self._classes:
             now = frame.iterations
             key = (frame.chunk, *[classes[now[loop]] for loop, classes in self._classes])
-        found = self._kept.get(key)
-        if found is None:
-            found = build_geometry(
+        result = self._kept.get(key)
+        if result is None:
+            result = build_geometry(
                 self.at(self._offset, frame),
                 self.at(self.predicate, frame),
                 self.itemsize,
@@ -132,10 +132,10 @@ class AccessSite:
                 ordered=self.is_store,
                 narrow=not self.is_store,
             )
-            if self._kept_bytes + found.size_bytes <= _MAX_KEPT_BYTES:
-                self._kept[key] = found
-                self._kept_bytes += found.size_bytes
-        return found
+            if self._kept_bytes + result.size_bytes <= _MAX_KEPT_BYTES:
+                self._kept[key] = result
+                self._kept_bytes += result.size_bytes
+        return result
 
     def origin(self, frame: Frame) -> int:
         """Return the byte in the buffer to which the geometry's offsets are relative."""

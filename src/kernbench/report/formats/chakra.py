@@ -64,7 +64,7 @@ def write_chakra(
     about = (("rank", view.rank), ("world_size", world_size))
     attributes = [message(2, text(1, name) + integer(_INT64, value)) for name, value in about]
     _write(out, text(1, _VERSION) + b"".join(attributes))
-    for node in sorted(_Graph(view, groups).nodes(), key=lambda each: (each.start_ps, each.number)):
+    for node in sorted(_Graph(view, groups).nodes(), key=lambda item: (item.start_ps, item.number)):
         _write(out, _encoded(node))
 
 
@@ -129,10 +129,12 @@ class _Graph:
         return self._last - 1
 
     def nodes(self) -> Iterator[_Node]:
-        steps = sorted(self._view.steps, key=lambda each: (each.start_ps, each.end_ps))
+        steps = sorted(
+            self._view.steps, key=lambda host_step: (host_step.start_ps, host_step.end_ps)
+        )
         commands = self._view.commands
-        for each in commands:
-            self._commands[each.instance.launch_id] = self._new()
+        for rank_command in commands:
+            self._commands[rank_command.instance.launch_id] = self._new()
         for step in steps:
             yield from self._step(step)
         streams: dict[tuple[int, str], RankCommand] = {}
@@ -159,8 +161,8 @@ class _Graph:
         name = f"{step.span.kind} {step.span.label}".strip()
         yield self._of_host(number, name, start_ps, step.end_ps - start_ps, before, awaited)
         self._host.add(step.end_ps, number)
-        for each in step.launched:
-            self._launched[each.instance.launch_id] = number
+        for rank_command in step.launched:
+            self._launched[rank_command.instance.launch_id] = number
 
     def _of_host(
         self,
@@ -188,9 +190,9 @@ class _Graph:
         kind, attributes = self._attributes(command)
         inputs = b""
         if "shapes" in template.given:
-            shapes, types = (json.dumps(template.given[each]) for each in ("shapes", "dtypes"))
+            shapes, types = (json.dumps(template.given[name]) for name in ("shapes", "dtypes"))
             inputs = text(2, shapes) + text(3, types)
-        data = tuple([self._commands[each] for each in after])
+        data = tuple([self._commands[number] for number in after])
         duration_ps = command.end_ps - begun_ps
         return _Node(
             number, template.name, kind, begun_ps, duration_ps, host, data, attributes, inputs
@@ -204,8 +206,8 @@ class _Graph:
             moved = _number("tensor_size", _UINT64, template.hbm_bytes)
             return _COMP, on_device + done + moved
         group = _text("pg_name", self._groups[tuple(sorted(instance.ranks))])
-        given, _ = bytes_of(template.name, template.message_bytes, len(instance.ranks))
-        on_device += group + _number("comm_size", _INT64, given)
+        number, _ = bytes_of(template.name, template.message_bytes, len(instance.ranks))
+        on_device += group + _number("comm_size", _INT64, number)
         root = template.given.get("root", 0)
         if template.name == "send_recv":
             source, target = instance.ranks[root], instance.ranks[1 - root]

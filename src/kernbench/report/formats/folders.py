@@ -91,5 +91,5 @@ def _write_ranks(
 def _others(folder: Path, pattern: str, mine: set[Path]) -> list[str]:
     before, after = map(re.escape, pattern.split("{}"))
     alike = re.compile(rf"{before}\d+{after}")
-    found = folder.iterdir() if folder.exists() else ()
-    return sorted(each.name for each in found if alike.fullmatch(each.name) and each not in mine)
+    paths = folder.iterdir() if folder.exists() else ()
+    return sorted(path.name for path in paths if alike.fullmatch(path.name) and path not in mine)

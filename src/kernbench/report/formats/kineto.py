@@ -88,7 +88,7 @@ def write_kineto(
             "ts": microseconds(event.pop("start_ps")),
             "dur": microseconds(event.pop("duration_ps")) if "duration_ps" in event else None,
         }
-        shown = "".join(f', "{key}": {each}' for key, each in times.items() if each is not None)
+        shown = "".join(f', "{key}": {time}' for key, time in times.items() if time is not None)
         out.write(f"{separator}{json.dumps(event)[:-1]}{shown}}}")
         separator = ",\n"
     out.write(f'\n], "traceName": "rank{view.rank}"}}\n')
@@ -101,7 +101,9 @@ def _sips(view: RankView) -> set[int]:
 def _streams(view: RankView) -> list[tuple[int, str]]:
     """Return the streams that a rank used, or waited for though what it waits for is not shown."""
     awaited = (step.awaited for step in view.steps if step.awaited is not None)
-    return sorted({(each.sip, each.instance.stream) for each in (*view.commands, *awaited)})
+    return sorted(
+        {(command.sip, command.instance.stream) for command in (*view.commands, *awaited)}
+    )
 
 
 def _device(machine: Machine, sip_id: int) -> dict[str, Any]:
@@ -165,8 +167,8 @@ class _ProfileWriter:
         self._numbers: dict[int, int] = {}
         """The correlation of what launched a command, by its launch id."""
         for step in view.steps:
-            for each in step.launched:
-                self._launched_by[each.instance.launch_id] = step
+            for rank_command in step.launched:
+                self._launched_by[rank_command.instance.launch_id] = step
         self._last = _FIRST_CORRELATION
         self._records: dict[int, int] = {}
         """The correlation of the record of an event, by what was launched before it."""
@@ -198,10 +200,10 @@ class _ProfileWriter:
         yield from self._device_ranges()
 
     def _by_stream(self) -> dict[int, list[RankCommand]]:
-        found: dict[int, list[RankCommand]] = {}
+        stream: dict[int, list[RankCommand]] = {}
         for command in self._view.commands:
-            found.setdefault(self._stream(command), []).append(command)
-        return found
+            stream.setdefault(self._stream(command), []).append(command)
+        return stream
 
     def _names(self) -> Iterator[_Event]:
         groups = [(self._pid, f"rank {self._view.rank}", "CPU", self._view.rank)]
@@ -248,21 +250,21 @@ class _ProfileWriter:
     def _launch(self, step: HostStep, tid: int) -> Iterator[_Event]:
         first = step.launched[0]
         number = self._numbers[first.instance.launch_id]
-        given = first.template.given
+        values = first.template.given
         args: dict[str, Any] = {"External id": number}
-        if "shapes" in given:
-            types = [_TYPES.get(each, each) for each in given["dtypes"]]
-            args |= {"Input Dims": given["shapes"], "Input type": types}
+        if "shapes" in values:
+            types = [_TYPES.get(item, item) for item in values["dtypes"]]
+            args |= {"Input Dims": values["shapes"], "Input type": types}
         yield self._cpu("cpu_op", _operation(step.span.label), step, tid, args)
         start_ps = step.start_ps
-        for each in step.launched:
-            wait = self._waits.get(each.instance.launch_id)
+        for rank_command in step.launched:
+            wait = self._waits.get(rank_command.instance.launch_id)
             if wait is not None:
                 times = (start_ps, min(start_ps + _MARK_PS, step.end_ps))
                 start_ps = times[1]
                 args = {"correlation": wait[0], "External id": number}
                 yield self._call("cuda_runtime", "cudaStreamWaitEvent", times, tid, args)
-                yield self._stream_wait(each, *wait)
+                yield self._stream_wait(rank_command, *wait)
         call = _CALLS.get(first.template.kind, "cudaLaunchKernel")
         is_graph = len(step.launched) > 1
         runtime = {"External id": number, "correlation": number}
@@ -270,8 +272,8 @@ class _ProfileWriter:
         name = "cudaGraphLaunch" if is_graph else call
         yield self._call("cuda_runtime", name, times, tid, runtime)
         yield self._arrow("s", self._pid, tid, start_ps, number)
-        for each in step.launched:
-            record = self._records.get(each.instance.launch_id)
+        for command in step.launched:
+            record = self._records.get(command.instance.launch_id)
             if record is not None:
                 at = (step.end_ps - _MARK_PS, step.end_ps)
                 args = {"correlation": record}
@@ -357,13 +359,13 @@ class _ProfileWriter:
 
     def _kernel(self, command: RankCommand) -> dict[str, Any]:
         template = command.template
-        given = template.given
+        values = template.given
         more: dict[str, Any] = {"queued": 0, "flops": template.flops, "bytes": template.hbm_bytes}
-        if "grid" in given:
-            threads = given["num_warps"] * _lanes(self._machine, command.sip)
-            more |= {"grid": given["grid"], "block": [threads, 1, 1]}
-        if "arguments" in given:
-            more["arguments"] = given["arguments"]
+        if "grid" in values:
+            threads = values["num_warps"] * _lanes(self._machine, command.sip)
+            more |= {"grid": values["grid"], "block": [threads, 1, 1]}
+        if "arguments" in values:
+            more["arguments"] = values["arguments"]
         return more
 
     def _collective(self, command: RankCommand) -> tuple[str, dict[str, Any]]:
@@ -388,23 +390,23 @@ class _ProfileWriter:
             "bytes": template.message_bytes,
         }
         if "itemsize" in template.given:
-            taken, made = bytes_of(op, template.message_bytes, len(ranks))
+            taken, number = bytes_of(op, template.message_bytes, len(ranks))
             itemsize = template.given["itemsize"]
-            more |= {"In msg nelems": taken // itemsize, "Out msg nelems": made // itemsize}
+            more |= {"In msg nelems": taken // itemsize, "Out msg nelems": number // itemsize}
         return f"ncclDevKernel_{camel}_{how}", more
 
     def _device_ranges(self) -> Iterator[_Event]:
         """Yield, for each range of the host, when each stream ran what it launched."""
-        launches = [each for each in self._view.steps if each.launched]
+        launches = [step for step in self._view.steps if step.launched]
         launches.sort(key=lambda it: it.start_ps)
         starts = [launch.start_ps for launch in launches]
         for item in self._view.ranges:
             spans: dict[tuple[int, int], tuple[int, int]] = {}
             inside = launches[bisect_left(starts, item.start_ps) : bisect_left(starts, item.end_ps)]
-            for each in (command for step in inside for command in step.launched):
-                key = (each.sip, self._stream(each))
-                first, last = spans.get(key, (each.start_ps, each.end_ps))
-                spans[key] = (min(first, each.start_ps), max(last, each.end_ps))
+            for rank_command in (command for step in inside for command in step.launched):
+                key = (rank_command.sip, self._stream(rank_command))
+                first, last = spans.get(key, (rank_command.start_ps, rank_command.end_ps))
+                spans[key] = (min(first, rank_command.start_ps), max(last, rank_command.end_ps))
             for (sip, stream), times in spans.items():
                 yield {
                     "ph": "X", "cat": "gpu_user_annotation", "name": item.name, "pid": sip,

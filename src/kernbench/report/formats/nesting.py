@@ -25,15 +25,15 @@ def nested_tracks(ranges: Iterable[Range]) -> list[list[Range]]:
     """
     tracks: list[list[Range]] = []
     open_until: list[list[int]] = []
-    for each in sorted(ranges, key=lambda it: (it.start_ps, -it.end_ps)):
+    for item in sorted(ranges, key=lambda it: (it.start_ps, -it.end_ps)):
         for track, ends in zip(tracks, open_until, strict=True):
-            while ends and ends[-1] <= each.start_ps:
+            while ends and ends[-1] <= item.start_ps:
                 ends.pop()
-            if not ends or each.end_ps <= ends[-1]:
-                track.append(each)
-                ends.append(each.end_ps)
+            if not ends or item.end_ps <= ends[-1]:
+                track.append(item)
+                ends.append(item.end_ps)
                 break
         else:
-            tracks.append([each])
-            open_until.append([each.end_ps])
+            tracks.append([item])
+            open_until.append([item.end_ps])
     return tracks

@@ -83,26 +83,26 @@ def rank_views(log: OpLog, only: Sequence[int] | None = None) -> list[RankView]:
             if chosen is None or rank in chosen:
                 after = log.number_of(instance.after[position]) if instance.after else 0
                 views[rank].append(RankCommand(instance, position, after))
-    by_launch = {each.launch_id: each for each in log.instances}
+    by_launch = {instance.launch_id: instance for instance in log.instances}
     spans: defaultdict[int, list[HostSpan]] = defaultdict(list)
     for span in log.host_spans:
         if chosen is None or span.rank in chosen:
             spans[span.rank].append(span)
     ranges: defaultdict[int, list[HostRange]] = defaultdict(list)
-    for each in log.host_ranges:
-        if chosen is None or each.rank in chosen:
-            ranges[each.rank].append(each)
+    for host_range in log.host_ranges:
+        if chosen is None or host_range.rank in chosen:
+            ranges[host_range.rank].append(host_range)
     values = iter(log.plain_waits)
     waits = {
         (rank, end_ps): by_launch.get(log.number_of(after))
         for rank, end_ps, after in zip(values, values, values, strict=True)
     }
-    found = []
+    result = []
     for rank in sorted(views.keys() | spans.keys() | ranges.keys()):
         commands = sorted(views[rank], key=lambda it: it.start_ps)
         steps = list(_steps(spans[rank], commands, waits, log))
-        found.append(RankView(rank, steps, commands, ranges[rank]))
-    return found
+        result.append(RankView(rank, steps, commands, ranges[rank]))
+    return result
 
 
 def _steps(
@@ -132,12 +132,12 @@ def process_groups(log: OpLog) -> dict[tuple[int, ...], str]:
 
     The group of most ranks is ``0``.
     """
-    found = {
+    instances = {
         tuple(sorted(instance.ranks)): None
         for instance in log.instances
         if instance.template.kind == "collective"
     }
-    ordered = sorted(found, key=lambda ranks: (-len(ranks), ranks))
+    ordered = sorted(instances, key=lambda ranks: (-len(ranks), ranks))
     return {ranks: str(number) for number, ranks in enumerate(ordered)}
 
 

@@ -59,14 +59,17 @@ def _tables(log: OpLog) -> Iterator[tuple[str, str, tuple[str, ...], str, Iterab
         for start_ps, end_ps in zip(instance.starts_ps, instance.ends_ps, strict=True)
     ]
     runs = ("kernel", "collective")
-    kernels = ((each.name, ps) for each, ps in device if each.kind in runs)
-    copies = ((each.name, ps) for each, ps in device if each.kind not in runs)
+    kernels = ((template.name, ps) for template, ps in device if template.kind in runs)
+    copies = ((template.name, ps) for template, ps in device if template.kind not in runs)
     calls = (
         (_CALLS[span.kind], span.end_ps - span.start_ps)
         for span in log.host_spans
         if span.kind in _CALLS
     )
-    ranges = ((f":{each.name}", each.end_ps - each.start_ps) for each in log.host_ranges)
+    ranges = (
+        (f":{host_range.name}", host_range.end_ps - host_range.start_ps)
+        for host_range in log.host_ranges
+    )
     yield "cuda_gpu_kern_sum", "Instances", (), "Name", kernels
     yield "cuda_gpu_mem_time_sum", "Count", (), "Operation", copies
     yield "cuda_api_sum", "Num Calls", (), "Name", calls
@@ -79,7 +82,7 @@ def _rows(values: Iterable[_Named], has_style: bool) -> Iterator[list[object]]:
     for name, time_ps in values:
         by_name.setdefault(name, []).append(time_ps / 1000)
     whole = sum(map(sum, by_name.values()))
-    for name, times in sorted(by_name.items(), key=lambda each: (-sum(each[1]), each[0])):
+    for name, times in sorted(by_name.items(), key=lambda pair: (-sum(pair[1]), pair[0])):
         numbers = (fmean(times), median(times), min(times), max(times), pstdev(times))
         share = f"{100 * sum(times) / whole:.1f}" if whole else "0.0"
         rounded = (f"{number:.1f}" for number in numbers)

@@ -127,14 +127,14 @@ class TrackEventFile:
 
     def counter(self, pid: int, name: str, unit: str, time_ps: int, value: float) -> None:
         """Keep the value that a counter has from ``time_ps`` on."""
-        found = self._counters.get((pid, name))
-        if found is None:
+        pair = self._counters.get((pid, name))
+        if pair is None:
             rank = _FIRST_COUNTER + len(self._counters)
             # CounterDescriptor
             described = message(8, text(6, unit))
             uuid = self._describe(name, rank, integer(5, pid) + described)
-            found = self._counters[pid, name] = (uuid, [])
-        found[1].append((time_ps // 1000, value))
+            pair = self._counters[pid, name] = (uuid, [])
+        pair[1].append((time_ps // 1000, value))
 
     def _describe(self, name: str, rank: int, fields: bytes) -> int:
         """Keep a TrackDescriptor, and return its number."""
@@ -158,7 +158,7 @@ class TrackEventFile:
             bool: lambda value: integer(2, value),
             int: lambda value: integer(4, value),
             float: lambda value: double(5, value),
-            list: lambda value: b"".join(message(12, self._value(each)) for each in value),
+            list: lambda value: b"".join(message(12, self._value(item)) for item in value),
             dict: lambda value: b"".join(self._annotations(11, value)),
         }
 

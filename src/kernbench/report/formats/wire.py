@@ -22,12 +22,12 @@ def varint(value: int) -> bytes:
     value &= _MASK
     if value < 0x80:
         return _BYTES[value]
-    found = bytearray()
+    result = bytearray()
     while value >= 0x80:
-        found.append(value & 0x7F | 0x80)
+        result.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    result.append(value)
+    return bytes(result)
 
 
 _BYTES = [bytes([value]) for value in range(0x80)]

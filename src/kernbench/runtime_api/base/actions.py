@@ -106,21 +106,21 @@ class Keeper:
     def actor(self) -> _Acting:
         """Whose code runs now."""
         running = self._simulation.running
-        found = self.actors.get(running)
-        if found is None:
+        acting = self.actors.get(running)
+        if acting is None:
             assert running is not None
-            found = self.add_actor(running)
-        return found
+            acting = self.add_actor(running)
+        return acting
 
     def add_actor(self, rank: Rank) -> _Acting:
         """Return the actor of a rank that has just been started."""
-        found = self.actors[rank] = self._new_acting(len(self.actors), rank.rank_id)
-        return found
+        acting = self.actors[rank] = self._new_acting(len(self.actors), rank.rank_id)
+        return acting
 
     def sites(self) -> dict[int, list[Site]]:
         """Return by actor at which line each action was, where that was asked for."""
         acting = self.actors.values()
-        return {each.number: each.sites for each in acting if isinstance(each, _ActingAt)}
+        return {item.number: item.sites for item in acting if isinstance(item, _ActingAt)}
 
     def memory_event(self, number: int) -> None:
         """Note where among the actions memory is allocated or freed."""
@@ -261,8 +261,8 @@ class Keeper:
         if number is not None:
             return number, asked
         number = self._signature_numbers[asked] = len(self._signature_numbers)
-        found = self._signatures[id(asked)] = number, asked
-        return found
+        signature = self._signatures[id(asked)] = number, asked
+        return signature
 
     def spawns(self, spawn: Any, ranks: Sequence[Rank], number: int) -> None:
         """Note that ranks were started together."""
@@ -284,11 +284,11 @@ class Keeper:
 
     def owed(self, value: int, counts: Callable[[int], Any]) -> int:
         """Return the number of what a host owes, which ``counts`` splits; 0 is nothing."""
-        found = self._owed.get(value)
-        if found is None:
+        number = self._owed.get(value)
+        if number is None:
             self._owed_of.append(counts(value))
-            found = self._owed[value] = len(self._owed_of)
-        return found
+            number = self._owed[value] = len(self._owed_of)
+        return number
 
     def label(self, text: str) -> int:
         """Return the number of a text."""
@@ -307,13 +307,13 @@ class Keeper:
 
     def timing(self, timing: Any) -> int:
         """Return the number of an operation by its timing."""
-        found = self._works.get(timing)
-        if found is None:
+        work = self._works.get(timing)
+        if work is None:
             origin = self.origins.get(timing)
-            found = self.work(
+            work = self.work(
                 timing, lambda: origin or self._as_it_was(timing, timing.template(False).name)
             )
-        return found
+        return work
 
     def comes_from(self, timing: Any, described: dict[str, Any], name: str = "") -> None:
         """Note what operation a timing is of; of one with a ``name``, also how long it takes."""
@@ -330,19 +330,19 @@ class Keeper:
 
     def work(self, key: Hashable, describe: Callable[[], dict[str, Any]]) -> int:
         """Return the number of a piece of work, the same one for equal keys."""
-        found = self._works.get(key)
-        if found is None:
-            found = self._works[key] = len(self._described)
+        number = self._works.get(key)
+        if number is None:
+            number = self._works[key] = len(self._described)
             self._described.append(describe())
-        return found
+        return number
 
     def text(self, key: Hashable, describe: Callable[[], dict[str, Any]]) -> int:
         """Return the number of something large that several works share, as a kernel's text."""
-        found = self._texts.get(key)
-        if found is None:
-            found = self._texts[key] = len(self._text_of)
+        number = self._texts.get(key)
+        if number is None:
+            number = self._texts[key] = len(self._text_of)
             self._text_of.append(describe())
-        return found
+        return number
 
     def number_of(self, values: tuple[int, ...]) -> int:
         """Return the number of a tuple of numbers."""
@@ -362,7 +362,7 @@ class Keeper:
             described |= {
                 "launch": launch.ended_by,
                 "addresses": launch.met[1],
-                "operands": [dataclasses.astuple(each) for each in launch.met[0]],
+                "operands": [dataclasses.astuple(item) for item in launch.met[0]],
             }
         streams = [
             (stream.sip_id, _place(stream, queues_of(stream.sip_id))) for stream in self._streams

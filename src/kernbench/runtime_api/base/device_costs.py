@@ -33,10 +33,10 @@ class TransferTemplates:
         spec = self._machine.sip_at(sip_id)
         # SIPs without a description of their own share one object.
         key = (kind, id(spec), size_bytes)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = _build(kind, spec, size_bytes)
-        return found
+        template = self._known.get(key)
+        if template is None:
+            template = self._known[key] = _build(kind, spec, size_bytes)
+        return template
 
 
 def _build(kind: TransferKind, spec: SipSpec, size_bytes: int) -> Template:

@@ -42,8 +42,8 @@ class _Sips(dict[int, Sip]):
         self._make = make
 
     def __missing__(self, sip_id: int) -> Sip:
-        found = self[sip_id] = self._make(sip_id)
-        return found
+        sip = self[sip_id] = self._make(sip_id)
+        return sip
 
 
 class Devices:
@@ -78,16 +78,16 @@ class Devices:
 
     def memory(self, sip_id: int) -> DeviceMemory:
         """Return the HBM of a SIP."""
-        found = self._memories.get(sip_id)
-        if found is None:
+        device_memory = self._memories.get(sip_id)
+        if device_memory is None:
             capacity_bytes = self._machine.sip_at(sip_id).hbm_bytes
-            found = self._memories[sip_id] = DeviceMemory(
+            device_memory = self._memories[sip_id] = DeviceMemory(
                 sip_id, capacity_bytes, self._has_data, self._byte_pool
             )
             if self.memory_recorder is not None:
-                found.when_allocated = self.memory_recorder.allocated
-                found.when_freed = self.memory_recorder.freed
-        return found
+                device_memory.when_allocated = self.memory_recorder.allocated
+                device_memory.when_freed = self.memory_recorder.freed
+        return device_memory
 
     def peaks(self) -> dict[int, int]:
         """Return the most bytes that tensors have held at a time, by SIP."""

@@ -73,11 +73,11 @@ class LineRecorder:
         An operation of kernbench that has just allocated its result launches what writes it: the
         line of both is the same, and stacks are slow to walk.
         """
-        made = self.made
-        if made is not None:
+        live_allocation = self.made
+        if live_allocation is not None:
             self.made = None
             for buffer in buffers:
-                if buffer.allocation is made:
+                if buffer.allocation is live_allocation:
                     place = self.made_at
                     if place is not self._place:
                         self._place, self._number = place, self._number_of(place[1:])
@@ -90,23 +90,23 @@ class LineRecorder:
 
     def innermost(self, frame: FrameType | None) -> int:
         """Return the number of the innermost line that is the program's own."""
-        found = frame_of_program(frame)
-        return _NOWHERE if found is None else self.line_of(found)
+        frame_type = frame_of_program(frame)
+        return _NOWHERE if frame_type is None else self.line_of(frame_type)
 
     def line_of(self, frame: FrameType) -> int:
         """Return the number of the line at which a frame is."""
         code = frame.f_code
         place = (id(code), frame.f_lasti)
-        found = self._places.get(place)
-        if found is None:
+        line = self._places.get(place)
+        if line is None:
             self._kept[id(code)] = code
             site = (code.co_filename, frame.f_lineno)
-            found = self._places[place] = self._number_of(site)
-        return found
+            line = self._places[place] = self._number_of(site)
+        return line
 
     def _number_of(self, site: Site) -> int:
-        found = self._numbers.get(site)
-        if found is None:
-            found = self._numbers[site] = len(self._lines.sites)
+        number = self._numbers.get(site)
+        if number is None:
+            number = self._numbers[site] = len(self._lines.sites)
             self._lines.sites.append(site)
-        return found
+        return number

@@ -84,15 +84,15 @@ class MemoryRecorder:
             (state.rank, buffer.sip_id, size_bytes, buffer.size_bytes, begin, self._env.now_ps,
              buffer.name, buffer.layout, place)
         )  # fmt: skip
-        buffer.allocation = made = self._live[begin] = LiveAllocation()
-        made.begin = begin
+        buffer.allocation = live_allocation = self._live[begin] = LiveAllocation()
+        live_allocation.begin = begin
         keeper = self.keeper
         if keeper is not None:
             actor = keeper.actors.get(running) or keeper.actor
             keeper.memory_events += (begin, actor.number, len(actor.values))
         lines = self._lines
         if is_result and lines is not None:
-            lines.made, lines.made_at = made, place
+            lines.made, lines.made_at = live_allocation, place
 
     def freed(self, allocation: LiveAllocation) -> None:
         """Note that memory is free again."""
@@ -112,8 +112,8 @@ class _OwnersOfFiles(dict[str, "_LayersOfFile | None"]):
 
     def __missing__(self, file: str) -> _LayersOfFile | None:
         owners = _LayersOfFile() if file.startswith(_LAYERS) else None
-        self[file] = found = _PROGRAM if is_of_program(file) else owners
-        return found
+        self[file] = program = _PROGRAM if is_of_program(file) else owners
+        return program
 
 
 class _LayersOfFile(dict[str, tuple[str, ...]]):
@@ -148,8 +148,8 @@ class _Places:
             if owners is not None:
                 code = frame.f_code
                 if owners is _PROGRAM:
-                    found = self._places.get((id(code), frame.f_lasti, layers))
-                    return self._met(frame, layers) if found is None else found
+                    place = self._places.get((id(code), frame.f_lasti, layers))
+                    return self._met(frame, layers) if place is None else place
                 owner = owners.get(code.co_qualname)
                 layers += _owner_of(frame, owners) if owner is None else owner
             frame = frame.f_back
@@ -159,9 +159,9 @@ class _Places:
         """Return a place that something happens at for the first time."""
         code = frame.f_code
         self._kept[id(code)] = code
-        found = (_path(layers), code.co_filename, frame.f_lineno)
-        self._places[id(code), frame.f_lasti, layers] = found
-        return found
+        met = (_path(layers), code.co_filename, frame.f_lineno)
+        self._places[id(code), frame.f_lasti, layers] = met
+        return met
 
 
 def _owner_of(frame: FrameType, owners: _LayersOfFile) -> tuple[str, ...]:
@@ -171,8 +171,8 @@ def _owner_of(frame: FrameType, owners: _LayersOfFile) -> tuple[str, ...]:
     kind = frame.f_globals.get(owner)
     # A base class is not the layer's own.
     is_layer = isinstance(kind, type) and not isabstract(kind)
-    owners[name] = found = (owner,) if is_layer else ()
-    return found
+    owners[name] = result = (owner,) if is_layer else ()
+    return result
 
 
 def _path(layers: tuple[str, ...]) -> str:

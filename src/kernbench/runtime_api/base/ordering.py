@@ -151,18 +151,18 @@ class Ordering:
         users = self._users.setdefault(stream, [])
         if state not in users:
             users.append(state)
-        found = []
+        pairs = []
         for user in users:
             timeline = self._of((stream, user))
             if user is not state and timeline.asked is not None and timeline.newest is not None:
-                found.append((timeline.asked, timeline.newest))
-        return found
+                pairs.append((timeline.asked, timeline.newest))
+        return pairs
 
     def _of(self, key: Any) -> _Timeline:
-        found = self._timelines.get(key)
-        if found is None:
-            found = self._timelines[key] = _Timeline(len(self._timelines))
-        return found
+        timeline = self._timelines.get(key)
+        if timeline is None:
+            timeline = self._timelines[key] = _Timeline(len(self._timelines))
+        return timeline
 
 
 def touches_of(name: str, clock: Clock, touched: Iterable[Touched]) -> list[Noted]:

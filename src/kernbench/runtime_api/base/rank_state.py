@@ -64,4 +64,4 @@ class RankState:
         before = self.channel_tails.get(channel)
         self.channel_tails[channel] = part
         tail = None if queue is None else queue.tail
-        return [each for each in (tail, before) if each is not None]
+        return [handle for handle in (tail, before) if handle is not None]

@@ -40,12 +40,12 @@ class Signals:
 
     def acquire(self, spans: Iterable[Span]) -> Heard:
         """Return what has been released at these bytes."""
-        found: Heard = {}
+        clocks: Heard = {}
         for span in spans:
             for sent, heard in self._sent.get(span.buffer, {}).values():
                 if sent.meets(span):
-                    found = newest(found, heard)
-        return found
+                    clocks = newest(clocks, heard)
+        return clocks
 
     def wait(self, watched: Sequence[Watched], wake: Wake) -> None:
         """Call ``wake`` once when one of the places that were read looks different."""
@@ -60,7 +60,7 @@ class Signals:
         spans = [span for span in spans if span.writes]
         for wake, watched in list(self._waiting.items()):
             if any(
-                each.span.meets(span) and each.has_changed for each in watched for span in spans
+                item.span.meets(span) and item.has_changed for item in watched for span in spans
             ):
                 self._wake(wake)
 
@@ -76,7 +76,7 @@ class Signals:
             return
         self._replay_queue.drain()
         for wake, watched in list(self._waiting.items()):
-            if any(each.has_changed for each in watched):
+            if any(item.has_changed for item in watched):
                 self._wake(wake)
 
     def _wake(self, wake: Wake) -> None:
@@ -102,7 +102,7 @@ class Knowledge:
         if acquires:
             heard = newest(self.heard, self._signals.acquire(spans))
             self._launch.clock.put_after(
-                clock for each, clock in heard.items() if self.heard.get(each) is not clock
+                clock for name, clock in heard.items() if self.heard.get(name) is not clock
             )
             self.heard = heard
 
@@ -114,8 +114,8 @@ class Knowledge:
 
 def newest(heard: Heard, more: Heard) -> Heard:
     """Return the union of both; of one timeline the later launch covers the earlier."""
-    found = dict(heard)
+    clocks = dict(heard)
     for timeline, clock in more.items():
-        if timeline not in found or found[timeline].index < clock.index:
-            found[timeline] = clock
-    return found
+        if timeline not in clocks or clocks[timeline].index < clock.index:
+            clocks[timeline] = clock
+    return clocks

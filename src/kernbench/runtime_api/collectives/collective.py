@@ -143,7 +143,7 @@ class Collective:
         if self._num_not_ready == 0 and not work.done and work.error is None:
             folding, now_ps = self._run.folding, self._run.simulation.now_ps
             if folding is not None and folding.placements is not None:
-                ready_ps = {each.rank: each.ready_ps for each in self.parts()}
+                ready_ps = {part.rank: part.ready_ps for part in self.parts()}
                 self._known = folding.placements.take(self, now_ps, ready_ps)
                 if self._known is not None and self._known.begun_ps > now_ps:
                     # Others come later, who do not run.

@@ -27,7 +27,7 @@ def build_record(
     outputs = [work.outputs for work in works]
     reduce_op = signature.reduce_op or "sum"
     run_on = _RUN_ON.get(signature.op, _in_place)
-    views = [view for each in (*inputs, *outputs) for view in each]
+    views = [view for item in (*inputs, *outputs) for view in item]
 
     def run() -> None:
         run_on(schedule, reduce_op, inputs, outputs, BufferView.array)
@@ -67,8 +67,8 @@ def _gather(
     schedule: Schedule, reduce_op: str, inputs: Views, outputs: Views, shown: Shown
 ) -> None:
     arrays = []
-    for position, given in enumerate(inputs):
-        part = shown(given[0]).reshape(-1)
+    for position, value in enumerate(inputs):
+        part = shown(value[0]).reshape(-1)
         array = np.empty(schedule.num_elements, part.dtype)
         _chunk(schedule, array, position)[:] = part
         arrays.append(array)
@@ -80,7 +80,7 @@ def _scatter(
     schedule: Schedule, reduce_op: str, inputs: Views, outputs: Views, shown: Shown
 ) -> None:
     whole = _joined(inputs[schedule.root], shown, copy=True)
-    arrays = [whole if each == schedule.root else whole.copy() for each in range(len(outputs))]
+    arrays = [whole if index == schedule.root else whole.copy() for index in range(len(outputs))]
     run_collective(schedule, reduce_op, arrays)
     for position, (taken, array) in enumerate(zip(outputs, arrays, strict=True)):
         shown(taken[0]).reshape(-1)[:] = _chunk(schedule, array, position)
@@ -90,11 +90,12 @@ def _exchange(schedule: Schedule, _: str, inputs: Views, outputs: Views, shown: 
     """Give every rank its parts: the result of any all_to_all, without intermediate buffers."""
     n = schedule.num_ranks
     sizes = np.diff(schedule.chunk_bounds).reshape(n, n)
-    given = [_joined(views, shown, copy=True) for views in inputs]
+    arrays = [_joined(views, shown, copy=True) for views in inputs]
     starts = np.cumsum(sizes, axis=1) - sizes
     for rank, views in enumerate(outputs):
         parts = [
-            given[src][starts[src, rank] : starts[src, rank] + sizes[src, rank]] for src in range(n)
+            arrays[src][starts[src, rank] : starts[src, rank] + sizes[src, rank]]
+            for src in range(n)
         ]
         _spread(np.concatenate(parts), views, shown)
 
@@ -103,9 +104,9 @@ def _all_gather(
     schedule: Schedule, reduce_op: str, inputs: Views, outputs: Views, shown: Shown
 ) -> None:
     arrays = []
-    for position, (given, taken) in enumerate(zip(inputs, outputs, strict=True)):
+    for position, (pair, taken) in enumerate(zip(inputs, outputs, strict=True)):
         array = _joined(taken, shown, copy=False)
-        _chunk(schedule, array, position)[:] = shown(given[0]).reshape(-1)
+        _chunk(schedule, array, position)[:] = shown(pair[0]).reshape(-1)
         arrays.append(array)
     run_collective(schedule, reduce_op, arrays)
     for taken, array in zip(outputs, arrays, strict=True):
@@ -116,7 +117,7 @@ def _all_gather(
 def _reduce_scatter(
     schedule: Schedule, reduce_op: str, inputs: Views, outputs: Views, shown: Shown
 ) -> None:
-    arrays = [_joined(given, shown, copy=True) for given in inputs]
+    arrays = [_joined(value, shown, copy=True) for value in inputs]
     run_collective(schedule, reduce_op, arrays)
     for position, (taken, array) in enumerate(zip(outputs, arrays, strict=True)):
         shown(taken[0]).reshape(-1)[:] = _chunk(schedule, array, position)

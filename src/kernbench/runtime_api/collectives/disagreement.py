@@ -64,9 +64,9 @@ def exchanged(title: str, works: Sequence[Part]) -> tuple[int, ...]:
         )
     if wrong:
         lines = [
-            f"  rank {giver.rank} sends {given} elements to rank {taker.rank}, which takes {taken} "
-            "from it"
-            for giver, taker, given, taken in wrong[:_MOST_PAIRS]
+            f"  rank {giver.rank} sends {number} elements to rank {taker.rank}, which takes "
+            f"{taken} from it"
+            for giver, taker, number, taken in wrong[:_MOST_PAIRS]
         ]
         if len(wrong) > _MOST_PAIRS:
             lines.append(f"  and {len(wrong) - _MOST_PAIRS} more")

@@ -42,8 +42,8 @@ class LoneCollective:
     def _time_ps(self, part: Part) -> int:
         signature, ranks = part.signature, self._ranks
         key = (signature, part.sent, ranks)
-        found = self._times_ps.get(key)
-        if found is None:
+        time_ps = self._times_ps.get(key)
+        if time_ps is None:
             dtype = signature.dtype
             asked = Asked(
                 signature.op,
@@ -54,5 +54,5 @@ class LoneCollective:
             )
             selector = self._run.network.selector
             choice = selector.choose(asked, ranks, signature.algorithm, signature.protocol)
-            found = self._times_ps[key] = selector.bracket(asked, ranks, choice)[0]
-        return found
+            time_ps = self._times_ps[key] = selector.bracket(asked, ranks, choice)[0]
+        return time_ps

@@ -39,7 +39,7 @@ def advise(error: BaseException, engine: KernelEngine, has_data: bool) -> None:
 
 def near(name: str, owner: Any) -> str:
     """Return ": did you mean ...?" with the similar names of an object, or "" if there are none."""
-    names = [each for each in dir(owner) if not each.startswith("_")]
+    names = [name for name in dir(owner) if not name.startswith("_")]
     close = difflib.get_close_matches(name, names, cutoff=NEAR)
     return f": did you mean {' or '.join(close)}?" if close else ""
 

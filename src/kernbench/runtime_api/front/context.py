@@ -341,18 +341,18 @@ class RuntimeContext(TorchNames):
         return f"{said}{shown._repr_html_()}"
 
 
-def _as_tf32(given: str) -> Tf32:
+def _as_tf32(text: str) -> Tf32:
     try:
-        return Tf32(given)
+        return Tf32(text)
     except ValueError:
-        known = " or ".join(repr(str(each)) for each in Tf32)
-        raise UsageError(f"tf32 must be {known}, but got {given!r}") from None
+        known = " or ".join(repr(str(tf32)) for tf32 in Tf32)
+        raise UsageError(f"tf32 must be {known}, but got {text!r}") from None
 
 
 def _as_grid(grid: Any) -> tuple[Any, ...] | Callable[..., Any]:
     if grid is None:
         return (1,)
     if callable(grid):
-        found: Callable[..., Any] = grid
-        return found
+        call: Callable[..., Any] = grid
+        return call
     return tuple(grid) if isinstance(grid, list | tuple) else (grid,)

@@ -33,8 +33,8 @@ class ReduceOp(StrEnum):
 
 # "product" is torch's name, "prod" numpy's.
 _REDUCE_OPS = {
-    **{each.name.lower(): each.value for each in ReduceOp},
-    **{each.value: each.value for each in ReduceOp},
+    **{reduce_op.name.lower(): reduce_op.value for reduce_op in ReduceOp},
+    **{reduce_op.value: reduce_op.value for reduce_op in ReduceOp},
 }
 
 
@@ -443,7 +443,7 @@ class Distributed(Groups):
         work = self._issue(signature, tensors if is_sender else (), () if is_sender else tensors)
         # The oldest meeting of the pair at which this side is still missing.
         waiting = self._pairs.setdefault(key, [])
-        meeting = next((each for each in waiting if rank in each.missing()), None)
+        meeting = next((collective for collective in waiting if rank in collective.missing()), None)
         if meeting is None:
             call = self._pair_calls[key] = self._pair_calls.get(key, 0) + 1
             title = f"send #{call} from rank {ends[0]} to rank {ends[1]}"

@@ -101,7 +101,7 @@ def arange(
     if step == 0:
         raise UsageError("arange: step must not be 0")
     count = max(0, math.ceil((end - start) / step))
-    integers = all(isinstance(each, (int, np.integer)) for each in (start, end, step))
+    integers = all(isinstance(item, (int, np.integer)) for item in (start, end, step))
     tensor = _allocate(context, (count,), int64 if integers else float32, **options)
     return _filled(tensor, start + step * np.arange(count))
 

@@ -53,12 +53,12 @@ class ProcessGroup:
         Raises:
             UsageError: It is not in the group.
         """
-        found = self.positions.get(rank) if isinstance(rank, Integral) else None
-        if found is None:
+        result = self.positions.get(rank) if isinstance(rank, Integral) else None
+        if result is None:
             raise UsageError(
                 f"rank {rank!r} is not in group {self.name}, which has ranks {list(self.ranks)}"
             )
-        return found
+        return result
 
 
 class Groups:
@@ -153,19 +153,19 @@ class Groups:
             raise UsageError(f"new_group: ranks {list(members)} name a rank twice")
         state.new_group_calls += 1
         key = (state.spawn_id, state.new_group_calls)
-        found = self._groups.get(key)
-        if found is None:
+        group = self._groups.get(key)
+        if group is None:
             name = f"{state.new_group_calls} of ranks {_short(members)}"
             timeout_ps = _timeout_ps("new_group", timeout, world.timeout_ps)
             made_by = f"rank {state.rank}, at {user_site()},"
-            found = self._groups[key] = ProcessGroup(name, members, timeout_ps, made_by)
-        elif found.ranks != members:
+            group = self._groups[key] = ProcessGroup(name, members, timeout_ps, made_by)
+        elif group.ranks != members:
             raise UsageError(
                 f"new_group: rank {state.rank} asks for ranks {list(members)} where "
-                f"{found.made_by} asked for {list(found.ranks)}; every rank must make the same "
+                f"{group.made_by} asked for {list(group.ranks)}; every rank must make the same "
                 "new_group calls"
             )
-        return found
+        return group
 
     def get_rank(self, group: ProcessGroup | None = None) -> int:
         """Return the calling rank's number in a group, -1 if it is not in it."""

@@ -35,11 +35,11 @@ class SpawnException(ExceptionGroup[Exception]):
     def __new__(cls, errors: Mapping[int, Exception]) -> SpawnException:
         ranks = list(errors)
         names = ", ".join(f"{rank} ({type(errors[rank]).__name__})" for rank in ranks)
-        made = super().__new__(
+        spawn_exception = super().__new__(
             cls, f"rank{'s' if len(ranks) > 1 else ''} {names} failed", list(errors.values())
         )
-        made.errors = dict(errors)
-        return made
+        spawn_exception.errors = dict(errors)
+        return spawn_exception
 
     def __init__(self, errors: Mapping[int, Exception]) -> None:
         # Exceptions keep what they were made of in args.
@@ -160,7 +160,7 @@ class SpawnContext:
 
     def pids(self) -> list[int | None]:
         """Return None for each rank; see :attr:`SpawnedProcess.pid`."""
-        return [each.pid for each in self.processes]
+        return [process.pid for process in self.processes]
 
     def _terminate(self, rank: Rank, how: str) -> None:
         if rank.alive:
@@ -357,7 +357,7 @@ class StartedRank:
         if simulation.running is not None:
             rank.abort()
             return
-        timers = [each.waiting_for for each in (rank, *rank.threads)]
+        timers = [item.waiting_for for item in (rank, *rank.threads)]
         rank.kill()
         for timer in timers:
             # The clock need not go to where it slept.
@@ -369,7 +369,7 @@ class StartedRank:
 
     def _ended(self, rank: Rank) -> None:
         simulation = self._run.simulation
-        simulation.ranks = [each for each in simulation.ranks if each is not rank]
+        simulation.ranks = [item for item in simulation.ranks if item is not rank]
         error = rank.error
         if error is not None and not isinstance(error, (Exception, SystemExit)):
             # An interrupt is for whoever waits.
@@ -397,7 +397,7 @@ class StartedRanks:
             UsageError: Each SIP has one.
         """
         taken = {rank.number for rank in self._ranks if rank.alive}
-        number = next(each for each in range(len(taken) + 1) if each not in taken)
+        number = next(index for index in range(len(taken) + 1) if index not in taken)
         machine = self._run.machine
         if number >= machine.num_sips:
             raise UsageError(
@@ -406,9 +406,9 @@ class StartedRanks:
                 f"larger machine (--machine NAME:{number + 1})"
             )
         self._run.world_size = max(self._run.world_size, number + 1)
-        made = StartedRank(self._run, self._spawn_id, number)
-        self._ranks.append(made)
-        return made
+        started_rank = StartedRank(self._run, self._spawn_id, number)
+        self._ranks.append(started_rank)
+        return started_rank
 
     def join(self) -> None:
         """Run until all have ended."""

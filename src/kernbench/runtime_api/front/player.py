@@ -42,13 +42,13 @@ class NamedElements(NamedTuple):
 class KeptLaunch(StreamCommand):
     """A kernel that decides by data: it takes as long as it did."""
 
-    def __init__(self, player: Player, given: Mapping[str, Any], queue: Stream) -> None:
+    def __init__(self, player: Player, value: Mapping[str, Any], queue: Stream) -> None:
         run, state = player.run, player.run.rank_state
-        super().__init__(run.simulation.env, given["name"])
+        super().__init__(run.simulation.env, value["name"])
         self._run, self._queue = run, queue
-        self._template = player.changed(player.template_of(given["launch"]))
-        self._operands = KernelOperands(KernelOperand(*each) for each in given["operands"])
-        self._addresses = tuple(given["addresses"])
+        self._template = player.changed(player.template_of(value["launch"]))
+        self._operands = KernelOperands(KernelOperand(*item) for item in value["operands"])
+        self._addresses = tuple(value["addresses"])
         self._rank, self._sip_id = state.rank, queue.sip_id
         self._sip = run.devices.sip(queue.sip_id)
         self.engine = self._sip.pes
@@ -89,11 +89,11 @@ class Player:
         self.context, self.run = context, context.run
         self.template_of = template_of
         """Returns how a command of the saved run ran, by its launch id."""
-        given = actions.described
-        self.works, self.texts = given["works"], given["texts"]
-        self.tuples: list[tuple[int, ...]] = list(map(tuple, given["tuples"]))
-        self.streams = self._make_streams(given["streams"])
-        self._meeting_of = given["meetings"]
+        described = actions.described
+        self.works, self.texts = described["works"], described["texts"]
+        self.tuples: list[tuple[int, ...]] = list(map(tuple, described["tuples"]))
+        self.streams = self._make_streams(described["streams"])
+        self._meeting_of = described["meetings"]
         self._meetings: dict[int, Collective] = {}
         self.num_kept = 0
         """The number of meetings, those with the lowest numbers, of which it is asked when they
@@ -147,10 +147,10 @@ class Player:
         for place, (action, a, b, c) in enumerate(zip(*[values] * _WIDTH, strict=True)):
             if place in events:
                 self._note(events[place], state)
-            made = do[action](state, a, b, c)
+            handle = do[action](state, a, b, c)
             if place in wanted:
-                assert made is not None
-                self._handles[number, place] = made
+                assert handle is not None
+                self._handles[number, place] = handle
         self._note(events.get(place + 1, ()), state)
 
     def keep_memory(self, events: Any) -> None:
@@ -165,28 +165,28 @@ class Player:
         """Return the time up to which a rank has come."""
         return self.run.simulation.now_ps
 
-    def _make_streams(self, given: Sequence[Sequence[int]]) -> list[Stream]:
+    def _make_streams(self, numbers: Sequence[Sequence[int]]) -> list[Stream]:
         devices, machine = self.run.devices, self.run.machine
-        most = max((sip for sip, _ in given), default=0)
+        most = max((sip for sip, _ in numbers), default=0)
         if most >= machine.num_sips:
             raise UsageError(
                 f"the run used SIP {most}, but machine {machine.name} has {machine.num_sips} SIPs "
                 f"(0 to {machine.num_sips - 1}); name a larger one (--machine NAME:{most + 1})"
             )
-        for sip, index in sorted(map(tuple, given)):
+        for sip, index in sorted(map(tuple, numbers)):
             while len(devices.queues(sip)) <= index:
                 devices.add_queue(sip)
-        return [devices.queues(sip)[index] for sip, index in given]
+        return [devices.queues(sip)[index] for sip, index in numbers]
 
     def handle(self, actor: int, place: int) -> Handle:
         """Return what an action has made."""
-        found = self._handles.get((actor, place))
-        if found is None:
+        result = self._handles.get((actor, place))
+        if result is None:
             raise UsageError(
                 "the run cannot be done again on this machine: a rank waits for what another one "
                 "has not begun, as ranks pass events to each other in Python"
             )
-        return found
+        return result
 
     def _launch(self, state: RankState, work: int, addresses: int, stream: int) -> Handle:
         launched = self._launches.get(work)
@@ -208,9 +208,9 @@ class Player:
         return launch
 
     def _transfer(self, state: RankState, work: int, addresses: int, stream: int) -> Handle:
-        run, given, queue = self.run, self.works[work], self.streams[stream]
-        template = run.transfers.build(given["name"], given["sip"], given["bytes"])
-        command = DeviceCommand(run, given["sip"], template, None, self.tuples[addresses])
+        run, value, queue = self.run, self.works[work], self.streams[stream]
+        template = run.transfers.build(value["name"], value["sip"], value["bytes"])
+        command = DeviceCommand(run, value["sip"], template, None, self.tuples[addresses])
         command.stream = queue.name
         run.pass_launch_time(state, command.label)
         run.enqueue(queue, command)
@@ -252,11 +252,11 @@ class Player:
         return waiting
 
     def _arrive(self, state: RankState, meeting: int, work: int, spans: int) -> Handle:
-        given = self.works[work]
-        part = self.part_of(work, given, PlayedPart)
+        value = self.works[work]
+        part = self.part_of(work, value, PlayedPart)
         part.spans = self.tuples[spans]
-        after = state.put_behind(given["channel"], self.streams[given["stream"]], part)
-        self.meet(meeting).arrive(given["position"], part, after)
+        after = state.put_behind(value["channel"], self.streams[value["stream"]], part)
+        self.meet(meeting).arrive(value["position"], part, after)
         return part
 
     def changed(self, template: Template) -> Template:
@@ -265,48 +265,48 @@ class Player:
 
     def meet(self, meeting: int) -> Collective | LoneCollective:
         """Return a collective by its number."""
-        found = self._meetings.get(meeting)
-        if found is None:
-            given = self._meeting_of[meeting]
+        collective = self._meetings.get(meeting)
+        if collective is None:
+            value = self._meeting_of[meeting]
             if self.nobody_waits:
-                return LoneCollective(self.run, tuple(given["ranks"]), self._lone_times_ps)
-            found = self._meetings[meeting] = Collective(
-                self.run, given["title"], tuple(given["ranks"]), given["timeout_ps"], given["call"]
+                return LoneCollective(self.run, tuple(value["ranks"]), self._lone_times_ps)
+            collective = self._meetings[meeting] = Collective(
+                self.run, value["title"], tuple(value["ranks"]), value["timeout_ps"], value["call"]
             )
-            found.keeps_placement = meeting < self.num_kept
-        return found
+            collective.keeps_placement = meeting < self.num_kept
+        return collective
 
     def placements(self) -> Iterator[tuple[Place, CollectiveTimes]]:
         """Yield when the meetings ran that this is asked of, in the order of their numbers."""
         for number in range(self.num_kept):
-            found = self._meetings.get(number)
-            if found is not None and found.placement is not None:
-                yield (found.title, found.ranks), found.placement
+            meeting = self._meetings.get(number)
+            if meeting is not None and meeting.placement is not None:
+                yield (meeting.title, meeting.ranks), meeting.placement
 
-    def part_of(self, work: int, given: Mapping[str, Any], kind: type[P]) -> P:
+    def part_of(self, work: int, value: Mapping[str, Any], kind: type[P]) -> P:
         """Return a new part of the calling rank."""
         signature = self._signatures.get(work)
         if signature is None:
-            dtype = given["dtype"]
+            dtype = value["dtype"]
             signature = self._signatures[work] = Signature(
-                op=given["op"],
-                shapes=tuple(map(tuple, given["shapes"])),
+                op=value["op"],
+                shapes=tuple(map(tuple, value["shapes"])),
                 dtype=None if dtype is None else NamedElements(*dtype),
-                reduce_op=given["reduce_op"],
-                root=given["root"],
-                algorithm=given["algorithm"],
-                num_elements=given["num_elements"],
-                protocol=given["protocol"],
-                called=given["name"],
+                reduce_op=value["reduce_op"],
+                root=value["root"],
+                algorithm=value["algorithm"],
+                num_elements=value["num_elements"],
+                protocol=value["protocol"],
+                called=value["name"],
             )
         part = kind(
             self.run,
             signature,
-            UserSite(*given["site"]),
-            tuple(given["sent"]),
-            tuple(given["taken"]),
+            UserSite(*value["site"]),
+            tuple(value["sent"]),
+            tuple(value["taken"]),
         )
-        part.sip_id, part.called = given["sip"], given["called"]
+        part.sip_id, part.called = value["sip"], value["called"]
         return part
 
     def _bind(self, state: RankState, sip: int, _: int, __: int) -> None:
@@ -330,10 +330,10 @@ class Player:
 
 def _wanted(actions: Actions) -> dict[int, set[int]]:
     """Return for each actor the places of its actions whose handles are waited for."""
-    found: dict[int, set[int]] = {}
+    numbers: dict[int, set[int]] = {}
     for actor in actions.actors:
         values = iter(actor.values)
         for action, a, b, _ in zip(*[values] * _WIDTH, strict=True):
             if action in ON_HANDLES:
-                found.setdefault(a, set()).add(b)
-    return found
+                numbers.setdefault(a, set()).add(b)
+    return numbers

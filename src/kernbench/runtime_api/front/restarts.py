@@ -51,11 +51,11 @@ def _failures(error: BaseException) -> list[str] | None:
             return None
         return [f"the program raised {type(error).__name__}: {error}"]
     lines = []
-    for rank, each in error.errors.items():
-        if isinstance(each, RankFailedError):
-            lines.append(str(each).partition(";")[0])
-        elif isinstance(each, KernbenchError):
+    for rank, exception in error.errors.items():
+        if isinstance(exception, RankFailedError):
+            lines.append(str(exception).partition(";")[0])
+        elif isinstance(exception, KernbenchError):
             return None
         else:
-            lines.append(f"rank {rank} raised {type(each).__name__}: {each}")
+            lines.append(f"rank {rank} raised {type(exception).__name__}: {exception}")
     return lines

@@ -98,9 +98,9 @@ class SymmetricMemory:
         if meeting.left == members.size():
             del self._meetings[key]
         _check_sizes(meeting, members)
-        sips = {each.sip_id for each in meeting.tensors.values()}
-        for each in (*meeting.tensors.values(), *meeting.pads.values()):
-            each.buffer.symmetric.sips |= sips
+        sips = {tensor.sip_id for tensor in meeting.tensors.values()}
+        for item in (*meeting.tensors.values(), *meeting.pads.values()):
+            item.buffer.symmetric.sips |= sips
         context.run.has_symmetric = True
         return SymmetricTensor(context, members, position, meeting)
 
@@ -143,8 +143,8 @@ class SymmetricTensor:
     ) -> None:
         self._context = context
         self._group = group
-        self._tensors = [meeting.tensors[each] for each in range(group.size())]
-        self._pads = [meeting.pads[each] for each in range(group.size())]
+        self._tensors = [meeting.tensors[index] for index in range(group.size())]
+        self._pads = [meeting.pads[index] for index in range(group.size())]
         self.rank = rank
         self.world_size = group.size()
         self.buffer_size: int = self._tensors[rank].buffer.size_bytes

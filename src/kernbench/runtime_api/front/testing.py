@@ -44,19 +44,19 @@ class Testing:
                 _headed(msg, f"shapes differ: actual {left.shape}, expected {right.shape}")
             )
         if rtol is None or atol is None:
-            pairs = [each.tolerances for each in (left_type, right_type)]
+            pairs = [dtype.tolerances for dtype in (left_type, right_type)]
             rtol, atol = max(pair[0] for pair in pairs), max(pair[1] for pair in pairs)
         _compare(left, right, rtol, atol, equal_nan, msg)
 
 
-def _as_array(given: Any) -> tuple[Array, DType]:
-    if isinstance(given, Tensor):
-        return read(given, "assert_close"), given.dtype
-    array = np.asarray(given)
+def _as_array(value: Any) -> tuple[Array, DType]:
+    if isinstance(value, Tensor):
+        return read(value, "assert_close"), value.dtype
+    array = np.asarray(value)
     try:
         return array, as_dtype(array.dtype)
     except LookupError:
-        raise UsageError(f"assert_close compares numbers, but got {type(given).__name__}") from None
+        raise UsageError(f"assert_close compares numbers, but got {type(value).__name__}") from None
 
 
 def _compare(
@@ -90,7 +90,7 @@ def _compare(
 
 
 def _worst(values: Array) -> tuple[int, ...]:
-    return tuple(int(each) for each in np.unravel_index(int(np.argmax(values)), values.shape))
+    return tuple(int(number) for number in np.unravel_index(int(np.argmax(values)), values.shape))
 
 
 def _headed(msg: str | None, text: str) -> str:

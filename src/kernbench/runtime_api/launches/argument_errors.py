@@ -29,7 +29,7 @@ _WORDS = {
 
 
 def pointer_argument(
-    run: Run, kernel: KernelEntry, index: int, given: Any, state: RankState, host: HostMemory
+    run: Run, kernel: KernelEntry, index: int, value: Any, state: RankState, host: HostMemory
 ) -> Tensor | Place:
     """Return the tensor behind a pointer argument that the fast path did not accept.
 
@@ -39,7 +39,7 @@ def pointer_argument(
         BadPointerError: It is none of this run's on this SIP; names the argument.
     """
     what = f"argument {kernel.param_names[index]} of kernel {kernel.name}"
-    tensor = _wrapped(given)
+    tensor = _wrapped(value)
     if not isinstance(tensor, Tensor):
         return _place(run, kernel.param_names[index], what, tensor, state, host)
     if tensor.context.run is not run:
@@ -57,30 +57,30 @@ def pointer_argument(
     return tensor
 
 
-def _wrapped(given: Any) -> Any:
+def _wrapped(value: Any) -> Any:
     """Return the tensor that an argument is wrapped around, if it points where that does.
 
     As triton.reinterpret wraps one. What errors say of a tensor is better than of an address.
     """
-    inner: Any = getattr(given, "base", None)
+    inner: Any = getattr(value, "base", None)
     is_tensor = isinstance(inner, Tensor) or is_host_tensor(inner)
-    return inner if is_tensor and inner.data_ptr() == given.data_ptr() else given
+    return inner if is_tensor and inner.data_ptr() == value.data_ptr() else value
 
 
-def _place(run: Run, name: str, what: str, given: Any, state: RankState, host: HostMemory) -> Place:
+def _place(run: Run, name: str, what: str, value: Any, state: RankState, host: HostMemory) -> Place:
     """Return where an argument other than a tensor of a run points: all that Triton asks for.
 
     Raises:
         BadPointerError: The SIP cannot reach memory there.
     """
-    if not hasattr(given, "data_ptr"):
+    if not hasattr(value, "data_ptr"):
         raise BadPointerError(
-            f"{what} must be a tensor of this run, but got {type(given).__name__}; "
+            f"{what} must be a tensor of this run, but got {type(value).__name__}; "
             "make one with torch.from_numpy or torch.tensor"
         )
-    if hasattr(given, "untyped_storage"):
-        return host.tensor(given, name, what)
-    address = int(given.data_ptr())
+    if hasattr(value, "untyped_storage"):
+        return host.tensor(value, name, what)
+    address = int(value.data_ptr())
     lent = run.lent.find(address, state.sip_id)
     if lent is not None:
         host.join(lent)
@@ -88,11 +88,11 @@ def _place(run: Run, name: str, what: str, given: Any, state: RankState, host: H
     try:
         buffer = buffer_at(run, address, state.sip_id)
     except BadPointerError as error:
-        if is_host_tensor(given):
-            return host.tensor(given, name, what)
+        if is_host_tensor(value):
+            return host.tensor(value, name, what)
         why = str(error) if isinstance(error, UnreachableError) else NO_TENSOR
         raise BadPointerError(
-            f"{what}, a {type(given).__name__}, points to address {address:#x}, which {why}"
+            f"{what}, a {type(value).__name__}, points to address {address:#x}, which {why}"
         ) from None
     return Place(address, buffer, name)
 
@@ -123,41 +123,41 @@ def refuse_out_of_bounds(
     """
     before = tensor._address - tensor.buffer.address
     after = tensor.buffer.size_bytes - before
-    found = engine.out_of_bounds(plan.trace, index, before, after, reads=engine.outside is None)
-    if found is None and engine.outside is not None:
-        found = engine.out_of_bounds(plan.trace, index, before, after)
-        if found is not None:
-            say = partial(_leaves_memory, plan, tensor, state, found, before, after)
-            engine.outside.warn(found.line, say)
+    bounds = engine.out_of_bounds(plan.trace, index, before, after, reads=engine.outside is None)
+    if bounds is None and engine.outside is not None:
+        bounds = engine.out_of_bounds(plan.trace, index, before, after)
+        if bounds is not None:
+            say = partial(_leaves_memory, plan, tensor, state, bounds, before, after)
+            engine.outside.warn(bounds.line, say)
             return
-    if found is None:
+    if bounds is None:
         raise OutOfBoundsError(
             f"kernel {plan.kernel.name} touches memory outside of {tensor.label} (rank "
             f"{state.rank}); mask the access"
         )
-    text = _leaves_memory(plan, tensor, state, found, before, after)
-    raise OutOfBoundsError(f"{text}; {_advice(plan, found.command)}")
+    text = _leaves_memory(plan, tensor, state, bounds, before, after)
+    raise OutOfBoundsError(f"{text}; {_advice(plan, bounds.command)}")
 
 
 def _leaves_memory(
     plan: KernelPlan,
     tensor: Tensor | Place,
     state: RankState,
-    found: OutOfBounds,
+    bounds: OutOfBounds,
     before: int,
     after: int,
 ) -> str:
     """Return in words how far a launch leaves the bytes around the start of a tensor."""
-    access, verb = _WORDS[type(found.command)]
-    offset = f"{'+' if found.byte_offset >= 0 else '-'}{abs(found.byte_offset)}"
+    access, verb = _WORDS[type(bounds.command)]
+    offset = f"{'+' if bounds.byte_offset >= 0 else '-'}{abs(bounds.byte_offset)}"
     if before == 0 and after == tensor.nbytes:
         held = f"{tensor.label} is {after} bytes"
     else:
         # What counts is the memory: a kernel may walk from a view into the tensor around it.
         held = f"the memory of {tensor.label}, a view, is bytes {-before} to {after} from there"
     return (
-        f"{access} at {found.line} {verb} {found.access_bytes} bytes at {tensor.name}{offset} "
-        f"(rank {state.rank}, kernel {plan.kernel.name}, program {tuple(found.program)}), but "
+        f"{access} at {bounds.line} {verb} {bounds.access_bytes} bytes at {tensor.name}{offset} "
+        f"(rank {state.rank}, kernel {plan.kernel.name}, program {tuple(bounds.program)}), but "
         f"{held}"
     )
 

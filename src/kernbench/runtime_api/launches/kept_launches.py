@@ -58,33 +58,33 @@ def _describe_binary(binary: KernelBinary) -> dict[str, Any]:
 
 
 def launch_of(
-    engine: KernelEngine, entries: dict[int, KernelEntry], texts: Any, given: Mapping[str, Any]
+    engine: KernelEngine, entries: dict[int, KernelEntry], texts: Any, value: Mapping[str, Any]
 ) -> Launched:
     """Return the launch that was described, planned anew.
 
     ``entries`` are the kernels so far, by the numbers of their texts.
     """
-    number = given["text"]
+    number = value["text"]
     entry = entries.get(number)
     if entry is None:
         text = dict(texts[number])
         text["constants"] = tuple(map(tuple, text["constants"]))
         entry = entries[number] = KernelEntry(build_binary(**text))
-    grid = tuple(given["grid"])
-    ints = dict(map(tuple, given["ints"]))
+    grid = tuple(value["grid"])
+    ints = dict(map(tuple, value["ints"]))
     key = (grid, tuple(ints.items()))
     plan = entry.plans.get(key)
     if plan is None:
         plan = entry.plans[key] = entry.plan_of(engine, grid, ints)
     assert isinstance(plan, KernelPlan)
     attributes = LaunchAttributes(
-        follows=given["follows"],
-        cached=tuple([(name, Fraction(share)) for name, share in given["cached"]]),
+        follows=value["follows"],
+        cached=tuple([(name, Fraction(share)) for name, share in value["cached"]]),
     )
     return (
         plan,
-        tuple([(index, DPPolicy(**policy)) for index, policy in given["policies"]]),
-        given["name"],
+        tuple([(index, DPPolicy(**policy)) for index, policy in value["policies"]]),
+        value["name"],
         attributes,
-        tuple(map(tuple, given["tables"])),
+        tuple(map(tuple, value["tables"])),
     )

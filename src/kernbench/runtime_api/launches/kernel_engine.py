@@ -59,8 +59,8 @@ class KernelEngine:
         self.tf32 = tf32
         self.outside = outside
         """Collects loads outside of a tensor, which read zeros then; None makes them errors."""
-        passes = {each: machine.sip.float32_passes(each)[0] for each in IN_FLOAT32}
-        supported = [each for each, name in passes.items() if name != "float32"]
+        passes = {name: machine.sip.float32_passes(name)[0] for name in IN_FLOAT32}
+        supported = [item for item, name in passes.items() if name != "float32"]
         self._roundings = build_roundings(tf32, supported)
         self._strand_costs: dict[tuple[int, Conditions], StrandCosts] = {}
         self.rounded: dict[str, SourceLine] = {}
@@ -105,9 +105,9 @@ class KernelEngine:
         """Return lines about what the times of kernels assume, for the end of the report."""
         if not self.scattered:
             return []
-        found = sorted(self.scattered.items())
-        named = ", ".join(f"{name} ({line})" for name, line in found[:_MOST_NAMED])
-        more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        scattered = sorted(self.scattered.items())
+        named = ", ".join(f"{name} ({line})" for name, line in scattered[:_MOST_NAMED])
+        more = f" and {len(scattered) - _MOST_NAMED} more" if len(scattered) > _MOST_NAMED else ""
         return [f"timed as if short rows that loaded indices name lay far apart: {named}{more}"]
 
     def check(self, trace: KernelTrace, sip_id: int) -> None:
@@ -139,8 +139,8 @@ class KernelEngine:
             line = line_of_short_rows(trace, self._machine.sip_at(sip_id), conditions)
             if line is not None:
                 self.scattered[name] = line
-        given = {**template.given, "arguments": dict(arguments)}
-        return dataclasses.replace(template, name=name, given=given)
+        values = {**template.given, "arguments": dict(arguments)}
+        return dataclasses.replace(template, name=name, given=values)
 
     def conditions(
         self,
@@ -168,10 +168,10 @@ class KernelEngine:
         sip = self._machine.sip_at(sip_id)
         # SIPs without a description of their own share one object.
         key = (id(sip), conditions)
-        found = self._strand_costs.get(key)
-        if found is None:
-            found = self._strand_costs[key] = StrandCosts(sip, conditions)
-        return found
+        costs = self._strand_costs.get(key)
+        if costs is None:
+            costs = self._strand_costs[key] = StrandCosts(sip, conditions)
+        return costs
 
     def num_resident(self, binary: KernelBinary, sip_id: int) -> int:
         """Return how many programs of a kernel fit on one PE at a time."""

@@ -57,7 +57,7 @@ class KernelPlan:
         self.is_used = False
         """Whether a launch has used it since plans were last evicted."""
         self.operands = kernel_operands(trace)
-        touched = {each.param: each for each in engine.footprints(trace)}
+        touched = {footprint.param: footprint for footprint in engine.footprints(trace)}
         writes = {
             access_of(command).param
             for command in trace.commands()
@@ -190,16 +190,16 @@ class KernelEntry:
         return plan
 
     def _ints(self, args: tuple[Any, ...]) -> Mapping[int, int]:
-        found = {}
+        ints = {}
         for index in self.int_params:
             try:
-                found[index] = operator.index(args[index])
+                ints[index] = operator.index(args[index])
             except TypeError:
                 raise UsageError(
                     f"argument {self.param_names[index]} of kernel {self.name} must be an "
                     f"integer, but got {args[index]!r}"
                 ) from None
-        return found
+        return ints
 
 
 def _nothing(args: tuple[Any, ...]) -> tuple[()]:

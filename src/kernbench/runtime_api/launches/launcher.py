@@ -293,12 +293,12 @@ class KernelLauncher:
         once = partial(self.engine.run_checked, plan.trace, params, sanitizer, launched)
         if tuned is None:
             return once
-        given = list(params)
+        value = list(params)
 
         def again(scratch: Scratch) -> None:
-            self.execute(plan.trace, scratch.params(given))
+            self.execute(plan.trace, scratch.params(value))
 
-        return partial(run_twice, once, again, Scratch(None), plan, given, tuned)
+        return partial(run_twice, once, again, Scratch(None), plan, value, tuned)
 
     def probe_ps(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> int:
         """Return the modeled time of a launch with cold caches; see :func:`probe_launch`."""
@@ -347,18 +347,18 @@ class KernelLauncher:
         # SIPs without a description of their own share one object.
         spec = self.run.devices.sip(sip_id).spec
         key = (id(spec), name, policies, queued, held, attributes.cached, tables)
-        found = plan.templates.get(key)
-        if found is None:
+        schedule = plan.templates.get(key)
+        if schedule is None:
             cached = cached_shares(plan.operands, held) if held else ()
             if attributes.cached:
                 cached = plan.kernel.with_kept(cached, attributes.cached)
             conditions = self.engine.conditions(
                 sip_id, policies, cached, queued, tables, plan.kernel.binary
             )
-            found = self.engine.schedule(plan.trace, sip_id, conditions, name, plan.arguments)
-            plan.keep(key, found)
-            self.kept_plans.grow(found.size_bytes)
-        return found
+            schedule = self.engine.schedule(plan.trace, sip_id, conditions, name, plan.arguments)
+            plan.keep(key, schedule)
+            self.kept_plans.grow(schedule.size_bytes)
+        return schedule
 
     def settle(self, plan: KernelPlan, sip_id: int, tables: Tables) -> None:
         """Place the programs of a launch, and let go of what they do where nobody asks again.

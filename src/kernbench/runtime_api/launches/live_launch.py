@@ -94,8 +94,8 @@ class Reach:
         if plan.writes_anywhere:
             # What the program frees before the launch starts is still there for it.
             self.written = run.devices.memory(state.sip_id).live()
-        given = [param.buffer for param in params if isinstance(param, PointerArg)]
-        known = [*self.written, *given]
+        buffers = [param.buffer for param in params if isinstance(param, PointerArg)]
+        known = [*self.written, *buffers]
         self._buffers = {buffer.address: buffer for buffer in known}
         self._starts = sorted(self._buffers)
 
@@ -123,15 +123,15 @@ class Scratch:
         return self.copy(self._reach(address))
 
     def copy(self, buffer: Buffer) -> Buffer:
-        found = self._copies.get(buffer.address)
-        if found is None:
-            found = Buffer(
+        result = self._copies.get(buffer.address)
+        if result is None:
+            result = Buffer(
                 buffer.address, buffer.size_bytes, buffer.sip_id, buffer.label, buffer.has_data
             )
             if buffer.has_data:
-                found.bytes[:] = buffer.bytes
-            self._copies[buffer.address] = found
-        return found
+                result.bytes[:] = buffer.bytes
+            self._copies[buffer.address] = result
+        return result
 
     def params(self, params: list[Any]) -> list[Any]:
         """Return the parameters of a launch, on copies."""
@@ -171,12 +171,12 @@ def run_watched(
     if tuned is None:
         executed = execute()
     else:
-        given = list(params)
+        value = list(params)
 
         def again(scratch: Scratch) -> None:
-            engine.run_live(plan, scratch.params(given), scratch, reach.sip_id)
+            engine.run_live(plan, scratch.params(value), scratch, reach.sip_id)
 
-        executed = run_twice(execute, again, Scratch(reach), plan, given, tuned)
+        executed = run_twice(execute, again, Scratch(reach), plan, value, tuned)
     if watch is not None:
         watch.end(executed.pointers)
     return executed

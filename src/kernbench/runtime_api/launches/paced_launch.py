@@ -99,8 +99,8 @@ class PacedLaunch(StreamCommand):
     def begin(self) -> int | None:
         run = self._run
         self._timing = run.timed_strands(self._sip_id, self._costs(self.queued))
-        for index, given in enumerate(self._params):
-            self._note_peer(index, given)
+        for index, value in enumerate(self._params):
+            self._note_peer(index, value)
         begun = None
         # Launches of PyTorch programs have no clock: nothing says what orders them.
         if run.ordering is not None and self.clock is not None:
@@ -286,7 +286,7 @@ class PacedLaunch(StreamCommand):
         """Wait until something that the strand has read changes."""
         strand, timed = paced.strand, paced.timed
         assert strand is not None
-        if not any(each.has_changed for each in strand.watched):
+        if not any(watched.has_changed for watched in strand.watched):
             paced.is_waiting = True
             self._timing.active -= len(timed.program_ids)
             self._run.signals.wait(strand.watched, _wake_of(paced))
@@ -375,7 +375,7 @@ class PacedLaunch(StreamCommand):
             return outcome.done_ps
         effect = data.capture(part)
         now_ps = simulation.now_ps
-        paced.sent = [each for each in paced.sent if each[1] > now_ps]
+        paced.sent = [pair for pair in paced.sent if pair[1] > now_ps]
         paced.sent += [(span, outcome.effect_ps) for span in spans]
         self._num_in_flight += 1
         heard = {} if self._knowledge is None else self._knowledge.heard
@@ -416,10 +416,10 @@ class PacedLaunch(StreamCommand):
             for index, pointer in enumerate(self._live.memory.reached, len(self._params)):
                 self._note_peer(index, pointer)
 
-    def _note_peer(self, index: int, given: Any) -> None:
-        if isinstance(given, PointerArg) and given.buffer.sip_id != self._sip_id:
-            owner = given.buffer.symmetric
-            self._timing.peers[index] = (given.buffer.sip_id, owner.rank)
+    def _note_peer(self, index: int, value: Any) -> None:
+        if isinstance(value, PointerArg) and value.buffer.sip_id != self._sip_id:
+            owner = value.buffer.symmetric
+            self._timing.peers[index] = (value.buffer.sip_id, owner.rank)
 
 
 def _wake_of(paced: PacedStrand) -> Callable[[], None]:

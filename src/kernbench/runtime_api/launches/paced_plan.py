@@ -58,9 +58,9 @@ def build_paced(
     run, engine, sip_id = launcher.run, launcher.engine, state.sip_id
     # What is loaded from peers is not cached here; what a live plan touches is not known.
     operands = KernelOperands(
-        each
-        for each in (() if isinstance(plan, LivePlan) else plan.operands)
-        if params[each.param].buffer.sip_id == sip_id
+        operand
+        for operand in (() if isinstance(plan, LivePlan) else plan.operands)
+        if params[operand.param].buffer.sip_id == sip_id
     )
 
     def costs(queued: bool) -> StrandCosts:

@@ -104,9 +104,9 @@ def waits_of(strands: Sequence[PacedStrand], live: InterleavedLaunch) -> str:
     for paced in strands[:_MOST_NAMED]:
         assert paced.strand is not None
         ids = paced.timed.program_ids.tolist()
-        named = ", ".join(str(live.coordinates(each)) for each in ids[:_MOST_NAMED])
+        named = ", ".join(str(live.coordinates(item)) for item in ids[:_MOST_NAMED])
         more = f" and {len(ids) - _MOST_NAMED} more" if len(ids) > _MOST_NAMED else ""
-        tensors = dict.fromkeys(each.span.buffer.label for each in paced.strand.watched)
+        tensors = dict.fromkeys(watched.span.buffer.label for watched in paced.strand.watched)
         of = f" of {', '.join(tensors)}" if tensors else ""
         texts.append(
             f"{'program' if len(ids) == 1 else 'programs'} {named}{more} at "

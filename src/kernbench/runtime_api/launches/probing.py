@@ -54,8 +54,8 @@ def probe_launch(
         return _live_ps(launcher, plan, policies, params, state, name)
     attributes = state.launch_attributes or PLAIN_LAUNCH
     tables = plan.tables(params)
-    found = launcher.template(plan, policies, state.sip_id, name, attributes, tables=tables)
-    return found.duration_ps
+    template = launcher.template(plan, policies, state.sip_id, name, attributes, tables=tables)
+    return template.duration_ps
 
 
 def _refuse_paced(

@@ -60,7 +60,7 @@ def run_twice(
     except KernbenchError as error:
         raise TunedInPlaceError(_in_words(plan, "", f"fails: {error}")) from error
     for index, (buffer, writes) in buffers.items():
-        if not writes or any(buffer is each for each, _ in restored):
+        if not writes or any(buffer is item for item, _ in restored):
             continue
         differ = np.flatnonzero(scratch.copy(buffer).bytes != buffer.bytes)
         if len(differ):

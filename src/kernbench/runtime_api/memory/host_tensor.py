@@ -50,24 +50,24 @@ class HostMemory:
         """Add memory of the host that was found in another way."""
         self._buffers[buffer.address, buffer.size_bytes] = buffer
 
-    def tensor(self, given: Any, name: str, what: str) -> Place:
+    def tensor(self, value: Any, name: str, what: str) -> Place:
         """Return ``given`` as an argument; ``name`` is the parameter's, ``what`` begins an error.
 
         Raises:
             BadPointerError: It lies on a device.
         """
-        kind = getattr(getattr(given, "device", None), "type", "cpu")
+        kind = getattr(getattr(value, "device", None), "type", "cpu")
         if kind != "cpu":
             raise BadPointerError(
-                f"{what} lies on device {given.device}, which a simulated SIP cannot reach; "
+                f"{what} lies on device {value.device}, which a simulated SIP cannot reach; "
                 "use .cpu() or make a tensor of this run"
             )
-        address = int(given.data_ptr())
-        start, size_bytes = _memory_of(given, address)
+        address = int(value.data_ptr())
+        start, size_bytes = _memory_of(value, address)
         buffer = self._buffers.get((start, size_bytes))
         if buffer is None:
-            shape = tuple(getattr(given, "shape", ()))
-            label = f"{name} {shape} {str(getattr(given, 'dtype', '')).removeprefix('torch.')}"
+            shape = tuple(getattr(value, "shape", ()))
+            label = f"{name} {shape} {str(getattr(value, 'dtype', '')).removeprefix('torch.')}"
             buffer = Buffer(start, size_bytes, self._sip_id, label, has_data=True)
             if size_bytes:
                 memory = (ctypes.c_uint8 * size_bytes).from_address(start)
@@ -104,17 +104,17 @@ class LentMemory:
         return None
 
 
-def is_host_tensor(given: Any) -> bool:
+def is_host_tensor(value: Any) -> bool:
     """Return whether an argument looks like a tensor of another library: memory and its size."""
-    return callable(getattr(given, "data_ptr", None)) and (
-        hasattr(given, "untyped_storage") or isinstance(getattr(given, "nbytes", None), int)
+    return callable(getattr(value, "data_ptr", None)) and (
+        hasattr(value, "untyped_storage") or isinstance(getattr(value, "nbytes", None), int)
     )
 
 
-def _memory_of(given: Any, address: int) -> tuple[int, int]:
+def _memory_of(value: Any, address: int) -> tuple[int, int]:
     """Return the first byte of a tensor's storage and the storage's length."""
-    storage = getattr(given, "untyped_storage", None)
+    storage = getattr(value, "untyped_storage", None)
     if storage is None:
-        return address, int(given.nbytes)
+        return address, int(value.nbytes)
     memory = storage()
     return int(memory.data_ptr()), int(memory.nbytes())

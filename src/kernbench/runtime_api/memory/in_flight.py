@@ -40,8 +40,8 @@ def find_in_flight(tensor: View, writes: bool) -> PendingUse | None:
     """Return a collective that reading (or writing) the tensor now would race with, or None."""
     for work in tensor.buffer.in_flight:
         if work.conflicts(tensor.buffer, byte_span(tensor), writes):
-            found: PendingUse = work
-            return found
+            flight: PendingUse = work
+            return flight
     return None
 
 

@@ -23,7 +23,7 @@ class KnownMemory:
 
     @property
     def knows_something(self) -> bool:
-        return any(each.has_data for _, each in self._stand_ins.values())
+        return any(buffer.has_data for _, buffer in self._stand_ins.values())
 
     def params(self, params: Sequence[Any]) -> list[Any]:
         """Return a launch's parameters on the stand-ins."""
@@ -35,8 +35,8 @@ class KnownMemory:
         ]
 
     def _stand_in(self, buffer: Buffer) -> Buffer:
-        found = self._stand_ins.get(id(buffer))
-        if found is None:
+        pair = self._stand_ins.get(id(buffer))
+        if pair is None:
             known = buffer.known
             stand_in = Buffer(
                 buffer.address, buffer.size_bytes, buffer.sip_id, buffer.label, known is not None
@@ -44,8 +44,8 @@ class KnownMemory:
             stand_in.symmetric = buffer.symmetric
             if known is not None:
                 stand_in.adopt(known.copy())
-            found = self._stand_ins[id(buffer)] = buffer, stand_in
-        return found[1]
+            pair = self._stand_ins[id(buffer)] = buffer, stand_in
+        return pair[1]
 
     def keep(self, written: Iterable[Buffer], writer: Handle) -> None:
         """Copy back what the launch has written, as far as that is known."""

@@ -26,33 +26,33 @@ class Device:
         return f"{self.type}:{self.index}"
 
 
-def names_device(given: Any, machine: Machine) -> bool:
+def names_device(value: Any, machine: Machine) -> bool:
     """Return whether something is a device's name, number or object, and not a dtype."""
-    if isinstance(given, (Device, int)):
+    if isinstance(value, (Device, int)):
         return True
-    return isinstance(given, str) and given.partition(":")[0] in (machine.name, *DEVICE_TYPES)
+    return isinstance(value, str) and value.partition(":")[0] in (machine.name, *DEVICE_TYPES)
 
 
-def sip_of_device(given: Any, bound_sip: int, machine: Machine) -> int:
+def sip_of_device(value: Any, bound_sip: int, machine: Machine) -> int:
     """Return the SIP that a ``device=`` argument names; None and a bare name mean the bound one.
 
     Raises:
         UsageError: It names no SIP of this machine.
     """
-    if given is None or given == machine.name or given in DEVICE_TYPES:
+    if value is None or value == machine.name or value in DEVICE_TYPES:
         return bound_sip
-    if isinstance(given, Device):
-        return check_sip(given.index, machine.num_sips)
+    if isinstance(value, Device):
+        return check_sip(value.index, machine.num_sips)
     names = f"{machine.name!r}, {machine.name + ':N'!r}, 'cuda', 'cuda:N'"
-    if isinstance(given, str):
-        number = given.rpartition(":")[2]
-        if not names_device(given, machine) or not number.isdecimal():
-            raise UsageError(f"device must be {names}, but got {given!r}")
+    if isinstance(value, str):
+        number = value.rpartition(":")[2]
+        if not names_device(value, machine) or not number.isdecimal():
+            raise UsageError(f"device must be {names}, but got {value!r}")
         return check_sip(int(number), machine.num_sips)
     try:
-        index = operator.index(given)
+        index = operator.index(value)
     except TypeError:
-        raise UsageError(f"device must be {names} or a number, but got {given!r}") from None
+        raise UsageError(f"device must be {names} or a number, but got {value!r}") from None
     return check_sip(index, machine.num_sips)
 
 

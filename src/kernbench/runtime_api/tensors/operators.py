@@ -142,7 +142,7 @@ def method_of(tensor: Tensor, name: str) -> Any:
 
 def missing(owner: str, name: str, known: Iterable[str]) -> MissingNameError:
     """Return the error for a name that kernbench's own torch or its tensors do not have."""
-    shown = sorted(each for each in known if not each.startswith("_"))
+    shown = sorted(name for name in known if not name.startswith("_"))
     hint = nearest(name, shown)
     if hint.startswith("known"):
         hint = f"it has {', '.join(shown)}"

@@ -80,7 +80,7 @@ def describe_html(tensor: Tensor) -> str:
     if rows.shape[0] > _CORNER:
         shown.append(["\u2026"] * len(shown[0]))
     cells = "".join(
-        "<tr>" + "".join(f'<td style="text-align:right">{each}</td>' for each in row) + "</tr>"
+        "<tr>" + "".join(f'<td style="text-align:right">{name}</td>' for name in row) + "</tr>"
         for row in shown
     )
     return f"<p>{escape(head)}</p><table>{cells}</table>"

@@ -227,8 +227,8 @@ def _copy_record(target: Tensor, source: Tensor) -> Callable[[], None]:
     return copy
 
 
-def _checked_dtype(given: Any) -> DType:
+def _checked_dtype(value: Any) -> DType:
     try:
-        return as_dtype(given)
+        return as_dtype(value)
     except UnknownNameError as error:
-        raise UsageError(f"to(): {given!r} is neither an element type nor a device") from error
+        raise UsageError(f"to(): {value!r} is neither an element type nor a device") from error

@@ -92,5 +92,5 @@ def _look(command: Math, inputs: list[int], target: int, number: int, frame: Fra
     known = state.notes[Arithmetic]
     if mine.any() and command.line not in known:
         at = np.unravel_index(int(np.argmax(mine)), mine.shape)
-        left, right = (int(np.broadcast_to(each, mine.shape)[at]) for each in (a, b))
+        left, right = (int(np.broadcast_to(item, mine.shape)[at]) for item in (a, b))
         known[command.line] = f"{verb} {left} by {right}"

@@ -34,19 +34,19 @@ class _Collision:
         self._access, self._value = access, value
 
     def __call__(self, frame: Frame) -> None:
-        found = self._access.overlapping(frame)
-        if found is None:
+        overlapping = self._access.overlapping(frame)
+        if overlapping is None:
             return
         site = self._access.site
-        values = self._access.pick(frame.values[self._value], frame, found.positions)
+        values = self._access.pick(frame.values[self._value], frame, overlapping.positions)
         stored = _as_bytes(values.astype(site.dtype, copy=False))
-        at_bytes = found.where[:, None] + np.arange(site.itemsize)
+        at_bytes = overlapping.where[:, None] + np.arange(site.itemsize)
         lost = frame.memory[site.param][at_bytes] != stored
         if lost.any():
-            self._refuse(frame, found, values, at_bytes, lost)
+            self._refuse(frame, overlapping, values, at_bytes, lost)
 
     def _refuse(
-        self, frame: Frame, found: Lanes, values: Array, at_bytes: Array, lost: Array
+        self, frame: Frame, triple: Lanes, values: Array, at_bytes: Array, lost: Array
     ) -> None:
         """Raise for the first lane whose value another lane of its program has replaced.
 
@@ -59,15 +59,15 @@ class _Collision:
         # Of several lanes numpy keeps the last, like the store.
         last[which] = lanes[:, None]
         other = last[which]
-        lost &= found.programs[other] == found.programs[:, None]
+        lost &= triple.programs[other] == triple.programs[:, None]
         if not lost.any():
             return
         at, byte = np.unravel_index(int(np.argmax(lost)), lost.shape)
-        mine, its = (self._coordinates(int(found.positions[i])) for i in (at, other[at, byte]))
+        mine, its = (self._coordinates(int(triple.positions[i])) for i in (at, other[at, byte]))
         access = self._access
         raise DataRaceError(
-            f"{access.here(frame, int(found.positions[at]))} writes {values[at]} and "
-            f"{values[other[at, byte]]} to {access.element(frame, int(found.where[at]))}, by "
+            f"{access.here(frame, int(triple.positions[at]))} writes {values[at]} and "
+            f"{values[other[at, byte]]} to {access.element(frame, int(triple.where[at]))}, by "
             f"lanes {mine} and {its} of its tile; which one stays is not defined: give each lane "
             "its own element, mask all but one, or use an atomic"
         )
@@ -75,7 +75,7 @@ class _Collision:
     def _coordinates(self, position: int) -> tuple[int, ...]:
         shape = self._access.site.access.shape
         inside = position % max(int(np.prod(shape, dtype=np.int64)), 1)
-        return tuple(int(each) for each in np.unravel_index(inside, shape))
+        return tuple(int(number) for number in np.unravel_index(inside, shape))
 
 
 def _as_bytes(values: Array) -> Array:

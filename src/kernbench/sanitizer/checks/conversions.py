@@ -70,8 +70,8 @@ class _Conversion:
         if not state.findings.wants(Conversions):
             return
         values = frame.values
-        given = values[self._source]
-        bad = out_of_range(given, self._dtype, is_signed=self._is_signed)
+        value = values[self._source]
+        bad = out_of_range(value, self._dtype, is_signed=self._is_signed)
         if bad is None:
             return
         before = values[self._target]
@@ -82,12 +82,12 @@ class _Conversion:
         known = state.notes[Conversions]
         if self._line not in known:
             mine = bad if before is None else bad & (before == 0)
-            known[self._line] = self._in_words(given, values[self._slot], mine)
+            known[self._line] = self._in_words(value, values[self._slot], mine)
 
-    def _in_words(self, given: Any, made: Any, bad: Any) -> str:
+    def _in_words(self, value: Any, result: Any, bad: Any) -> str:
         at = np.unravel_index(int(np.argmax(bad)), bad.shape)
-        number = float(np.broadcast_to(given, bad.shape)[at])
-        became = np.broadcast_to(made, bad.shape)[at]
+        number = float(np.broadcast_to(value, bad.shape)[at])
+        became = np.broadcast_to(result, bad.shape)[at]
         if not self._is_signed:
             became = became.view(f"u{self._dtype.itemsize}")
         return f"{number:g} becomes {became} ({self._to})"

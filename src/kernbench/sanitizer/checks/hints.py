@@ -142,11 +142,11 @@ def _wrong(hint: Hint, values: Array) -> Array:
     # A scalar is a run of its own.
     values = values.astype(np.int64).reshape(shape if len(shape) > 1 else (-1, 1))
     bad = np.zeros(values.shape, np.bool_)
-    for axis, given in enumerate(hint.values[: values.ndim - 1], start=1):
-        if given > 1:
+    for axis, number in enumerate(hint.values[: values.ndim - 1], start=1):
+        if number > 1:
             along = np.moveaxis(values, axis, -1)
             wrong = _unaligned if hint.name == "divisibility" else _out_of_line
-            bad |= np.moveaxis(wrong(hint, along, given), -1, axis)
+            bad |= np.moveaxis(wrong(hint, along, number), -1, axis)
     return bad.reshape(shape)
 
 

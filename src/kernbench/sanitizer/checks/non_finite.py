@@ -122,21 +122,21 @@ def _check_stored(access: WatchedAccess, slot: int, names: list[str], frame: Fra
     bad = ~np.isfinite(value)
     if not bad.any():
         return
-    found = access.find(frame)
-    inside = access.pick(bad, frame, found.positions)
-    inside &= (kept.first[found.programs] > 0) & ~kept.has_read[found.programs]
+    position = access.find(frame)
+    inside = access.pick(bad, frame, position.positions)
+    inside &= (kept.first[position.programs] > 0) & ~kept.has_read[position.programs]
     if not inside.any():
         return
     at = int(np.argmax(inside))
-    number = access.pick(value, frame, found.positions[at : at + 1]).astype(np.float64)[0]
-    name = names[int(kept.first[found.programs[at]]) - 1]
+    number = access.pick(value, frame, position.positions[at : at + 1]).astype(np.float64)[0]
+    name = names[int(kept.first[position.programs[at]]) - 1]
     state: LaunchState = frame.state
     state.notes[NonFinite] = None
-    program = access.program(frame, int(found.positions[at]))
+    program = access.program(frame, int(position.positions[at]))
     text = (
         f"{name} ({state.launched}, program {program}) makes {number} out of finite numbers, and "
         f"tt.store at {access.site.line} writes it to "
-        f"{access.element(frame, int(found.where[at]))}"
+        f"{access.element(frame, int(position.where[at]))}"
     )
     if state.checks.nan_is_error:
         state.findings.once(NonFinite)

@@ -113,21 +113,21 @@ def _look(
 
 def _address_arithmetic(trace: KernelTrace) -> frozenset[Command]:
     """Return the 32-bit operations on data whose result becomes part of an address."""
-    made: dict[int, Math] = {}
+    maths: dict[int, Math] = {}
     carried: dict[int, list[Tile]] = {}
     pending: list[Tile] = []
     for command in trace.commands():
         if isinstance(command, Math):
-            made[command.dst.slot] = command
+            maths[command.dst.slot] = command
         elif isinstance(command, Loop):
-            for each in command.carried:
-                sources = [x for x in (each.init, each.yielded) if isinstance(x, Tile)]
-                carried[each.arg.slot] = carried[each.result.slot] = sources
+            for item in command.carried:
+                sources = [x for x in (item.init, item.yielded) if isinstance(x, Tile)]
+                carried[item.arg.slot] = carried[item.result.slot] = sources
         elif isinstance(command, Transfer):
             gather = access_of(command).gather
             if gather is not None:
                 pending.append(gather)
-    found: set[Command] = set()
+    address_arithmetic: set[Command] = set()
     seen: set[int] = set()
     while pending:
         slot = pending.pop().slot
@@ -135,9 +135,9 @@ def _address_arithmetic(trace: KernelTrace) -> frozenset[Command]:
             continue
         seen.add(slot)
         pending += carried.get(slot, [])
-        maker = made.get(slot)
+        maker = maths.get(slot)
         if maker is not None and maker.op in _CARRIES_ON:
             pending += [operand for operand in maker.inputs if isinstance(operand, Tile)]
             if maker.op in _ARITHMETIC and maker.dst.dtype.itemsize == _NARROW_BYTES:
-                found.add(maker)
-    return frozenset(found)
+                address_arithmetic.add(maker)
+    return frozenset(address_arithmetic)

@@ -123,11 +123,11 @@ class Races(Check):
                 return buffer.touches
             if ABSOLUTE not in params and id(buffer) not in written:
                 return None
-            found = maps.get(id(buffer))
-            if found is None:
-                found = OrderedMap(buffer.size_bytes, launch.segments, self.kernel.places)
-                maps[id(buffer)] = found
-            return found
+            ordered_map = maps.get(id(buffer))
+            if ordered_map is None:
+                ordered_map = OrderedMap(buffer.size_bytes, launch.segments, self.kernel.places)
+                maps[id(buffer)] = ordered_map
+            return ordered_map
 
         return find
 
@@ -152,12 +152,12 @@ def _look(access: WatchedAccess, kind: AccessKind, place: int, frame: Frame) -> 
         return
     lanes, itemsize = access.find(frame), access.site.itemsize
     look = partial(touched.look, kind, lanes.where, place=place, itemsize=itemsize)
-    found = look(state.actors(lanes.programs, plain=access.is_plain))
-    if found is not None and not access.is_plain:
-        found = look(state.actors(lanes.programs, plain=True))
-    if found is None:
+    result = look(state.actors(lanes.programs, plain=access.is_plain))
+    if result is not None and not access.is_plain:
+        result = look(state.actors(lanes.programs, plain=True))
+    if result is None:
         return
-    at, other = found
+    at, other = result
     here = access.here(frame, int(lanes.positions[at]))
     where = access.element(frame, int(lanes.where[at]))
     if isinstance(access.command, Atomic) and access.command.scope == "cta":
@@ -167,10 +167,10 @@ def _look(access: WatchedAccess, kind: AccessKind, place: int, frame: Frame) -> 
 
 def _alignment(access: Access) -> int:
     """Return a number of bytes that divides the size and every known address of an access."""
-    found = math.gcd(access.dtype.itemsize, access.offset.const)
+    alignment = math.gcd(access.dtype.itemsize, access.offset.const)
     for array in access.offset.terms.values():
-        found = math.gcd(found, int(np.gcd.reduce(array, axis=None)))
-    return found
+        alignment = math.gcd(alignment, int(np.gcd.reduce(array, axis=None)))
+    return alignment
 
 
 class Signal:
@@ -222,8 +222,8 @@ class Signal:
             return np.zeros(len(lanes.where), np.bool_)
         if self._compare is None or self._dst is None:
             return np.ones(len(lanes.where), np.bool_)
-        found = self._bits(frame, self._dst, lanes)
-        return np.asarray(found == self._bits(frame, self._compare, lanes))
+        bits = self._bits(frame, self._dst, lanes)
+        return np.asarray(bits == self._bits(frame, self._compare, lanes))
 
     def _bits(self, frame: Frame, slot: int, lanes: Lanes) -> Array:
         picked = self._access.pick(frame.values[slot], frame, lanes.positions)

@@ -73,14 +73,14 @@ class LaneFinder:
         if not self.is_known:
             return self._compute(frame)
         key = self._key(frame)
-        found = self._kept.get(key)
-        if found is None:
-            found = self._compute(frame)
-            size = sum(array.nbytes for array in found)
+        relative = self._kept.get(key)
+        if relative is None:
+            relative = self._compute(frame)
+            size = sum(array.nbytes for array in relative)
             if self._kept_bytes + size <= _KEPT_BYTES:
-                self._kept[key] = found
+                self._kept[key] = relative
                 self._kept_bytes += size
-        return found
+        return relative
 
     def _key(self, frame: Frame) -> Any:
         """Return the key that known lanes depend on."""
@@ -89,8 +89,8 @@ class LaneFinder:
     def overlapping(self, frame: Frame) -> Lanes | None:
         """Return the active lanes if two of them touch the same byte, otherwise None."""
         if not self.is_known:
-            found = self.find(frame)
-            return found if _have_common_bytes(found.where, self.site.itemsize) else None
+            position = self.find(frame)
+            return position if _have_common_bytes(position.where, self.site.itemsize) else None
         key = self._key(frame)
         overlap = self._overlap.get(key)
         if overlap is None:

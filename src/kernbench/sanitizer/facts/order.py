@@ -91,7 +91,7 @@ class Clock:
 
     def _work_out(self) -> None:
         known: dict[int, int] = {}
-        for clock in sorted(self._after, key=lambda each: -len(each.known)):
+        for clock in sorted(self._after, key=lambda item: -len(item.known)):
             learn(known, clock)
         told = dict(known) if self._asked else known
         for who, operation in self._asked:

@@ -63,11 +63,11 @@ def build_math(command: Math) -> Propagate:
 
 def union(shadows: Sequence[Shadow]) -> Shadow:
     """Return the shadow of a result that needs every input."""
-    found = [shadow for shadow in shadows if shadow is not None]
-    if not found:
+    arrays = [shadow for shadow in shadows if shadow is not None]
+    if not arrays:
         return None
-    total = found[0]
-    for shadow in found[1:]:
+    total = arrays[0]
+    for shadow in arrays[1:]:
         total = np.maximum(total, shadow)
     return total
 
@@ -187,12 +187,12 @@ def _whole(command: Math) -> Propagate:
     rank = len(command.dst.shape)
 
     def mixed(shadows: Sequence[Shadow], _: Sequence[Array]) -> Shadow:
-        found = [
+        reshapes = [
             shadow.reshape(len(shadow), -1).max(axis=1).reshape(-1, *(1,) * rank)
             for shadow in shadows
             if shadow is not None
         ]
-        return union(found)
+        return union(reshapes)
 
     return mixed
 
@@ -243,15 +243,15 @@ class Swaps:
 
     def of(self, command: Math) -> Propagate | None:
         """Return the rule for an operation that swaps neighbours, None if it does not."""
-        known = [self._sums.get(id(each)) for each in command.inputs]
+        known = [self._sums.get(id(tile)) for tile in command.inputs]
         if command.op in ("tt.expand_dims", "tt.broadcast", "tt.reshape") and known[0] is not None:
             # The sum of each pair, spread over the two again.
             self._sums[id(command.dst)] = (command.dst, *known[0][1:])
         if command.op != "arith.xori":
             return None
-        for at, found in enumerate(reversed(known)):
-            if found is not None and found[1] is command.inputs[at]:
-                shape, axis = command.dst.shape, 1 + found[2]
+        for at, triple in enumerate(reversed(known)):
+            if triple is not None and triple[1] is command.inputs[at]:
+                shape, axis = command.dst.shape, 1 + triple[2]
                 return partial(_flipped, at, shape, axis)
         return None
 

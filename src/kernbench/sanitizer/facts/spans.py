@@ -116,7 +116,7 @@ def _classes(offset: Separable, mask: Predicate, unit: int) -> Iterator[list[Arr
             [(dims, _of_program(array, dims, program)) for dims, array in whole.items()],
             [(dims, _of_program(array, dims, program)) for dims, array in mask.terms.items()],
         )
-        if all(len(each) for each in sets):
+        if all(len(array) for array in sets):
             yield sets
 
 
@@ -154,17 +154,17 @@ def _sums(length: int, sets: list[Array]) -> tuple[int, Array]:
     """Return the map of all sums of one number per set, each ``length`` long, and its start."""
     low = 0
     flags: Array = np.ones(length, np.bool_)
-    for numbers in sorted(sets, key=lambda each: int(each.max()) - int(each.min())):
+    for numbers in sorted(sets, key=lambda array: int(array.max()) - int(array.min())):
         least = int(numbers.min())
         low += least
         places = np.unique(numbers - least)
         wider: Array = np.zeros(len(flags) + int(places[-1]), np.bool_)
         true = np.flatnonzero(flags)
         if len(true) <= len(places):
-            for each in true.tolist():
-                wider[places + each] = True
+            for number in true.tolist():
+                wider[places + number] = True
         else:
-            for each in places.tolist():
-                wider[each : each + len(flags)] |= flags
+            for place in places.tolist():
+                wider[place : place + len(flags)] |= flags
         flags = wider
     return low, flags

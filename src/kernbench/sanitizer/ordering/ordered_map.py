@@ -61,21 +61,21 @@ class OrderedMap:
         elsewhere = RACES_ELSEWHERE[kind] if self.segments.has_devices else ()
         for at in self._granules(where, itemsize):
             for other in RACES[kind]:
-                found = self._conflict(other, at, segments)
-                if found is not None:
-                    return found
+                conflict = self._conflict(other, at, segments)
+                if conflict is not None:
+                    return conflict
             for other in elsewhere:
-                found = self._conflict(other, at, segments, elsewhere=True)
-                if found is not None:
-                    return found
+                conflict = self._conflict(other, at, segments, elsewhere=True)
+                if conflict is not None:
+                    return conflict
             if kind is not AccessKind.WRITE:
                 self._push(self._of(kind), at, codes)
                 continue
             self._of(kind)[at] = codes
             # Of several writers in this very access one remains.
-            found = self._conflict(kind, at, segments)
-            if found is not None:
-                return found
+            conflict = self._conflict(kind, at, segments)
+            if conflict is not None:
+                return conflict
             # Whoever is ordered behind this write is ordered behind what came before it.
             for other, entries in self._last.items():
                 if other is not AccessKind.WRITE:
@@ -84,10 +84,10 @@ class OrderedMap:
 
     def _of(self, kind: AccessKind) -> Array:
         """Return who accessed each granule in a way."""
-        found = self._last.get(kind)
-        if found is None:
-            found = self._last[kind] = np.zeros(len(self._released), np.int64)
-        return found
+        result = self._last.get(kind)
+        if result is None:
+            result = self._last[kind] = np.zeros(len(self._released), np.int64)
+        return result
 
     def add(self, touch: Touch, buffer: Buffer) -> None:
         """Record the accesses of an operation that does not synchronize while it runs.
@@ -101,9 +101,9 @@ class OrderedMap:
             kind = _KINDS[touch.kind]
             for low, high in part.spans().tolist():
                 where = np.arange(low, high, part.itemsize)
-                found = self.look(kind, where, np.repeat(first, len(where)), place, part.itemsize)
-                if found is not None:
-                    raise _race(touch, part, buffer, int(where[found[0]]), found[1])
+                look = self.look(kind, where, np.repeat(first, len(where)), place, part.itemsize)
+                if look is not None:
+                    raise _race(touch, part, buffer, int(where[look[0]]), look[1])
 
     def heads(self, where: Array, itemsize: int) -> Array:
         """Return per lane what was released there, for :meth:`released`."""
@@ -215,7 +215,7 @@ class OrderedMap:
         which = which.reshape(-1)
         before = entries[at]
         firsts, of = _distinct_pairs(before, which)
-        listed = [tuple(each) for each in sets.tolist()]
+        listed = [tuple(item) for item in sets.tolist()]
         pairs = zip(before[firsts].tolist(), which[firsts].tolist(), strict=True)
         entries[at] = np.array([self._chained(b, listed[row]) for b, row in pairs])[of]
 

@@ -47,9 +47,9 @@ class Touched:
         for at in self._granules(where, itemsize):
             for other in RACES[kind]:
                 known = self._last.get(other)
-                found = None if known is None else self._conflict(known[at], programs)
-                if found is not None:
-                    return found
+                conflict = None if known is None else self._conflict(known[at], programs)
+                if conflict is not None:
+                    return conflict
             mine = self._last.get(kind)
             if mine is None:
                 mine = self._last[kind] = np.zeros(self._length, np.int64)
@@ -58,9 +58,9 @@ class Touched:
             # Several in this very access: the one that remains is the other.
             remains = mine[at]
             if kind is AccessKind.WRITE:
-                found = None if (remains == codes).all() else self._conflict(remains, programs)
-                if found is not None:
-                    return found
+                conflict = None if (remains == codes).all() else self._conflict(remains, programs)
+                if conflict is not None:
+                    return conflict
                 continue
             several = (before < 0) | self._others(before, programs)
             several |= remains // self._num_places - 1 != programs

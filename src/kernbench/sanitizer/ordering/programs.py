@@ -92,9 +92,9 @@ class ProgramOrder:
 
     def _take_up(self, programs: Array) -> None:
         for program in self._found.keys() & set(np.unique(programs).tolist()):
-            found = self._found.pop(program)
+            pairs = self._found.pop(program)
             released = dict.fromkeys(
-                segment for touched, head in found.values() for segment in touched.released(head)
+                segment for touched, head in pairs.values() for segment in touched.released(head)
             )
             self.current[program] = self.segments.acquire(int(self.current[program]), released)
 

@@ -92,7 +92,7 @@ class Past:
     def prune(self, launch_of: Callable[[int], Launch]) -> None:
         """Forget programs of launches that have ended; nothing is merged afterwards."""
         self._merged.clear()
-        for program in [each for each in self.reached if self.has_whole(launch_of(each))]:
+        for program in [number for number in self.reached if self.has_whole(launch_of(number))]:
             del self.reached[program]
 
 
@@ -120,7 +120,7 @@ class Segments:
 
     def are_apart(self, a: int, b: int) -> bool:
         """Return whether the programs of two segments are known to be on different devices."""
-        there, here = (self._launch_of(int(self._program_of[each])).device for each in (a, b))
+        there, here = (self._launch_of(int(self._program_of[number])).device for number in (a, b))
         return there is not None and here is not None and there != here
 
     def begin(
@@ -157,17 +157,19 @@ class Segments:
     def acquire(self, segment: int, released: Iterable[int]) -> int:
         """Return the segment of the program that follows ``segment`` and what was released."""
         program = int(self._program_of[segment])
-        before = tuple(each for each in released if self._program_of[each] != program)
+        before = tuple(number for number in released if self._program_of[number] != program)
         known = self._acquired.setdefault(program, [])
         if not before or (known and known[-1][1] == before):
             return segment
         mine = self._launch_of(program)
         mine.taken_up.extend(
-            each for each in before if self._launch_of(int(self._program_of[each])) is not mine
+            number
+            for number in before
+            if self._launch_of(int(self._program_of[number])) is not mine
         )
-        found = int(self._new(np.array([program]))[0])
-        known.append((found, before))
-        return found
+        number = int(self._new(np.array([program]))[0])
+        known.append((number, before))
+        return number
 
     def programs_of(self, segments: Array) -> Array:
         """Return the programs of segments, by numbers that are unique among launches."""
@@ -229,23 +231,23 @@ class Segments:
         pending = [launch]
         while pending:
             last = pending[-1]
-            missing = [each for each in self._newest_before(last) if each.ending is None]
+            missing = [launch for launch in self._newest_before(last) if launch.ending is None]
             if last.beginning is not None:
                 pending.pop()
             elif missing:
                 # Each needs its own beginning first, then all of it is known.
-                unborn = [each for each in missing if each.beginning is None]
+                unborn = [launch for launch in missing if launch.beginning is None]
                 pending += unborn
                 if not unborn:
-                    for each in missing:
-                        each.ending = self._ending(each)
+                    for item in missing:
+                        item.ending = self._ending(item)
             else:
                 last.beginning = past = Past()
                 if last.begun is not None:
                     past.follow(last.begun)
-                for each in self._newest_before(last):
-                    assert each.ending is not None
-                    past.merge(each.ending)
+                for entry in self._newest_before(last):
+                    assert entry.ending is not None
+                    past.merge(entry.ending)
                 past.prune(self._launch_of)
                 pending.pop()
         assert launch.beginning is not None
@@ -266,17 +268,17 @@ class Segments:
         """Return, per timeline, the newest launches that a launch follows."""
         if launch.newest_before is not None:
             return launch.newest_before
-        found = launch.newest_before = []
+        result = launch.newest_before = []
         if launch.begun is None:
-            return found
+            return result
         for timeline, index in known_before(launch.begun).items():
             launches = self._by_timeline.get(timeline, [])
             at = bisect.bisect_right(launches, index, key=index_of)
             if at:
                 newest = index_of(launches[at - 1])
                 first = bisect.bisect_left(launches, newest, key=index_of)
-                found += launches[first:at]
-        return found
+                result += launches[first:at]
+        return result
 
     def _launch_of(self, program: int) -> Launch:
         return self._launches[bisect.bisect_right(self._firsts, program) - 1]

@@ -159,9 +159,9 @@ class Touches:
             for other in reversed(earlier.values()):
                 if other.clock.index <= known:
                     break
-                found = touch.races_with(other)
-                if found is not None:
-                    raise _race(touch, other, label, *found)
+                races = touch.races_with(other)
+                if races is not None:
+                    raise _race(touch, other, label, *races)
         mine = self._by_timeline.setdefault(clock.timeline, {})
         key = touch if touch.key is None else touch.key
         mine.pop(key, None)
@@ -177,8 +177,8 @@ class Touches:
         kept: dict[Any, Touch] = {}
         for number, (key, older) in enumerate(newest_first):
             around = (lows[:number] <= older.low) & (highs[:number] >= older.high)
-            newer = (newest_first[each][1] for each in np.flatnonzero(around))
-            if not any(each.makes_superfluous(older) for each in newer):
+            newer = (newest_first[number][1] for number in np.flatnonzero(around))
+            if not any(touch.makes_superfluous(older) for touch in newer):
                 kept[key] = older
         self._by_timeline[timeline] = dict(reversed(kept.items()))
         self._limits[timeline] = max(_MANY, 2 * len(kept))

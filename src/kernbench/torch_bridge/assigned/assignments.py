@@ -124,7 +124,7 @@ class Assignments:
         if CAN_SEE_CLASSES:
             tell_of_classes(self._note, patches)
             tell_of_functions(self._note, patches)
-        self._watch(table_of(each, self._owners) for each in (*_CONTAINERS, sys.meta_path))
+        self._watch(table_of(calls, self._owners) for calls in (*_CONTAINERS, sys.meta_path))
 
     def close(self) -> None:
         """Show what all have, at the end of a run, before anything that it replaced is restored.
@@ -145,20 +145,20 @@ class Assignments:
         for function in registries.dispatching:
             registry = gc.get_referents(function.registry)[0]
             yield Dispatching(registry, owners, function)
-        for each in registries.containers:
-            yield table_of(each, owners)
+        for container in registries.containers:
+            yield table_of(container, owners)
         if registries.names:
             yield Assigned(module, registries.names, owners)
         yield from self._spaces_of(module)
 
     def _watch(self, tables: Iterable[Table]) -> None:
         added: list[Table] = []
-        for each in tables:
-            if id(each.container) not in self._watched:
-                self._watched.add(id(each.container))
-                added.append(each)
+        for table in tables:
+            if id(table.container) not in self._watched:
+                self._watched.add(id(table.container))
+                added.append(table)
         self._tables += added
-        self._words.follow([each.container for each in added])
+        self._words.follow([item.container for item in added])
 
     def expect(self, program: CodeType) -> None:
         """Watch what code of the program's own changes directly, too: by the names in it.
@@ -166,7 +166,9 @@ class Assignments:
         Containers, dictionaries of modules and attributes of objects, in what it imports.
         """
         names = frozenset(_names_in(program))
-        modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+        modules = [
+            module for module in list(sys.modules.values()) if isinstance(module, ModuleType)
+        ]
         is_first = not self._objects.names
         is_direct = self._writes_directly()
         self._objects.expect(names, modules)
@@ -181,8 +183,8 @@ class Assignments:
         tell_of_objects(kind, self._note_in_object, self._patches)
 
     def _watch_named(self, containers: list[Any], spaces: list[dict[str, Any]]) -> None:
-        self._watch(table_of(each, self._owners) for each in containers)
-        self._watch(Space(each, self._owners) for each in spaces)
+        self._watch(table_of(container, self._owners) for container in containers)
+        self._watch(Space(space, self._owners) for space in spaces)
 
     def _writes_directly(self) -> bool:
         return not self._objects.names.isdisjoint(WRITES_DIRECTLY)
@@ -198,7 +200,7 @@ class Assignments:
         if is_forked and parent is not None:
             if parent is self._shown:
                 self._split(self._words.changed(), parent)
-            process.assigned = {key: each.copy() for key, each in parent.assigned.items()}
+            process.assigned = {key: value.copy() for key, value in parent.assigned.items()}
             process.registered = dict(parent.registered)
 
     def load(self, process: Process) -> None:

@@ -203,11 +203,11 @@ def _tell_of_codecs(begin: Begin, patches: Patches) -> None:
     """Functions that look for codecs, of the running process."""
 
     def put_searches(wanted: list[Any]) -> None:
-        for each in searches:
-            _unregister_search(each)
+        for item in searches:
+            _unregister_search(item)
         searches[:] = wanted
-        for each in searches:
-            _register_search(each)
+        for entry in searches:
+            _register_search(entry)
 
     def register(search: Any) -> None:
         begin("codecs", partial(Setting, searches.copy, put_searches))
@@ -254,8 +254,8 @@ def _raise(words: tuple[Any, ...], _: Any) -> None:
 
 
 def _registered_with(cls: Any) -> set[Any]:
-    found: set[Any] = _abc._get_dump(cls)[0]
-    return found
+    result: set[Any] = _abc._get_dump(cls)[0]
+    return result
 
 
 def _put_subclasses(cls: Any, references: set[Any]) -> None:
@@ -263,7 +263,7 @@ def _put_subclasses(cls: Any, references: set[Any]) -> None:
     for kind in cls.__mro__:
         if "_abc_impl" in vars(kind):
             _abc._reset_caches(kind)
-    for each in references:
-        subclass = each()
+    for reference in references:
+        subclass = reference()
         if subclass is not None:
             _abc._abc_register(cls, subclass)

@@ -58,7 +58,7 @@ class Owners:
             return True
         if kind is FunctionType and self.is_own_name(value.__globals__.get("__name__")):
             return True
-        return depth > 0 and any(self.is_own(each, depth - 1) for each in _inside(value))
+        return depth > 0 and any(self.is_own(item, depth - 1) for item in _inside(value))
 
 
 def is_simple(value: Any) -> bool:
@@ -76,7 +76,7 @@ def _inside(value: Any) -> list[Any]:
     kind = type(value)
     if kind is FunctionType:
         # Its globals are no part of it.
-        cells = [each.cell_contents for each in value.__closure__ or () if _is_full(each)]
+        cells = [item.cell_contents for item in value.__closure__ or () if _is_full(item)]
         return [*cells, *(value.__defaults__ or ()), *value.__dict__.values()][:_BREADTH]
     if kind is MethodType:
         return [value.__func__, value.__self__]

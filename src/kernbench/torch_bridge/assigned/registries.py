@@ -98,22 +98,22 @@ class _Search:
         values = list(self._space.items())
         # By type, as objects that load something when they are asked may claim to be of any class.
         classes: list[Any] = [
-            each
-            for _, each in values
-            if issubclass(type(each), type) and each.__module__ == self._name
+            item
+            for _, item in values
+            if issubclass(type(item), type) and item.__module__ == self._name
         ]
-        for _, each in values:
-            if type(each) is FunctionType and each.__module__ == self._name:
-                self._look_at(each)
+        for _, function_type in values:
+            if type(function_type) is FunctionType and function_type.__module__ == self._name:
+                self._look_at(function_type)
         for kind in classes:
-            for each in _functions_of(kind):
-                self._look_at(each)
+            for function in _functions_of(kind):
+                self._look_at(function)
         spaces = [values, *(list(vars(kind).items()) for kind in classes)]
-        for name, each in chain.from_iterable(spaces):
-            if type(each) not in HOLDING_NOTHING and not name.startswith("__"):
-                if name in self._changed or _has_functions(each):
-                    self._meet(each)
-                self._look_into(each, 2)
+        for name, item in chain.from_iterable(spaces):
+            if type(item) not in HOLDING_NOTHING and not name.startswith("__"):
+                if name in self._changed or _has_functions(item):
+                    self._meet(item)
+                self._look_into(item, 2)
         return Registries(tuple(self._met.values()), self._assigned, tuple(self._dispatching))
 
     def _look_at(self, function: FunctionType) -> None:
@@ -142,8 +142,8 @@ class _Search:
             inside = list(object.__getattribute__(value, "__dict__").items())
         except AttributeError:
             return
-        for name, each in inside:
-            parts = each if type(each) is tuple else (each,)
+        for name, item in inside:
+            parts = item if type(item) is tuple else (item,)
             for part in parts:
                 if name in changed:
                     self._meet(part)
@@ -166,8 +166,8 @@ def _codes_in(function: Any) -> Iterator[CodeType]:
 def codes_of(code: CodeType) -> list[CodeType]:
     """Return a code object, and those of the functions in it."""
     codes = [code]
-    for each in codes:
-        codes += [part for part in each.co_consts if type(part) is CodeType]
+    for code_type in codes:
+        codes += [part for part in code_type.co_consts if type(part) is CodeType]
     return codes
 
 
@@ -237,7 +237,7 @@ def _has_functions(value: Any) -> bool:
 
 def kind_of(value: Any) -> Any:
     """Return the kind of container that a value is, whose own methods load nothing; or None."""
-    return next((each for each in CONTAINERS if issubclass(type(value), each)), None)
+    return next((container for container in CONTAINERS if issubclass(type(value), container)), None)
 
 
 def is_function(value: Any) -> bool:

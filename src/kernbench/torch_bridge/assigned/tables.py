@@ -90,9 +90,9 @@ class MemoryWords:
         seen = now.tobytes()
         if seen == self._seen:
             return []
-        found = np.flatnonzero(now != self._now)
+        result = np.flatnonzero(now != self._now)
         self._now, self._seen = now, seen
-        return [int(each) for each in found]
+        return [int(number) for number in result]
 
 
 class Table:
@@ -234,7 +234,7 @@ class _Members(_Items):
     """A set."""
 
     def _own(self, now: Any) -> Delta:
-        return {each: each for each in now - self._base}, tuple(self._base - now)
+        return {item: item for item in now - self._base}, tuple(self._base - now)
 
     def hide(self, own: Delta) -> None:
         self._kind.clear(self.container)
@@ -260,10 +260,10 @@ class ModuleSpace(Space):
         super().__init__(vars(module), owners)
 
     def _copy(self) -> Any:
-        found = dict(self.container)
+        container = dict(self.container)
         for name in self._left_out:
-            found.pop(name, None)
-        return found
+            container.pop(name, None)
+        return container
 
 
 class Assigned(Registry):
@@ -324,12 +324,12 @@ class Dispatching(Registry):
 def table_of(container: Any, owners: Owners) -> Table:
     """Return the table for a container."""
     kind = kind_of(container)
-    made: Callable[[Any, Owners], Table] = Registry
+    registry: Callable[[Any, Owners], Table] = Registry
     if kind in (list, deque):
-        made = _Items
+        registry = _Items
     elif kind is set:
-        made = _Members
-    return made(container, owners)
+        registry = _Members
+    return registry(container, owners)
 
 
 def _is_same(one: Any, other: Any) -> bool:

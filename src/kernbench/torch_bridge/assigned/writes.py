@@ -118,7 +118,7 @@ def read(owner: Any, name: str) -> Any:
 
 def of_class(owner: Any, name: str) -> Any:
     """Return what an object's class has under the name of an attribute, or None."""
-    return next((vars(each)[name] for each in type(owner).__mro__ if name in vars(each)), None)
+    return next((vars(kind)[name] for kind in type(owner).__mro__ if name in vars(kind)), None)
 
 
 def own_dict(owner: Any) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def _instructions(told: Told, go_on: int, patches: Patches) -> int:
     function = _TOLD(unseen(heard))
     addresses = (ctypes.cast(function, _address).value or 0, go_on)
     code = bytes.fromhex(
-        _CALL_AND_GO_ON.format(*(each.to_bytes(8, "little").hex() for each in addresses))
+        _CALL_AND_GO_ON.format(*(address.to_bytes(8, "little").hex() for address in addresses))
     )
     page = mmap.mmap(-1, len(code), prot=_EXECUTABLE)
     page.write(code)
@@ -226,14 +226,14 @@ def _instructions(told: Told, go_on: int, patches: Patches) -> int:
 
 def _replace(kind: type, before: int, now: int) -> None:
     """Replace the slot of a type, and of all that inherit it."""
-    for each in _derived(kind):
-        slot = _slot(each)
-        if slot.value == before and (each is kind or "__setattr__" not in vars(each)):
+    for item in _derived(kind):
+        slot = _slot(item)
+        if slot.value == before and (item is kind or "__setattr__" not in vars(item)):
             slot.value = now
     ctypes.pythonapi.PyType_Modified(_object(kind))
 
 
 def _derived(kind: Any) -> Iterator[Any]:
     yield kind
-    for each in type.__subclasses__(kind):
-        yield from _derived(each)
+    for subclass in type.__subclasses__(kind):
+        yield from _derived(subclass)

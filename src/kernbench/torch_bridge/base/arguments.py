@@ -44,8 +44,8 @@ def _wrong(
 ) -> str | None:
     """Return what to say of the first argument that is of another class, or None."""
     kinds = _kinds(function)
-    given = {**dict(zip(inspect.signature(function).parameters, args, strict=False)), **kwargs}
-    for argument, value in given.items():
+    values = {**dict(zip(inspect.signature(function).parameters, args, strict=False)), **kwargs}
+    for argument, value in values.items():
         kind = kinds.get(argument, object)
         if not isinstance(value, kind):
             name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]

@@ -70,15 +70,15 @@ def execute_first(
     if direct is None or not all(map(_is_native, args)):
         return operation.call(*args, **kwargs), operation.call
     witness = _Witness((func, args, kwargs))
-    made = None
+    built = None
     try:
         with witness:
-            made = direct(*args, **kwargs)
+            built = direct(*args, **kwargs)
     except (OtherCallError, TypeError):
         if not witness.results:
             return operation.call(*args, **kwargs), operation.call
     result = witness.results.pop()
-    return result, direct if made is result else operation.call
+    return result, direct if built is result else operation.call
 
 
 def _is_native(value: Any) -> bool:

@@ -23,13 +23,15 @@ class OtherElement:
 def kernel_dtype(dtype: torch.dtype) -> DType | None:
     """Return the dtype as kernels name it, None if they do not have it."""
     name = str(dtype).removeprefix("torch.")
-    return next((each for each in dtypes.ALL if each.name == name), None)
+    return next((dtype for dtype in dtypes.ALL if dtype.name == name), None)
 
 
 @lru_cache(maxsize=64)
 def element_type(dtype: torch.dtype) -> DType | OtherElement:
     """Return the element type of a message."""
-    found = kernel_dtype(dtype)
+    result = kernel_dtype(dtype)
     return (
-        OtherElement(str(dtype).removeprefix("torch."), dtype.itemsize) if found is None else found
+        OtherElement(str(dtype).removeprefix("torch."), dtype.itemsize)
+        if result is None
+        else result
     )

@@ -33,13 +33,15 @@ class HostTimes:
             HostPart.LOG_SUM_EXP: of.reduction_us
             + spec.backward_share * (2 * of.reduction_us + 7 * of.elementwise_us),
         }
-        in_order = [parts[each] for each in HostPart]
-        self.called = tuple(ps(each) for each in in_order)
+        in_order = [parts[host_part] for host_part in HostPart]
+        self.called = tuple(ps(fraction) for fraction in in_order)
         """The time of an operation that autograd does not record, by :class:`HostPart`."""
         in_cxx = {**parts, HostPart.ELEMENTWISE: spec.cast_us}
-        self.called_in_cxx = tuple(ps(in_cxx[each]) for each in HostPart)
+        self.called_in_cxx = tuple(ps(in_cxx[host_part]) for host_part in HostPart)
         """The same where autocast calls it: its casts."""
-        recorded_ps = [0 if each is HostPart.FREE else ps(of.recorded_us) for each in HostPart]
+        recorded_ps = [
+            0 if host_part is HostPart.FREE else ps(of.recorded_us) for host_part in HostPart
+        ]
         self.recorded = tuple(map(add, self.called, recorded_ps))
         """The time of an operation that autograd records."""
         self.recorded_in_cxx = tuple(map(add, self.called_in_cxx, recorded_ps))
@@ -62,7 +64,7 @@ class HostTimes:
         self.triton_launch_ps = ps(spec.triton_launch_us)
         self.triton_argument_ps = ps(spec.triton_argument_us)
         small = {HostPart.VIEW: spec.compiled_empty_us, HostPart.FACTORY: spec.compiled_empty_us}
-        self.in_graph = tuple(ps(small.get(each, parts[each])) for each in HostPart)
+        self.in_graph = tuple(ps(small.get(host_part, parts[host_part])) for host_part in HostPart)
         """The time of an operation that a compiled graph calls."""
         self.compiled_call_ps = ps(spec.compiled_call_us)
         self.compiled_guard_ps = ps(spec.compiled_guard_us)

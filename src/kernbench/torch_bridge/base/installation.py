@@ -26,9 +26,9 @@ class Installation:
 def install_all(patches: Patches, table: Sequence[Installation]) -> None:
     """Install the rows of a table, the first one first."""
     installed: set[str] = set()
-    for each in table:
-        missing = each.after.keys() - installed
-        assert not missing, f"{each.name} is listed before {', '.join(sorted(missing))}"
-        assert each.name not in installed, f"{each.name} is listed twice"
-        each.install(patches)
-        installed.add(each.name)
+    for installation in table:
+        missing = installation.after.keys() - installed
+        assert not missing, f"{installation.name} is listed before {', '.join(sorted(missing))}"
+        assert installation.name not in installed, f"{installation.name} is listed twice"
+        installation.install(patches)
+        installed.add(installation.name)

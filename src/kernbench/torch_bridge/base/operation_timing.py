@@ -50,11 +50,11 @@ class GraphRun(NamedTuple):
             phase = AutogradPhase.RECORDED
         static = [inputs[index] for index in compiled.get("static_input_idxs") or ()]
         cold = [
-            StorageWeakRef(each.untyped_storage())
-            for each in static
-            if isinstance(each, torch.Tensor)
+            StorageWeakRef(item.untyped_storage())
+            for item in static
+            if isinstance(item, torch.Tensor)
         ]
-        return cls(phase, {each.cdata: each for each in cold})
+        return cls(phase, {item.cdata: item for item in cold})
 
 
 def held_steps(reuse: Reuse | None, plan: KernelPlan, sip: SipSpec) -> tuple[int, ...]:
@@ -75,11 +75,11 @@ def held_steps(reuse: Reuse | None, plan: KernelPlan, sip: SipSpec) -> tuple[int
     elif reuse.phase is AutogradPhase.RECORDED:
         found_of_stored = 0
     cold = reuse.cold_params or ()
-    found = []
+    numbers = []
     for operand in plan.operands:
         steps = found_of_loaded if operand.is_loaded else found_of_stored
-        found.append(steps if operand.is_known and operand.param not in cold else 0)
-    return tuple(found) if any(found) else ()
+        numbers.append(steps if operand.is_known and operand.param not in cold else 0)
+    return tuple(numbers) if any(numbers) else ()
 
 
 class OperationTiming:
@@ -120,17 +120,17 @@ class OperationTiming:
         """Return the schedules of the same operation that finds this in the cache."""
         if self._with_reuse is None:
             return self
-        found = self._by_reuse.get(reuse)
-        if found is None:
-            found = self._by_reuse[reuse] = self._with_reuse(reuse)
-        return found
+        operation_timing = self._by_reuse.get(reuse)
+        if operation_timing is None:
+            operation_timing = self._by_reuse[reuse] = self._with_reuse(reuse)
+        return operation_timing
 
     def in_phase(self, phase: AutogradPhase) -> OperationTiming:
         """Return the schedules of the same operation in a phase of an eager program."""
-        found = self.by_phase[phase]
-        if found is None:
-            found = self.by_phase[phase] = self.with_reuse(Reuse(phase))
-        return found
+        reuse = self.by_phase[phase]
+        if reuse is None:
+            reuse = self.by_phase[phase] = self.with_reuse(Reuse(phase))
+        return reuse
 
 
 class ChangingTiming(OperationTiming):

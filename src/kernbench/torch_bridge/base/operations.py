@@ -22,7 +22,7 @@ _OF_SYMMETRIC_MEMORY = """
     multimem_one_shot_all_reduce multimem_one_shot_all_reduce_out multimem_all_gather_out
     reduce_scatter_out memset32_ stream_write_value32_
 """
-OF_SYMMETRIC_MEMORY = frozenset(f"symm_mem.{each}.default" for each in _OF_SYMMETRIC_MEMORY.split())
+OF_SYMMETRIC_MEMORY = frozenset(f"symm_mem.{word}.default" for word in _OF_SYMMETRIC_MEMORY.split())
 """Those that simulated devices have; others of that namespace are refused by name."""
 _REFUSED_NAMESPACES = frozenset({"symm_mem"})
 # They reserve memory or show it differently; no kernel runs.
@@ -209,7 +209,7 @@ def describe(func: Any) -> Operation:
     if func.namespace in _REFUSED_NAMESPACES and full_name not in OF_SYMMETRIC_MEMORY:
         raise UnsupportedTorchError(f"torch.ops.{full_name}: {WITHOUT_SYMMETRIC_MEMORY}")
     shows = any(
-        each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
+        item.alias_info is not None and not item.alias_info.is_write for item in schema.returns
     )
     is_copy = full_name in _COPIES
     is_free = (
@@ -221,7 +221,7 @@ def describe(func: Any) -> Operation:
     )
     is_read = full_name in _READ_BY_HOST
     is_random = torch.Tag.nondeterministic_seeded in func.tags
-    makes_memory = any(each.alias_info is None for each in schema.returns)
+    makes_memory = any(item.alias_info is None for item in schema.returns)
     # Some have both, and a backend's own kernel rounds otherwise (silu_backward).
     is_composite = (
         # Those that ask a tensor for its device or layout are none of the dispatcher's.
@@ -231,8 +231,8 @@ def describe(func: Any) -> Operation:
     )
     written = frozenset(
         position
-        for position, each in enumerate(schema.arguments)
-        if each.alias_info is not None and each.alias_info.is_write
+        for position, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
     )
     ends_at = _OF_GROUPS.get(full_name)
     has_choices = full_name.startswith("aten._scaled_dot_product_") or ends_at is not None

@@ -130,9 +130,9 @@ class NumpyRandom:
         """Return the state for a new process."""
         generator, words, pair = state
         if generator is not self._shared:
-            made = type(generator)(0)
-            made.state = generator.state
-            generator = made
+            result = type(generator)(0)
+            result.state = generator.state
+            generator = result
         return generator, words, pair
 
 
@@ -201,18 +201,18 @@ def _bytes_of(generator: Any, state: Tensor) -> Words | None:
     seed, left, _, place = _FRONT.unpack_from(raw, start)
     if (seed, left, place) != tuple(struct.unpack_from("=Qi4xQ", told)):
         return None
-    found = Words(generator._cdata + start, _FRONT.size + len(wanted) + _PAIR_BYTES)
-    return found if _shows_pairs(found, generator, state) else None
+    words = Words(generator._cdata + start, _FRONT.size + len(wanted) + _PAIR_BYTES)
+    return words if _shows_pairs(words, generator, state) else None
 
 
-def _shows_pairs(found: Words, generator: Any, state: Tensor) -> bool:
+def _shows_pairs(words: Words, generator: Any, state: Tensor) -> bool:
     """Return whether the bytes change with every normal number: each second one is a pair's."""
-    seen = [found.get()]
+    seen = [words.get()]
     try:
         for dtype in (torch.float32, torch.float64):
             for _ in range(4):
                 torch.empty((), dtype=dtype).normal_(generator=generator)
-                seen.append(found.get())
+                seen.append(words.get())
     finally:
         generator.set_state(state)
     return all(one != other for one, other in itertools.pairwise(seen))

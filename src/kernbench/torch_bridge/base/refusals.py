@@ -48,10 +48,10 @@ def missing_kernels_by_name() -> Iterator[None]:
     try:
         yield
     except NotImplementedError as error:
-        found = _NO_CPU_KERNEL.match(str(error))
-        if found is None:
+        result = _NO_CPU_KERNEL.match(str(error))
+        if result is None:
             raise
-        why = _OF_PYTORCH if found[1] == "aten" else _OF_A_LIBRARY
-        raise UnsupportedTorchError(f"torch.ops.{found[1]}.{found[2]}: {why}").with_traceback(
+        why = _OF_PYTORCH if result[1] == "aten" else _OF_A_LIBRARY
+        raise UnsupportedTorchError(f"torch.ops.{result[1]}.{result[2]}: {why}").with_traceback(
             error.__traceback__
         ) from None

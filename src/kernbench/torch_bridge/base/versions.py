@@ -29,17 +29,17 @@ def check_torch() -> str:
         TorchVersionError: There is none, or it is not supported.
     """
     try:
-        found = metadata.version("torch")
+        version = metadata.version("torch")
     except metadata.PackageNotFoundError:
         raise TorchVersionError(
             'PyTorch programs need PyTorch, which is not installed; pip install "kernbench[torch]"'
         ) from None
-    if ".".join(found.split(".")[:2]) not in SUPPORTED:
+    if ".".join(version.split(".")[:2]) not in SUPPORTED:
         raise TorchVersionError(
-            f"kernbench works with PyTorch {', '.join(SUPPORTED)}, but {found} is "
+            f"kernbench works with PyTorch {', '.join(SUPPORTED)}, but {version} is "
             f'installed; pip install "torch=={SUPPORTED[-1]}.*"'
         )
-    return found
+    return version
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def release_of_kernels() -> tuple[int, ...]:
     """
     asked = os.environ.get(KERNELS_VARIABLE)
     try:
-        return tuple(int(each) for each in (asked or _installed()).split(".")[:2])
+        return tuple(int(word) for word in (asked or _installed()).split(".")[:2])
     except ValueError:
         raise UsageError(
             f"{KERNELS_VARIABLE}={asked} is no release of PyTorch, such as 1.12"

@@ -383,7 +383,7 @@ def post_pair(
         folding.check_pair(members.ranks, rank, ends[ends[0] == rank])
     channel = (members, *ends, tag)
     pairs = process.session.pairs.setdefault(channel, [])
-    meeting = next((each for each in pairs if rank in each.missing()), None)
+    meeting = next((pair for pair in pairs if rank in pair.missing()), None)
     if meeting is None:
         number = process.session.pair_calls.get(channel, 0) + 1
         process.session.pair_calls[channel] = number
@@ -476,18 +476,20 @@ def _arrive(
         run.keeper.arrives(meeting, position, part, (process, channel), queue, has_host=True)
     meeting.arrive(position, part, after, others)
     if meeting.is_complete:
-        parts = [each for each in meeting.parts() if isinstance(each, TorchPart)]
+        parts = [part for part in meeting.parts() if isinstance(part, TorchPart)]
         if part.error is None and not _meet_on_a_device(meeting, parts):
             _compute(meeting, parts)
-        for each in parts:
+        for torch_part in parts:
             # One that stands for others is among them several times.
-            if each.call is None:
+            if torch_part.call is None:
                 continue
-            each.call = None
+            torch_part.call = None
             if until_all_ps:
-                run.simulation.timer(until_all_ps, part.label).when_done(partial(_has_data, each))
+                run.simulation.timer(until_all_ps, part.label).when_done(
+                    partial(_has_data, torch_part)
+                )
             else:
-                each.has_data()
+                torch_part.has_data()
 
 
 def _order(
@@ -538,17 +540,19 @@ def _meet_on_a_device(meeting: Collective, parts: Sequence[TorchPart]) -> bool:
 
 def _versioned(outputs: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...]:
     """Return the tensors whose writes autograd counts."""
-    return tuple(each for tensors in outputs for each in tensors if not each.is_inference())
+    return tuple(tensor for tensors in outputs for tensor in tensors if not tensor.is_inference())
 
 
 def _apart(calls: Sequence[Call]) -> list[Sequence[Tensor]]:
     """Return outputs for all ranks; those of ranks that another one runs for go nowhere."""
     seen: set[Call] = set()
-    found: list[Sequence[Tensor]] = []
+    tensors: list[Sequence[Tensor]] = []
     for call in calls:
-        found.append([tensor.clone() for tensor in call.outputs] if call in seen else call.outputs)
+        tensors.append(
+            [tensor.clone() for tensor in call.outputs] if call in seen else call.outputs
+        )
         seen.add(call)
-    return found
+    return tensors
 
 
 def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
@@ -559,7 +563,7 @@ def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
         compute = partial(follow_collective, compute)
     written = () if calls[0].compute is all_gather else _versioned(outputs)
     # What was made in inference mode is written outside of it, too: NCCL knows of no mode.
-    in_mode = any(each.is_inference() for tensors in outputs for each in tensors)
+    in_mode = any(tensor.is_inference() for tensors in outputs for tensor in tensors)
     below = torch.inference_mode() if in_mode else torch.no_grad()
     with below, _disable_current_modes(), torch._C.DisableTorchFunction():
         try:

@@ -32,7 +32,7 @@ def all_reduce_into(op: Any) -> Compute:
     """Combine into tensors beside those that are given."""
 
     def compute(inputs: Lists, outputs: Lists) -> None:
-        total = reduce_in_order([each[0] for each in inputs], op)
+        total = reduce_in_order([item[0] for item in inputs], op)
         for (target,) in outputs:
             target.copy_(total)
 
@@ -44,7 +44,7 @@ def reduce(op: Any, root: int) -> Compute:
 
     def compute(inputs: Lists, outputs: Lists) -> None:
         for index, target in enumerate(outputs[root]):
-            target.copy_(reduce_in_order([given[index] for given in inputs], op))
+            target.copy_(reduce_in_order([value[index] for value in inputs], op))
 
     return compute
 
@@ -75,8 +75,8 @@ def all_gather_flat(inputs: Lists, outputs: Lists) -> None:
         for index, target in enumerate(targets):
             flat = target.view(-1)
             at = 0
-            for given in inputs:
-                source = given[index].reshape(-1)
+            for value in inputs:
+                source = value[index].reshape(-1)
                 flat[at : at + source.numel()].copy_(source)
                 at += source.numel()
 
@@ -88,7 +88,7 @@ def reduce_scatter(op: Any) -> Compute:
         ranks = len(inputs)
         for position, targets in enumerate(outputs):
             for index, target in enumerate(targets):
-                parts = [given[index * ranks + position] for given in inputs]
+                parts = [value[index * ranks + position] for value in inputs]
                 target.copy_(reduce_in_order(parts, op).view_as(target))
 
     return compute
@@ -102,7 +102,7 @@ def reduce_scatter_flat(op: Any) -> Compute:
             for index, target in enumerate(targets):
                 size = target.numel()
                 part = slice(position * size, (position + 1) * size)
-                parts = [given[index].reshape(-1)[part] for given in inputs]
+                parts = [value[index].reshape(-1)[part] for value in inputs]
                 target.view(-1).copy_(reduce_in_order(parts, op))
 
     return compute
@@ -114,7 +114,7 @@ def gather(root: int) -> Compute:
     def compute(inputs: Lists, outputs: Lists) -> None:
         # As for scatter.
         for target, (source,) in zip(
-            outputs[root] or [each[0] for each in inputs], inputs, strict=True
+            outputs[root] or [item[0] for item in inputs], inputs, strict=True
         ):
             target.copy_(source)
 
@@ -137,8 +137,8 @@ def scatter(root: int) -> Compute:
 def all_to_all(inputs: Lists, outputs: Lists) -> None:
     """Copy to each rank the tensor at its position on every rank."""
     for position, targets in enumerate(outputs):
-        for target, given in zip(targets, inputs, strict=True):
-            source = given[position]
+        for target, value in zip(targets, inputs, strict=True):
+            source = value[position]
             target.copy_(source if source.shape == target.shape else source.reshape(target.shape))
 
 
@@ -156,8 +156,8 @@ def send_memory(inputs: Lists, outputs: Lists) -> None:
     """
     for target, source in zip(outputs[1], inputs[0], strict=True):
         steps, others = (
-            [step for step, size in zip(each.stride(), each.shape, strict=True) if size > 1]
-            for each in (source, target)
+            [step for step, size in zip(item.stride(), item.shape, strict=True) if size > 1]
+            for item in (source, target)
         )
         if steps != others:
             raise RuntimeError(

@@ -77,9 +77,9 @@ def split_group(
     return None
 
 
-def _as_nccl(asked: Any, given: Any) -> NcclGroup:
+def _as_nccl(asked: Any, value: Any) -> NcclGroup:
     """Return the group of a back end of torchcomms: one of NCCL's."""
-    options = given if isinstance(given, Options) else Options()
+    options = value if isinstance(value, Options) else Options()
     options._timeout = asked.timeout
     return NcclGroup(asked.store, asked.group_rank, asked.group_size, options)
 
@@ -99,7 +99,7 @@ def _knowing(begin: Callable[..., None]) -> Callable[..., None]:
 def _refuse_unknown(backend: Any) -> None:
     """Refuse names, alone or by device as in ``cuda:nccl,cpu:gloo``, of back ends that are none."""
     known = {*_BUILT_IN, *(plugin.lower() for plugin in c10d.Backend._plugins)}
-    for name in (each.split(":")[-1].strip() for each in str(backend or "").lower().split(",")):
+    for name in (word.split(":")[-1].strip() for word in str(backend or "").lower().split(",")):
         if name and name not in known:
             raise UsageError(
                 f"torch.distributed has no back end {name!r} for simulated devices: "
@@ -145,14 +145,14 @@ def install(patches: Patches) -> None:
     for owner in (dist, c10d):
         patches.set(owner, "split_group", split_group)
     kind, plugin = c10d.Backend, c10d.Backend._BackendPlugin
-    made = {each.upper(): plugin(_as_nccl, True) for each in _OF_TORCHCOMMS}
+    plugins = {torchcomm.upper(): plugin(_as_nccl, True) for torchcomm in _OF_TORCHCOMMS}
     of_type = dict.fromkeys(_OF_TORCHCOMMS, dist.ProcessGroup.BackendType.CUSTOM)
     patches.set_all(
         kind,
         {
-            "_plugins": made | kind._plugins,
+            "_plugins": plugins | kind._plugins,
             "backend_list": [*kind.backend_list, *_OF_TORCHCOMMS],
-            "backend_capability": {each: ["cuda"] for each in _OF_TORCHCOMMS}
+            "backend_capability": {torchcomm: ["cuda"] for torchcomm in _OF_TORCHCOMMS}
             | kind.backend_capability,
             "backend_type_map": of_type | kind.backend_type_map,
         },

@@ -44,14 +44,14 @@ class OwnPeers:
 
 def _own() -> OwnPeers:
     process = current()
-    found: OwnPeers | None = process.peers
-    if found is None:
-        found = process.peers = OwnPeers()
-    return found
+    own_peers: OwnPeers | None = process.peers
+    if own_peers is None:
+        own_peers = process.peers = OwnPeers()
+    return own_peers
 
 
 def _in_engines(name: str) -> tuple[str, ...]:
-    return tuple(f"{each}::{name}" for each in ("_C_custom_ar", "sgl_kernel"))
+    return tuple(f"{item}::{name}" for item in ("_C_custom_ar", "sgl_kernel"))
 
 
 @defines(*_in_engines("meta_size"), on_host=True)
@@ -88,7 +88,7 @@ def _free(asked: OperatorAsked, ptr: int) -> None:
 
 @defines(*_in_engines("init_custom_ar"), on_host=True, ignores=("fully_connected", "full_nvlink"))
 def _init(asked: OperatorAsked, ipc_tensors: list[int], rank_data: Tensor, rank: int) -> int:
-    ranks = tuple((each >> _RANK_SHIFT) - 1 for each in ipc_tensors)
+    ranks = tuple((ipc_tensor >> _RANK_SHIFT) - 1 for ipc_tensor in ipc_tensors)
     for group, to_position in c10d._world.pg_group_ranks.items():
         if isinstance(group, NcclGroup) and tuple(sorted(to_position)) == tuple(sorted(ranks)):
             own = _own()
@@ -124,14 +124,14 @@ def _dispose(asked: OperatorAsked) -> None:
 def _all_reduce(asked: OperatorAsked, fa: int, inp: Tensor, out: Tensor, reg_buffer: int) -> None:
     own = _own()
     group = own.groups[fa - 1]
-    given = inp
+    view = inp
     if reg_buffer:
         # What peers do not see is copied to where they do.
         used = own.memory[reg_buffer][: inp.nbytes]
-        given = used.view(inp.dtype).view(inp.shape)
-        given.copy_(inp)
+        view = used.view(inp.dtype).view(inp.shape)
+        view.copy_(inp)
     ranks = group.size()
     most = next((size for number, size in _ONE_SHOT_BYTES if ranks <= number), 0)
-    described = signature("all_reduce", [given], given.numel(), name_of(ReduceOp.SUM))
+    described = signature("all_reduce", [view], view.numel(), name_of(ReduceOp.SUM))
     described = replace(described, algorithm="one_shot" if inp.nbytes < most else "two_shot")
-    group._post(Call(described, [given], [out], data.all_reduce_into(ReduceOp.SUM))).wait()
+    group._post(Call(described, [view], [out], data.all_reduce_into(ReduceOp.SUM))).wait()

@@ -115,7 +115,7 @@ class SimulatedGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device(each) for each in self.device_types]
+        return [torch.device(device_type) for device_type in self.device_types]
 
     @property
     def group_name(self) -> str:
@@ -176,8 +176,8 @@ class SimulatedGroup(dist.ProcessGroup):
         Raises:
             UsageError: Another rank has made a group of this name with different ranks.
         """
-        found = self._members
-        if found is None:
+        process_group = self._members
+        if process_group is None:
             to_position = c10d._world.pg_group_ranks[self]
             ranks = tuple(sorted(to_position, key=to_position.__getitem__))
             session, name = self._owner.session, self.group_name
@@ -197,8 +197,8 @@ class SimulatedGroup(dist.ProcessGroup):
                     f"{known.made_by} of {list(known.ranks)}; every rank must make the same groups "
                     "in the same order"
                 )
-            found = self._members = known
-        return found
+            process_group = self._members = known
+        return process_group
 
     def _post(self, call: Call) -> CollectiveWork:
         self._check_owner(call)
@@ -209,12 +209,12 @@ class SimulatedGroup(dist.ProcessGroup):
 
     def _serves_host(self) -> bool:
         """Return whether the group takes host tensors: without data, pickled objects are some."""
-        found = self._takes_host
-        if found is None:
+        serves_host = self._takes_host
+        if serves_host is None:
             devices = c10d._world.pg_backend_config.get(self, "cpu:").split(",")
-            found = any(device.startswith("cpu:") for device in devices)
-            found = self._takes_host = found or self._owner.session.shapes is not None
-        return found
+            serves_host = any(device.startswith("cpu:") for device in devices)
+            serves_host = self._takes_host = serves_host or self._owner.session.shapes is not None
+        return serves_host
 
     def _check_owner(self, call: Call) -> None:
         caller = current()
@@ -260,30 +260,32 @@ class SimulatedGroup(dist.ProcessGroup):
     def allgather(self, output_lists: Any, inputs: Any, opts: Any = None) -> CollectiveWork:
         if isinstance(inputs, Tensor):
             output_lists, inputs = [output_lists], [inputs]
-        for given, outputs in zip(inputs, output_lists, strict=True):
+        for value, outputs in zip(inputs, output_lists, strict=True):
             check_count("all_gather", "output", outputs, self._size)
-            check_own("all_gather", "output", outputs, given, self._rank)
-        outputs = [tensor for each in output_lists for tensor in each]
+            check_own("all_gather", "output", outputs, value, self._rank)
+        outputs = [tensor for output_list in output_lists for tensor in output_list]
         even = all(
-            tensor.shape == given.shape
-            for given, each in zip(inputs, output_lists, strict=True)
-            for tensor in each
+            tensor.shape == argument.shape
+            for argument, output_list in zip(inputs, output_lists, strict=True)
+            for tensor in output_list
         )
         asked = signature("all_gather", inputs, _numel(outputs), with_shapes=even)
         return self._post(Call(asked, inputs, outputs, data.all_gather))
 
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
-        by_input = [[each[index] for each in output_lists] for index in range(len(inputs))]
+        by_input = [
+            [output_list[index] for output_list in output_lists] for index in range(len(inputs))
+        ]
         return self.allgather(by_input, list(inputs), opts)
 
-    def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> CollectiveWork:
-        return self.all_gather_single_coalesced([output], [given], opts)
+    def all_gather_single(self, output: Any, value: Any, opts: Any = None) -> CollectiveWork:
+        return self.all_gather_single_coalesced([output], [value], opts)
 
     def all_gather_single_coalesced(
         self, outputs: Any, inputs: Any, opts: Any = None
     ) -> CollectiveWork:
-        for output, given in zip(outputs, inputs, strict=True):
-            check_whole("all_gather_into_tensor: output", output, given, self._size)
+        for output, value in zip(outputs, inputs, strict=True):
+            check_whole("all_gather_into_tensor: output", output, value, self._size)
         asked = signature("all_gather", inputs, _numel(outputs))
         return self._post(Call(asked, list(inputs), list(outputs), data.all_gather_flat))
 
@@ -297,22 +299,22 @@ class SimulatedGroup(dist.ProcessGroup):
             # As in NCCL's group, parts may be unlike: each is a reduction to its rank.
             check_count("reduce_scatter", "input", inputs, self._size)
             check_own("reduce_scatter", "input", inputs, output, self._rank)
-        inputs = [tensor for each in input_lists for tensor in each]
+        inputs = [tensor for input_list in input_lists for tensor in input_list]
         # Timed as one of even parts, which moves as many bytes over as many links.
         even = -(-_numel(inputs) // self._size) * self._size
         asked = signature("reduce_scatter", inputs, even, name_of(op))
         return self._post(Call(asked, inputs, list(outputs), data.reduce_scatter(op)))
 
-    def reduce_scatter_single(self, output: Any, given: Any, opts: Any = None) -> CollectiveWork:
-        return self.reduce_scatter_single_coalesced([output], [given], opts)
+    def reduce_scatter_single(self, output: Any, value: Any, opts: Any = None) -> CollectiveWork:
+        return self.reduce_scatter_single_coalesced([output], [value], opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Any, inputs: Any, opts: Any = None
     ) -> CollectiveWork:
         op = _reduce_op(opts)
         check_reduce_op("reduce_scatter_tensor", op, outputs)
-        for output, given in zip(outputs, inputs, strict=True):
-            check_whole("reduce_scatter_tensor: input", given, output, self._size)
+        for output, value in zip(outputs, inputs, strict=True):
+            check_whole("reduce_scatter_tensor: input", value, output, self._size)
         asked = signature("reduce_scatter", inputs, _numel(inputs), name_of(op))
         return self._post(Call(asked, list(inputs), list(outputs), data.reduce_scatter_flat(op)))
 
@@ -320,9 +322,9 @@ class SimulatedGroup(dist.ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def all_to_all_single(
-        self, output: Any, given: Any, taken: Any, sent: Any, opts: Any = None, *rest: Any
+        self, output: Any, value: Any, taken: Any, sent: Any, opts: Any = None, *rest: Any
     ) -> CollectiveWork:
-        inputs = cut("input", given, sent, self._size)
+        inputs = cut("input", value, sent, self._size)
         outputs = cut("output", output, taken, self._size)
         return self._exchange(inputs, outputs)
 
@@ -442,11 +444,11 @@ class NcclGroup(SimulatedGroup):
 
     def _is_by_peers(self) -> bool:
         """Return whether the ranks, which have buffers, see each other's."""
-        found = self._see_each_other
-        if found is None:
+        flag = self._see_each_other
+        if flag is None:
             machine = self._owner.session.run.machine
-            found = self._see_each_other = see_each_other(machine, self.members().ranks)
-        return found
+            flag = self._see_each_other = see_each_other(machine, self.members().ranks)
+        return flag
 
     def _reduce_by_peers(self, tensor: Tensor, algorithm: str) -> CollectiveWork:
         """Add up what all ranks have copied to their buffers, on the current stream."""

@@ -52,16 +52,16 @@ def _loops_around(file: str, line: int) -> tuple[tuple[_Loop, int, ast.AST], ...
 
 def _loops(node: ast.AST, scope: ast.AST, line: int) -> Iterator[tuple[_Loop, int, ast.AST]]:
     """Yield the loops around a line, with the function or module that each is in."""
-    for each in ast.iter_child_nodes(node):
-        first, last = getattr(each, "lineno", line), getattr(each, "end_lineno", line)
+    for item in ast.iter_child_nodes(node):
+        first, last = getattr(item, "lineno", line), getattr(item, "end_lineno", line)
         if not first <= line <= last:
             continue
-        if isinstance(each, (ast.For, ast.AsyncFor)) and each.body[0].lineno <= line:
-            yield each, each.lineno, scope
-        for generator in getattr(each, "generators", ()):
+        if isinstance(item, (ast.For, ast.AsyncFor)) and item.body[0].lineno <= line:
+            yield item, item.lineno, scope
+        for generator in getattr(item, "generators", ()):
             yield generator, first, scope
-        inner = isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        yield from _loops(each, each if inner else scope, line)
+        inner = isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        yield from _loops(item, item if inner else scope, line)
 
 
 def _has_set_of_strings(
@@ -74,7 +74,7 @@ def _has_set_of_strings(
     if isinstance(node, ast.Set):
         return any(isinstance(elt, ast.Constant) and _is_text(elt.value) for elt in node.elts)
     if _makes_set(node):
-        names = [each for each in ast.walk(loop.target) if isinstance(each, ast.Name)]
+        names = [node for node in ast.walk(loop.target) if isinstance(node, ast.Name)]
         return any(_is_text(_value_of(name, frame)) for name in names)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _KEEPING:
         parts = node.args
@@ -106,11 +106,11 @@ def _is_view(node: ast.expr) -> bool:
 
 
 def _assigned_to(name: str, scope: ast.AST) -> Iterator[ast.expr]:
-    for each in ast.walk(scope):
-        if isinstance(each, ast.Assign) and any(
-            isinstance(target, ast.Name) and target.id == name for target in each.targets
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(target, ast.Name) and target.id == name for target in node.targets
         ):
-            yield each.value
+            yield node.value
 
 
 def _value_of(node: ast.expr, frame: FrameType) -> Any:

@@ -149,11 +149,11 @@ class ProcessStore(Store):
         self._shared.put(key, self._shared.values.get(key, b"") + _bytes(value))
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        found = self._shared.values.get(key)
-        if found == _bytes(expected) or (found is None and not expected):
+        data = self._shared.values.get(key)
+        if data == _bytes(expected) or (data is None and not expected):
             self._shared.put(key, _bytes(desired))
             return _bytes(desired)
-        return _bytes(expected) if found is None else found
+        return _bytes(expected) if data is None else data
 
     def check(self, keys: Sequence[str]) -> bool:
         if not self._shared.has(keys):
@@ -217,17 +217,17 @@ def tcp_store(
     The master waits for as many processes as it is told of, itself among them.
     """
     place = f"tcp {host_name}:{port}"
-    made, workers = _store_at(place), _store_at(f"{place} workers")
+    process_store, workers = _store_at(place), _store_at(f"{place} workers")
     if timeout is not None:
-        made.set_timeout(timeout)
+        process_store.set_timeout(timeout)
         workers.set_timeout(timeout)
     if wait_for_workers and world_size is not None and world_size > 0:
         workers.set(f"worker {workers.num_keys() + 1} of {host_name}:{port}", "")
         if is_master:
             # One by one, so that an error names those that are missing.
-            for each in range(world_size):
-                workers.wait([f"worker {each + 1} of {host_name}:{port}"])
-    return made
+            for index in range(world_size):
+                workers.wait([f"worker {index + 1} of {host_name}:{port}"])
+    return process_store
 
 
 def file_store(file_name: str, *args: Any, **kwargs: Any) -> Store:

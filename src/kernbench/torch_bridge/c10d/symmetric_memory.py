@@ -48,10 +48,10 @@ class OwnSharing:
 
 
 def _own(process: Process) -> OwnSharing:
-    found: OwnSharing | None = process.symmetric
-    if found is None:
-        found = process.symmetric = OwnSharing()
-    return found
+    own_sharing: OwnSharing | None = process.symmetric
+    if own_sharing is None:
+        own_sharing = process.symmetric = OwnSharing()
+    return own_sharing
 
 
 class _PadSize(type):
@@ -83,8 +83,8 @@ class PeerMemory(metaclass=_PadSize):
         self._group = group
         self.rank = rank
         self.world_size = len(parts)
-        self._tensors = [parts[each][0] for each in range(self.world_size)]
-        self._pads = [parts[each][1] for each in range(self.world_size)]
+        self._tensors = [parts[index][0] for index in range(self.world_size)]
+        self._pads = [parts[index][1] for index in range(self.world_size)]
         own = self._tensors[rank]
         self.device = own.device
         self.offset = own.storage_offset() * own.element_size()
@@ -92,7 +92,7 @@ class PeerMemory(metaclass=_PadSize):
         self.buffer_ptrs = [_address(tensor) for tensor in self._tensors]
         self.signal_pad_ptrs = [_address(pad) for pad in self._pads]
         self._tables = [
-            _table(each, self.device) for each in (self.buffer_ptrs, self.signal_pad_ptrs)
+            _table(numbers, self.device) for numbers in (self.buffer_ptrs, self.signal_pad_ptrs)
         ]
         self.buffer_ptrs_dev, self.signal_pad_ptrs_dev = (
             table.data_ptr() for table in self._tables
@@ -147,16 +147,16 @@ class PeerMemory(metaclass=_PadSize):
         """Return a tensor that can be shared, on the calling rank's device."""
         process = current()
         _refuse_kinds_of_runs(process)
-        made = torch.empty_strided(
+        p2p = torch.empty_strided(
             size, stride, dtype=dtype, device=with_index(torch.device(device))
         )
-        storage, residence = storage_of(made), residence_of(made)
+        storage, residence = storage_of(p2p), residence_of(p2p)
         assert residence is not None
-        name = f"symmetric memory of rank {process.rank}, {tuple(made.shape)}"
+        name = f"symmetric memory of rank {process.rank}, {tuple(p2p.shape)}"
         buffer = buffer_of_storage(storage, residence.sip_id, name)
         buffer.symmetric = Sharing(process.rank)
         storage._kernbench_shared = buffer
-        return made
+        return p2p
 
     @staticmethod
     def rendezvous(tensor: Tensor, group_name: str | None = None) -> PeerMemory:
@@ -189,13 +189,13 @@ class PeerMemory(metaclass=_PadSize):
             raise UsageError(
                 f"rendezvous: all ranks must bring the same amount of memory, but got {listed}"
             )
-        buffers = [_buffer_of(each) for pair in parts.values() for each in pair]
+        buffers = [_buffer_of(item) for pair in parts.values() for item in pair]
         sips = {buffer.sip_id for buffer in buffers}
         for buffer in buffers:
             buffer.symmetric.sips |= sips
         process.session.run.has_symmetric = True
-        made = own.known[key] = PeerMemory(group, position, parts)
-        return made
+        peer_memory = own.known[key] = PeerMemory(group, position, parts)
+        return peer_memory
 
     def get_buffer(
         self, rank: int, sizes: Any, dtype: torch.dtype, storage_offset: int | None = 0
@@ -284,18 +284,18 @@ class PeerMemory(metaclass=_PadSize):
             current().session.reads_peers = True
             storage = _shown_here(storage, self.device)
         with unobserved():
-            made = torch.empty(0, dtype=dtype)
-            return made.set_(storage, offset, shape, torch.empty(shape, device="meta").stride())
+            tensor = torch.empty(0, dtype=dtype)
+            return tensor.set_(storage, offset, shape, torch.empty(shape, device="meta").stride())
 
 
 def _shown_here(storage: Any, device: torch.device) -> Any:
     """Return another storage on a rank's memory, which this rank's device maps."""
-    made: Any = torch._C._construct_storage_from_data_pointer(
+    shown_here: Any = torch._C._construct_storage_from_data_pointer(
         storage.data_ptr(), storage.device, storage.nbytes()
     )
-    made._kernbench = Residence(device, current().first_sip + device.index)
-    made._kernbench_shared, made._kernbench_owner = storage._kernbench_shared, storage
-    return made
+    shown_here._kernbench = Residence(device, current().first_sip + device.index)
+    shown_here._kernbench_shared, shown_here._kernbench_owner = storage._kernbench_shared, storage
+    return shown_here
 
 
 def _buffer_of(tensor: Tensor) -> Any:
@@ -311,26 +311,26 @@ def _address(tensor: Tensor) -> int:
 
 
 def _table(addresses: Sequence[int], device: torch.device) -> Tensor:
-    made = torch.empty(len(addresses), dtype=torch.int64, device=device)
+    table = torch.empty(len(addresses), dtype=torch.int64, device=device)
     with unobserved():
-        made.copy_(torch.tensor(addresses, dtype=torch.int64))
-    return made
+        table.copy_(torch.tensor(addresses, dtype=torch.int64))
+    return table
 
 
 def _pad(process: Process, size_bytes: int, device: torch.device) -> Tensor:
     """Return zeros for signals; they need no command, as no other rank knows of them yet."""
     count = -(-size_bytes // _ELEMENT_BYTES)
-    made = PeerMemory.empty_strided_p2p((count,), (1,), torch.int32, device)
+    pad = PeerMemory.empty_strided_p2p((count,), (1,), torch.int32, device)
     with unobserved():
-        made.zero_()
-    _buffer_of(made).name = f"signals of rank {process.rank}"
-    return made
+        pad.zero_()
+    _buffer_of(pad).name = f"signals of rank {process.rank}"
+    return pad
 
 
 def group_of(name: str) -> SimulatedGroup:
-    found = c10d._resolve_process_group(name)
-    assert isinstance(found, SimulatedGroup)
-    return found
+    group = c10d._resolve_process_group(name)
+    assert isinstance(group, SimulatedGroup)
+    return group
 
 
 def has_multicast(process: Process) -> bool:

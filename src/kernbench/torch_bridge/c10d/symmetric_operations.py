@@ -29,15 +29,17 @@ from kernbench.torch_bridge.processes.registrations import BACKEND, SHARED, Kern
 _SUM = "sum"
 
 
-def _check(name: str, given: Tensor, reduce_op: str = _SUM) -> None:
+def _check(name: str, tensor: Tensor, reduce_op: str = _SUM) -> None:
     """Refuse what the kernels do."""
-    if not PeerMemory.is_symm_mem_tensor(given):
+    if not PeerMemory.is_symm_mem_tensor(tensor):
         raise UsageError(
-            f"{name}: the tensor of shape {tuple(given.shape)} must be allocated with "
+            f"{name}: the tensor of shape {tuple(tensor.shape)} must be allocated with "
             "torch.distributed._symmetric_memory.empty"
         )
-    if not given.is_contiguous():
-        raise UsageError(f"{name}: the tensor must be contiguous; its strides are {given.stride()}")
+    if not tensor.is_contiguous():
+        raise UsageError(
+            f"{name}: the tensor must be contiguous; its strides are {tensor.stride()}"
+        )
     if reduce_op != _SUM:
         raise UsageError(f"{name}: only sum is supported, but got {reduce_op!r}")
     if "multimem" in name and not has_multicast(current()):
@@ -48,78 +50,78 @@ def _check(name: str, given: Tensor, reduce_op: str = _SUM) -> None:
 
 
 def _post(
-    op: str, given: Tensor, into: Tensor, group: str, algorithm: str, compute: Any, count: int
+    op: str, tensor: Tensor, into: Tensor, group: str, algorithm: str, compute: Any, count: int
 ) -> Tensor:
     reduce_op = "" if op == "all_gather" else _SUM
-    asked = replace(signature(op, [given], count, reduce_op), algorithm=algorithm)
-    group_of(group)._post(Call(asked, [given], [into], compute)).wait()
+    asked = replace(signature(op, [tensor], count, reduce_op), algorithm=algorithm)
+    group_of(group)._post(Call(asked, [tensor], [into], compute)).wait()
     return into
 
 
-def _reduce(name: str, algorithm: str, given: Tensor, op: str, group: str, into: Tensor) -> Tensor:
-    _check(name, given, op)
+def _reduce(name: str, algorithm: str, tensor: Tensor, op: str, group: str, into: Tensor) -> Tensor:
+    _check(name, tensor, op)
     return _post(
         "all_reduce",
-        given,
+        tensor,
         into,
         group,
         algorithm,
         data.all_reduce_into(ReduceOp.SUM),
-        given.numel(),
+        tensor.numel(),
     )
 
 
 def _new(name: str, algorithm: str) -> Callable[..., Tensor]:
-    def call(given: Tensor, op: str, group: str) -> Tensor:
-        return _reduce(name, algorithm, given, op, group, torch.empty_like(given))
+    def call(tensor: Tensor, op: str, group: str) -> Tensor:
+        return _reduce(name, algorithm, tensor, op, group, torch.empty_like(tensor))
 
     return call
 
 
 def _out(name: str, algorithm: str) -> Callable[..., Tensor]:
-    def call(given: Tensor, op: str, group: str, into: Tensor) -> Tensor:
-        return _reduce(name, algorithm, given, op, group, into)
+    def call(tensor: Tensor, op: str, group: str, into: Tensor) -> Tensor:
+        return _reduce(name, algorithm, tensor, op, group, into)
 
     return call
 
 
 def _in_place(name: str, algorithm: str) -> Callable[..., Tensor]:
-    def call(given: Tensor, op: str, group: str) -> Tensor:
-        return _reduce(name, algorithm, given, op, group, given)
+    def call(tensor: Tensor, op: str, group: str) -> Tensor:
+        return _reduce(name, algorithm, tensor, op, group, tensor)
 
     return call
 
 
-def _copy(shared: Tensor, given: Tensor, op: str, group: str) -> Tensor:
-    return _copy_out(shared, given, op, group, torch.empty_like(given))
+def _copy(shared: Tensor, tensor: Tensor, op: str, group: str) -> Tensor:
+    return _copy_out(shared, tensor, op, group, torch.empty_like(tensor))
 
 
-def _copy_out(shared: Tensor, given: Tensor, op: str, group: str, into: Tensor) -> Tensor:
-    used = shared.view(-1)[: given.numel()].view(given.shape)
-    used.copy_(given)
+def _copy_out(shared: Tensor, tensor: Tensor, op: str, group: str, into: Tensor) -> Tensor:
+    used = shared.view(-1)[: tensor.numel()].view(tensor.shape)
+    used.copy_(tensor)
     return _reduce("one_shot_all_reduce_copy", "one_shot", used, op, group, into)
 
 
-def _all_gather(given: Tensor, group: str, into: Tensor) -> Tensor:
+def _all_gather(tensor: Tensor, group: str, into: Tensor) -> Tensor:
     _check("multimem_all_gather_out", into)
     # Each rank stores its part once, to an address of the switch: the links have what they have
     # where each stores it to all.
     count = into.numel()
-    return _post("all_gather", given, into, group, "one_shot", data.all_gather_flat, count)
+    return _post("all_gather", tensor, into, group, "one_shot", data.all_gather_flat, count)
 
 
-def _reduce_scatter(given: Tensor, group: str, split_last_dim: bool, into: Tensor) -> Tensor:
-    _check("reduce_scatter_out", given)
+def _reduce_scatter(tensor: Tensor, group: str, split_last_dim: bool, into: Tensor) -> Tensor:
+    _check("reduce_scatter_out", tensor)
     ranks = group_of(group).size()
-    dim = given.dim() - 1 if split_last_dim else 0
+    dim = tensor.dim() - 1 if split_last_dim else 0
 
     def compute(inputs: Any, outputs: Any) -> None:
-        total = reduce_in_order([each[0] for each in inputs], ReduceOp.SUM)
+        total = reduce_in_order([item[0] for item in inputs], ReduceOp.SUM)
         for position, (target,) in enumerate(outputs):
             target.copy_(total.chunk(ranks, dim)[position].reshape(target.shape))
 
-    count = given.numel()
-    return _post("reduce_scatter", given, into, group, "one_shot", compute, count)
+    count = tensor.numel()
+    return _post("reduce_scatter", tensor, into, group, "one_shot", compute, count)
 
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {

@@ -32,10 +32,10 @@ class _World:
 
 def _world() -> _World:
     process = current()
-    found: _World | None = process.world
-    if found is None:
-        found = process.world = _World()
-    return found
+    world: _World | None = process.world
+    if world is None:
+        world = process.world = _World()
+    return world
 
 
 class CurrentWorld:

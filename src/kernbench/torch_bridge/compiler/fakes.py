@@ -79,12 +79,16 @@ def install(patches: Patches, views: Views) -> None:
 
 def _device_for_cpp(args: Any) -> torch.device:
     asked = args[0]
-    found = getattr(asked, "fake_device", None)
-    if found is None:
+    fake_device = getattr(asked, "fake_device", None)
+    if fake_device is None:
         # C++ asks for the device of a functional tensor around a fake one, from PyTorch 2.14 on.
-        found = _device_of(asked)
-        return META if found.type == DEVICE_TYPE else found
-    return META if asked.fake_mode.in_kernel_invocation or found.type == DEVICE_TYPE else found
+        fake_device = _device_of(asked)
+        return META if fake_device.type == DEVICE_TYPE else fake_device
+    return (
+        META
+        if asked.fake_mode.in_kernel_invocation or fake_device.type == DEVICE_TYPE
+        else fake_device
+    )
 
 
 def _answering(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,15 +112,15 @@ def _meaning_cuda(original: Callable[..., Any]) -> Callable[..., Any]:
                 device.type == "meta" or device in _WITHOUT_INDEX
             ):
                 kwargs = {**kwargs, "device": with_index(DEVICE_TYPE)}
-        made = original(self, func, types, args, kwargs or {})
-        if getattr(made, "constant", None) is not None:
-            _place_constant(made, args, kwargs or {})
-        return made
+        result = original(self, func, types, args, kwargs or {})
+        if getattr(result, "constant", None) is not None:
+            _place_constant(result, args, kwargs or {})
+        return result
 
     return dispatch
 
 
-def _place_constant(made: Any, args: Any, kwargs: Any) -> None:
+def _place_constant(value: Any, args: Any, kwargs: Any) -> None:
     """Place a fake tensor of known numbers where its operands are.
 
     Its numbers are computed by C++ alone, which has them on the host.
@@ -129,14 +133,14 @@ def _place_constant(made: Any, args: Any, kwargs: Any) -> None:
     if device is None:
         return
     if device.type == DEVICE_TYPE:
-        made.fake_device = with_index(device)
-        settle(made.constant, made.fake_device, "aten.lift_fresh")
-    elif device_of(made.constant).type == DEVICE_TYPE:
+        value.fake_device = with_index(device)
+        settle(value.constant, value.fake_device, "aten.lift_fresh")
+    elif device_of(value.constant).type == DEVICE_TYPE:
         # For C++ it was on the host already, and so the same tensor.
         with no_dispatch():
-            made.constant = made.constant.clone()
-        made.fake_mode.fake_tensor_converter.add_constant_storage_mapping(made)
-        made.fake_device = device
+            value.constant = value.constant.clone()
+        value.fake_mode.fake_tensor_converter.add_constant_storage_mapping(value)
+        value.fake_device = device
 
 
 def _format_of_convolution(original: Callable[..., Any], x: Any, weight: Any, backend: Any) -> Any:
@@ -179,14 +183,14 @@ def _is_of_device(argument: Any) -> bool:
 def _as_tensors(tracer: Any, tensor: Any, index: Any) -> Any:
     """Return an index with tensors for its lists of numbers, which C++ would make on ``meta``."""
     if isinstance(index, tuple):
-        return tuple(_as_tensors(tracer, tensor, each) for each in index)
-    if not isinstance(index, list) or not all(type(each) in (int, bool) for each in index):
+        return tuple(_as_tensors(tracer, tensor, item) for item in index)
+    if not isinstance(index, list) or not all(type(item) in (int, bool) for item in index):
         return index
     from torch._dynamo.variables.builder import wrap_fx_proxy
 
     device = tensor.node.meta["example_value"].device
-    made = tracer.create_proxy("call_function", torch.tensor, (index,), {"device": device})
-    return wrap_fx_proxy(tracer.output_graph.current_tx, made).as_proxy()
+    proxy = tracer.create_proxy("call_function", torch.tensor, (index,), {"device": device})
+    return wrap_fx_proxy(tracer.output_graph.current_tx, proxy).as_proxy()
 
 
 def _on_one_device(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -225,14 +229,14 @@ def _is_of_streams(target: Any) -> bool:
 def _device_of(tensor: Any) -> torch.device:
     """Return where the compiler sees a tensor."""
     if type(tensor).__name__ == "FakeTensor":
-        found: torch.device = tensor.device
-        return found
-    found = device_of(tensor)
-    if found.type == "meta" and (
+        device: torch.device = tensor.device
+        return device
+    device = device_of(tensor)
+    if device.type == "meta" and (
         torch._is_functional_tensor(getattr(tensor, "elem", tensor)) or type(tensor) not in PLAIN
     ):
         return with_index(DEVICE_TYPE)
-    return found
+    return device
 
 
 def _is_on(kind: str, tensor: Any) -> bool:
@@ -251,7 +255,7 @@ def _wrapper(cls: Any, *args: Any, **kwargs: Any) -> Any:
         return _make_wrapper_subclass(cls, *args, **kwargs)
     if device is not None and torch.device(device).type == DEVICE_TYPE:
         kwargs["device"] = META
-    given = [
+    metas = [
         META if isinstance(arg, torch.device) and arg.type == DEVICE_TYPE else arg for arg in args
     ]
-    return _make_wrapper_subclass(cls, *given, **kwargs)
+    return _make_wrapper_subclass(cls, *metas, **kwargs)

@@ -120,8 +120,8 @@ def _counting_guards(original: Callable[..., None], unguarded: list[_Entry]) -> 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         num_guards = _num_guards(self.guard_manager.root)
-        for each in unguarded:
-            each.num_guards = num_guards
+        for entry in unguarded:
+            entry.num_guards = num_guards
         unguarded.clear()
 
     return init
@@ -133,12 +133,15 @@ def _num_guards(manager: Any) -> int:
     below = list(manager.get_child_managers())
     if hasattr(manager, "get_key_value_managers"):
         for pair in manager.get_key_value_managers().values():
-            below.extend(each for each in pair if each is not None)
-    return count + sum(_num_guards(each) for each in below)
+            below.extend(item for item in pair if item is not None)
+    return count + sum(_num_guards(item) for item in below)
 
 
 def _is_ours(guard: Any) -> bool:
-    return any(str(each).startswith(_OF_DEVICE) for each in guard.verbose_code_parts())
+    return any(
+        str(verbose_code_part).startswith(_OF_DEVICE)
+        for verbose_code_part in guard.verbose_code_parts()
+    )
 
 
 def _entered(graph: Callable[..., Any], entry: _Entry) -> Callable[..., Any]:
@@ -186,10 +189,10 @@ def _in_graph(original: Callable[..., Any]) -> Callable[..., Any]:
         host = process.host
         before, host.graph = host.graph, GraphRun.of(self.fx_kwargs, inputs)
         try:
-            made = original(self, inputs)
+            result = original(self, inputs)
         finally:
             host.graph = before
-        host.owe_wrapper(len(made) if isinstance(made, (list, tuple)) else 1)
-        return made
+        host.owe_wrapper(len(result) if isinstance(result, (list, tuple)) else 1)
+        return result
 
     return call

@@ -40,12 +40,12 @@ class Graphs:
         **options: Any,
     ) -> Any:
         """Inductor's function of that name."""
-        made = Graphed(self, model, static_input_idxs, mutated_input_idxs)
+        graphed = Graphed(self, model, static_input_idxs, mutated_input_idxs)
         if is_backward:
-            made.is_backward = True
-            return self._ending(made)
-        made.is_forward = not is_inference
-        return made
+            graphed.is_backward = True
+            return self._ending(graphed)
+        graphed.is_forward = not is_inference
+        return graphed
 
     def of_backend(self, model: Any, inputs: Any, static_input_idxs: Any, **options: Any) -> Any:
         """What the backend ``cudagraphs`` calls, with inputs to look at."""
@@ -73,43 +73,43 @@ class _Captured:
     @property
     def is_in_use(self) -> bool:
         """Whether anything holds a result of its last call: the program, or its autograd."""
-        return any(torch._C._storage_Use_Count(each._cdata) > 1 for each in self.given)
+        return any(torch._C._storage_Use_Count(item._cdata) > 1 for item in self.given)
 
     def results(self) -> Any:
         """Return results of a call: other tensors each time, on the same memory."""
-        inputs = {_address(each) for each in self.held if isinstance(each, torch.Tensor)}
+        inputs = {_address(item) for item in self.held if isinstance(item, torch.Tensor)}
         storages: dict[int, Any] = {}
-        found = [
-            _on(storages.setdefault(_address(each), _on_memory_of(each)), each)
-            if isinstance(each, torch.Tensor) and _address(each) not in inputs
-            else each
-            for each in self.made
+        result = [
+            _on(storages.setdefault(_address(item), _on_memory_of(item)), item)
+            if isinstance(item, torch.Tensor) and _address(item) not in inputs
+            else item
+            for item in self.made
         ]
         self.given = list(storages.values())
-        return found
+        return result
 
     def overwrite(self) -> None:
         """Make reading results of the last call an error: they will be another call's."""
-        for each in self.given:
-            each._kernbench = _Overwritten(None)
+        for item in self.given:
+            item._kernbench = _Overwritten(None)
         self.given = []
 
 
 def _on_memory_of(tensor: torch.Tensor) -> Any:
     """Return another storage on a tensor's memory, and on its place on the device."""
     storage = tensor.untyped_storage()
-    made: Any = torch._C._construct_storage_from_data_pointer(
+    value: Any = torch._C._construct_storage_from_data_pointer(
         storage.data_ptr(), storage.device, storage.nbytes()
     )
-    made._kernbench, made._kernbench_owner = storage._kernbench, storage
-    return made
+    value._kernbench, value._kernbench_owner = storage._kernbench, storage
+    return value
 
 
 def _on(storage: Any, tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor like another one, on another storage."""
     with no_dispatch():
-        made = torch.empty(0, dtype=tensor.dtype)
-        return made.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+        result = torch.empty(0, dtype=tensor.dtype)
+        return result.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
 class _Overwritten(Residence):
@@ -162,18 +162,18 @@ class Graphed:
             self._warm.add(key)
             self._await_backward()
             return self._model(list(inputs))
-        found = self._free_one(key, inputs)
+        free_one = self._free_one(key, inputs)
         current().host.owe_tree()
-        copied = [at for at, given in enumerate(inputs) if self._is_copied(at, given)]
+        copied = [at for at, value in enumerate(inputs) if self._is_copied(at, value)]
         if copied:
             # As PyTorch does: one operation for all of them.
-            held = [found.held[at] for at in copied]
+            held = [free_one.held[at] for at in copied]
             torch._foreach_copy_(held, [inputs[at] for at in copied])
-        found.overwrite()
-        found.graph.replay()
+        free_one.overwrite()
+        free_one.graph.replay()
         self._await_backward()
         # Autograd would take a gradient that nothing else uses for its own.
-        return list(found.made) if self.is_backward else found.results()
+        return list(free_one.made) if self.is_backward else free_one.results()
 
     def _await_backward(self) -> None:
         if self.is_forward:
@@ -184,9 +184,9 @@ class Graphed:
         captured = self._captured.setdefault(key, [])
         if captured and current().rank not in self._graphs.awaiting:
             return captured[0]
-        for each in captured:
-            if not each.is_in_use:
-                return each
+        for item in captured:
+            if not item.is_in_use:
+                return item
         captured.append(self._capture(inputs))
         return captured[-1]
 
@@ -201,35 +201,35 @@ class Graphed:
             cudagraph_utils.log_cudagraph_skip_and_bump_counter(said)
         return elsewhere
 
-    def _is_copied(self, at: int, given: Any) -> bool:
-        return at not in self._static and isinstance(given, torch.Tensor)
+    def _is_copied(self, at: int, value: Any) -> bool:
+        return at not in self._static and isinstance(value, torch.Tensor)
 
     def _key_of(self, inputs: list[Any]) -> Any:
         return current().rank, tuple(
-            (tuple(each.shape) if self._is_copied(at, each) else each.data_ptr())
-            if isinstance(each, torch.Tensor)
-            else each
-            for at, each in enumerate(inputs)
+            (tuple(item.shape) if self._is_copied(at, item) else item.data_ptr())
+            if isinstance(item, torch.Tensor)
+            else item
+            for at, item in enumerate(inputs)
         )
 
     def _capture(self, inputs: list[Any]) -> _Captured:
         held = [
-            each.clone() if self._is_copied(at, each) else _lasting(each)
-            for at, each in enumerate(inputs)
+            item.clone() if self._is_copied(at, item) else _lasting(item)
+            for at, item in enumerate(inputs)
         ]
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            made = self._model(list(held))
-        results = [each for each in made if isinstance(each, torch.Tensor)]
-        self._graphs.recorded.update((current().rank, _address(each)) for each in results)
-        return _Captured(graph, held, made)
+            capture = self._model(list(held))
+        results = [item for item in capture if isinstance(item, torch.Tensor)]
+        self._graphs.recorded.update((current().rank, _address(item)) for item in results)
+        return _Captured(graph, held, capture)
 
 
-def _lasting(given: Any) -> Any:
+def _lasting(value: Any) -> Any:
     """Return an input that stays where it is, but not as the result of one call of a graph."""
-    if isinstance(given, torch.Tensor) and hasattr(given.untyped_storage(), "_kernbench_owner"):
-        return _on(_on_memory_of(given), given)
-    return given
+    if isinstance(value, torch.Tensor) and hasattr(value.untyped_storage(), "_kernbench_owner"):
+        return _on(_on_memory_of(value), value)
+    return value
 
 
 def _address(tensor: torch.Tensor) -> int:

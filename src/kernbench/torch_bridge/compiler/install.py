@@ -112,7 +112,7 @@ class Compiler:
         """``torch.compile``: PyTorch's own, behind the first import of the compiler."""
         self.prepare()
         if model is None:
-            return lambda given: self.compile(given, **options)
+            return lambda value: self.compile(value, **options)
         with uncounted():
             return _compile(model, **options)
 
@@ -148,10 +148,10 @@ class Compiler:
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         wrappers.install_early(self._patches)
         self._let_functions_differ()
-        found = importlib.import_module("torch._dynamo")
-        self._patches.set(torch, "_dynamo", found)
+        module = importlib.import_module("torch._dynamo")
+        self._patches.set(torch, "_dynamo", module)
         for name in _ON_THE_WAY:
-            self._patches.set(found, name, self._prepared(getattr(found, name)))
+            self._patches.set(module, name, self._prepared(getattr(module, name)))
 
     def _prepared(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -258,14 +258,14 @@ class Compiler:
             begun_s, spent_s = perf_counter(), process_time()
             with self.views.compiling(), _disable_current_modes():
                 try:
-                    found = original(*args, **kwargs)
+                    result = original(*args, **kwargs)
                     _log_compiled(args, perf_counter() - begun_s)
                 except TorchDynamoException as error:
                     if not isinstance(error, Unsupported):
                         error.add_note(_INSTEAD)
                     raise
             self._let_pass(process_time() - spent_s)
-            return found
+            return result
 
         return call
 
@@ -286,7 +286,7 @@ class Compiler:
 
         traceable = (*trace_rules.BUILTIN_INLINE_WHEN_CALLED, traced.__file__, operations.__file__)
         self._patches.set(trace_rules, "BUILTIN_INLINE_WHEN_CALLED", traceable)
-        parts = (each.name for each in pkgutil.iter_modules(kernbench.__path__))
+        parts = (module.name for module in pkgutil.iter_modules(kernbench.__path__))
         own = (f"{kernbench.__name__}.{part}" for part in parts if part != _MAIN)
         for name in (*own, *_UNTRACED):
             trace_rules.add(name)

@@ -32,8 +32,8 @@ def install(patches: Patches) -> None:
     device_interface.caching_worker_device_properties.clear()
     _forget(DeviceProperties.create)
     for module in (utils, comm_analysis):
-        for each in list(vars(module).values()):
-            _forget(each)
+        for item in list(vars(module).values()):
+            _forget(item)
     patches.set(symmetric, "is_symm_mem_enabled_for_group", _is_shared)
     kinds = dynamo_utils.common_constant_types
     if CudaDeviceProperties not in kinds:

@@ -84,9 +84,9 @@ def _with_rank(original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
     def init(self: Any, gm: Any, inputs: Any, *args: Any, **kwargs: Any) -> None:
         if any(
-            is_opaque(type(each))
-            or (isinstance(each, torch.Tensor) and is_traceable_wrapper_subclass(each))
-            for each in _values(gm, inputs)
+            is_opaque(type(item))
+            or (isinstance(item, torch.Tensor) and is_traceable_wrapper_subclass(item))
+            for item in _values(gm, inputs)
         ):
             self.kernbench_rank = current().rank
         original(self, gm, inputs, *args, **kwargs)
@@ -108,19 +108,19 @@ def _by_number(
     """Return how a pickler of keys takes an object, to which devices are their numbers in files."""
 
     @wraps(original)
-    def reduce(self: Any, found: Any) -> Any:
-        if type(found) is torch.device:
-            return identity, (str(numbering.exchanged_device(found)),)
-        if type(found).__name__ == "BoxedDeviceIndex":
-            index = found.value
+    def reduce(self: Any, value: Any) -> Any:
+        if type(value) is torch.device:
+            return identity, (str(numbering.exchanged_device(value)),)
+        if type(value).__name__ == "BoxedDeviceIndex":
+            index = value.value
             return identity, (index if index is None else numbering.exchanged(index),)
-        made = original(self, found)
-        if isinstance(found, torch.fx.GraphModule):
-            if made is NotImplemented:
-                table = self.dispatch_table.get(type(found))
-                made = found.__reduce__() if table is None else table(found)
-            return made[0], _numbered(made[1], numbering), *made[2:]
-        return made
+        result = original(self, value)
+        if isinstance(value, torch.fx.GraphModule):
+            if result is NotImplemented:
+                table = self.dispatch_table.get(type(value))
+                result = value.__reduce__() if table is None else table(value)
+            return result[0], _numbered(result[1], numbering), *result[2:]
+        return result
 
     return reduce
 
@@ -219,6 +219,6 @@ def _sources() -> str:
     states = []
     for package in _DECIDING:
         for path in sorted((_KERNBENCH / package).rglob("*.py")):
-            found = path.stat()
-            states.append(f"{path} {found.st_size} {found.st_mtime_ns}")
+            stat = path.stat()
+            states.append(f"{path} {stat.st_size} {stat.st_mtime_ns}")
     return "\n".join(states)

@@ -37,7 +37,7 @@ class Numbering:
         """Choose the rank's own device, at its first graph: that of an input, or the current."""
         process = current()
         if process not in self._own:
-            devices = (device_of(each) for each in inputs if isinstance(each, torch.Tensor))
+            devices = (device_of(item) for item in inputs if isinstance(item, torch.Tensor))
             indices = (device.index for device in devices if device.type == DEVICE_TYPE)
             self._own[process] = next(indices, current_index())
 
@@ -55,7 +55,7 @@ class Numbering:
 
     def exchanged_text(self, code: str) -> str:
         """Return code with the numbers of devices exchanged."""
-        return _IN_FILES.sub(lambda found: found[1] + str(self.exchanged(int(found[2]))), code)
+        return _IN_FILES.sub(lambda result: result[1] + str(self.exchanged(int(result[2]))), code)
 
     def written(self, code: str) -> str:
         """Return code as it is kept, which sets no device by its number but in guards."""

@@ -17,12 +17,12 @@ _OPERATIONS: dict[int, str] = torch.jit._builtins._get_builtin_table()
 def install(patches: Patches) -> None:
     """Let scripts call what has been replaced so far: they run PyTorch's own functions."""
     own: dict[int, Any] = {}
-    for each in patches.replaced:
-        before, found = id(each.before), id(each.value)
-        own[found] = own.get(before, each.before)
-        if before in _OPERATIONS and found not in _OPERATIONS:
-            _OPERATIONS[found] = _OPERATIONS[before]
-            patches.on_close(_OPERATIONS.pop, found)
+    for replaced in patches.replaced:
+        before, number = id(replaced.before), id(replaced.value)
+        own[number] = own.get(before, replaced.before)
+        if before in _OPERATIONS and number not in _OPERATIONS:
+            _OPERATIONS[number] = _OPERATIONS[before]
+            patches.on_close(_OPERATIONS.pop, number)
 
     def compile_own(function: Any, place: Any) -> Any:
         return _compile(own.get(id(function), function), place)

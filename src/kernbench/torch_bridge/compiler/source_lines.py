@@ -81,9 +81,9 @@ class SourceLines:
             (key, traces) for key, traces in reversed(self._graphs) if traces.keys() >= set(names)
         ]
         while frame is not None:
-            found = [traces for key, traces in fitting if key == _key(frame.f_code)]
-            if found:
-                return found[0]
+            result = [traces for key, traces in fitting if key == _key(frame.f_code)]
+            if result:
+                return result[0]
             frame = frame.f_back
         return fitting[0][1] if len(fitting) == 1 else {}
 
@@ -113,17 +113,17 @@ def _nodes_launched(file: str, line: int) -> list[str]:
 
 def _made_of(lines: list[str], kernel: str) -> Iterator[tuple[str, str]]:
     """Yield the operations that nodes became, from the comment above a kernel."""
-    at = next((n for n, each in enumerate(lines) if each.startswith(f"{kernel} = ")), 0)
+    at = next((n for n, line in enumerate(lines) if line.startswith(f"{kernel} = ")), 0)
     for text in reversed(lines[:at]):
         if not text.startswith("#"):
             return
-        if found := _MADE_OF.match(text.rstrip()):
-            yield found[1], found[2]
+        if result := _MADE_OF.match(text.rstrip()):
+            yield result[1], result[2]
 
 
 def _line(trace: str) -> str:
     """Return the innermost line of a trace that is not PyTorch's."""
-    frames = [each for each in _FRAME.findall(trace) if not each[0].startswith(_OF_TORCH)]
+    frames = [item for item in _FRAME.findall(trace) if not item[0].startswith(_OF_TORCH)]
     if not frames:
         return ""
     file, line, function, text = frames[-1]

@@ -43,7 +43,7 @@ def attention(
     """``scaled_dot_product_attention`` as the operation that a GPU runs (ADR-0220)."""
     if torch.is_autocast_enabled(DEVICE_TYPE):
         dtype = torch.get_autocast_dtype(DEVICE_TYPE)
-        query, key, value = (_cast(each, dtype) for each in (query, key, value))
+        query, key, value = (_cast(item, dtype) for item in (query, key, value))
         if attn_mask is not None and not isinstance(attn_mask, BIASES):
             attn_mask = _cast(attn_mask, dtype)
     if isinstance(attn_mask, BIASES):
@@ -62,8 +62,8 @@ def attention(
         return fused(query, key, value, attn_mask, dropout_p, is_causal, scale, flash)
     if not _allows_products():
         raise RuntimeError("No available kernel. Aborting execution.")
-    given = (query, key, value, attn_mask, dropout_p, is_causal)
-    return by_products(*given, scale, enable_gqa)
+    argument = (query, key, value, attn_mask, dropout_p, is_causal)
+    return by_products(*argument, scale, enable_gqa)
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

@@ -129,10 +129,10 @@ def _on_device(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def make(size: Any, stride: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
-        made = original(size, stride, device, *args, **kwargs)
-        if torch.device(device).type == DEVICE_TYPE and device_of(made).type != DEVICE_TYPE:
-            settle(made, with_index(device), "aten.empty")
-        return made
+        result = original(size, stride, device, *args, **kwargs)
+        if torch.device(device).type == DEVICE_TYPE and device_of(result).type != DEVICE_TYPE:
+            settle(result, with_index(device), "aten.empty")
+        return result
 
     return make
 
@@ -170,9 +170,9 @@ def _initialized_at_runtime(views: Views, original: Callable[..., Any]) -> Calla
         if name != "_init_group" or init is None:
             return original(self, tx, name, args, kwargs)
 
-        def init_group(*given: Any, **named: Any) -> Any:
+        def init_group(*value: Any, **named: Any) -> Any:
             with at_runtime(views):
-                return init(self.value, *given, **named)
+                return init(self.value, *value, **named)
 
         vars(self.value)["_init_group"] = init_group
         try:

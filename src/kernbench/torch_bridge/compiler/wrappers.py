@@ -98,7 +98,7 @@ def _fills_memory(tensor: Any, size: Any, stride: Any) -> bool:
     """Return whether a tensor has all of its memory, and would have it laid out otherwise."""
     if residence_of(tensor) is None or tuple(tensor.shape) != tuple(size):
         return False
-    span = 1 + sum((each - 1) * step for each, step in zip(size, stride, strict=True))
+    span = 1 + sum((item - 1) * step for item, step in zip(size, stride, strict=True))
     held = storage_of(tensor).nbytes() // tensor.element_size()
     return bool(span == tensor.numel() == held)
 
@@ -135,11 +135,11 @@ def _empty(
     pin_memory: Any = None,
     memory_format: Any = None,
 ) -> Any:
-    made = torch.ops.aten.empty.memory_format(
+    tensor = torch.ops.aten.empty.memory_format(
         size, dtype=dtype, device=_place(), memory_format=memory_format
     )
-    settle(made, with_index(device), "aten.empty")
-    return made
+    settle(tensor, with_index(device), "aten.empty")
+    return tensor
 
 
 def _empty_strided(
@@ -151,6 +151,6 @@ def _empty_strided(
     device: Any = None,
     pin_memory: Any = None,
 ) -> Any:
-    made = torch.ops.aten.empty_strided.default(size, stride, dtype=dtype, device=_place())
-    settle(made, with_index(device), "aten.empty")
-    return made
+    tensor = torch.ops.aten.empty_strided.default(size, stride, dtype=dtype, device=_place())
+    settle(tensor, with_index(device), "aten.empty")
+    return tensor

@@ -53,9 +53,9 @@ def _tensors(values: Iterable[Any]) -> Iterable[tuple[tuple[int, ...], str]]:
 
 
 def _template(timing: OperationTiming, tensors: _Tensors, queued: bool) -> Template:
-    given = {
+    values = {
         "shapes": [list(shape) for shape, _ in tensors],
-        "dtypes": [each for _, each in tensors],
+        "dtypes": [name for _, name in tensors],
     }
-    made = timing.template(queued)
-    return dataclasses.replace(made, given={**made.given, **given})
+    template = timing.template(queued)
+    return dataclasses.replace(template, given={**template.given, **values})

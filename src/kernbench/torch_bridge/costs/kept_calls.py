@@ -52,73 +52,77 @@ class KeptCosts(OperationCosts):
         result: Any,
         sip_id: int,
     ) -> OperationTiming:
-        found = super().timing(func, operation, args, kwargs, result, sip_id)
+        operation_timing = super().timing(func, operation, args, kwargs, result, sip_id)
         try:
-            given = [_kept(args), _kept(kwargs), _kept(result)]
+            value = [_kept(args), _kept(kwargs), _kept(result)]
         except NotKeptError:
-            return found
+            return operation_timing
         described = {
             "kind": "operation",
             "operation": (func._schema.name, func._overloadname),
-            "given": given,
+            "given": value,
             "allowed": self.attention.asked(),
             "float32": self._float32,
             "sip": sip_id,
         }
-        return self._of_call(found, described, str(func))
+        return self._of_call(operation_timing, described, str(func))
 
     def streamed(self, name: str, read: int, written: int, sip_id: int) -> OperationTiming:
-        found = super().streamed(name, read, written, sip_id)
+        operation_timing = super().streamed(name, read, written, sip_id)
         described = {
             "kind": "streamed",
             "given": (name, read, written, sip_id),
             "float32": self._float32,
         }
-        return self._of_call(found, described)
+        return self._of_call(operation_timing, described)
 
     def _of_call(
-        self, found: OperationTiming, described: dict[str, Any], name: str = ""
+        self, operation_timing: OperationTiming, described: dict[str, Any], name: str = ""
     ) -> OperationTiming:
         """Return schedules of this call alone: calls that are alike here may not be elsewhere.
 
         An operation with a ``name`` may be unknown where the call is timed again.
         """
-        return self.once(_noted, found, json.dumps(described), name)
+        return self.once(_noted, operation_timing, json.dumps(described), name)
 
-    def note(self, found: OperationTiming, described: dict[str, Any], name: str) -> OperationTiming:
+    def note(
+        self, operation_timing: OperationTiming, described: dict[str, Any], name: str
+    ) -> OperationTiming:
         """Return new schedules of a call, and note what call they are of."""
 
         def with_reuse(reuse: Reuse) -> OperationTiming:
-            reused = found.with_reuse(reuse)
+            reused = operation_timing.with_reuse(reuse)
             return self._of_call(reused, {**described, "phase": int(reuse.phase)}, name)
 
-        own = OperationTiming(found.template, with_reuse)
+        own = OperationTiming(operation_timing.template, with_reuse)
         self._keeper.comes_from(own, described, name)
         return own
 
 
-def _noted(costs: KeptCosts, found: OperationTiming, described: str, name: str) -> OperationTiming:
-    return costs.note(found, json.loads(described), name)
+def _noted(
+    costs: KeptCosts, operation_timing: OperationTiming, described: str, name: str
+) -> OperationTiming:
+    return costs.note(operation_timing, json.loads(described), name)
 
 
-def timing_of_call(costs: OperationCosts, given: Mapping[str, Any]) -> OperationTiming:
+def timing_of_call(costs: OperationCosts, value: Mapping[str, Any]) -> OperationTiming:
     """Return the schedules of a call that was kept, on the machine of ``costs``.
 
     Raises:
         AttributeError: This PyTorch has no such operation.
     """
-    if given["kind"] == "streamed":
-        name, read, written, sip_id = given["given"]
+    if value["kind"] == "streamed":
+        name, read, written, sip_id = value["given"]
         return costs.streamed(name, read, written, sip_id)
-    name, overload = given["operation"]
+    name, overload = value["operation"]
     namespace, _, short = name.partition("::")
     if namespace in _REGISTERED_BY:
         import_module(_REGISTERED_BY[namespace])
     func = getattr(getattr(getattr(torch.ops, namespace), short), overload or "default")
-    args, kwargs, result = map(_back, given["given"])
-    costs.attention.only = tuple(given["allowed"])
-    found = costs.timing(func, describe(func), tuple(args), kwargs, result, given["sip"])
-    return found.in_phase(AutogradPhase(given["phase"])) if "phase" in given else found
+    args, kwargs, result = map(_back, value["given"])
+    costs.attention.only = tuple(value["allowed"])
+    timing = costs.timing(func, describe(func), tuple(args), kwargs, result, value["sip"])
+    return timing.in_phase(AutogradPhase(value["phase"])) if "phase" in value else timing
 
 
 def _kept(value: Any) -> Any:
@@ -135,9 +139,9 @@ def _kept(value: Any) -> Any:
         dtype = str(value.dtype).removeprefix("torch.")
         return {"tensor": [list(value.shape), list(value.stride()), dtype]}
     if isinstance(value, (list, tuple)):
-        return {"all": [_kept(each) for each in value], "tuple": isinstance(value, tuple)}
+        return {"all": [_kept(item) for item in value], "tuple": isinstance(value, tuple)}
     if isinstance(value, dict):
-        return {"names": {name: _kept(each) for name, each in value.items()}}
+        return {"names": {name: _kept(item) for name, item in value.items()}}
     if isinstance(value, _NAMED):
         return {"torch": str(value).removeprefix("torch.")}
     if isinstance(value, torch.device):
@@ -155,10 +159,10 @@ def _back(kept: Any) -> Any:
         shape, strides, dtype = value
         return torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device="meta")
     if kind == "all":
-        found = [_back(each) for each in value]
-        return tuple(found) if rest[0][1] else found
+        backs = [_back(item) for item in value]
+        return tuple(backs) if rest[0][1] else backs
     if kind == "names":
-        return {name: _back(each) for name, each in value.items()}
+        return {name: _back(item) for name, item in value.items()}
     if kind == "torch":
         return getattr(torch, value)
     return torch.device("meta")

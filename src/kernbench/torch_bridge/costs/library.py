@@ -62,8 +62,8 @@ def timing_of_blocks(
 
     def timed(queued: bool) -> Sequence[KernelTime]:
         return [
-            time_blocks(each, sip, queued or number > 0, reuse)
-            for number, each in enumerate(launches)
+            time_blocks(launch, sip, queued or number > 0, reuse)
+            for number, launch in enumerate(launches)
         ]
 
     return OperationTiming(
@@ -89,7 +89,7 @@ def _template(
         limits += _limits(time, sip)
     duration_ps = _ps(sum(time.total_us for time in times))
     limits[Limit.LAUNCH] = sip.queued_front_end_ps if queued else sip.front_end_ps
-    busiest = max(limits[each] for each in _WORK)
+    busiest = max(limits[limit] for limit in _WORK)
     waits_ps = duration_ps - limits[Limit.LAUNCH] - busiest - limits[Limit.POWER]
     limits[Limit.LATENCY] = max(waits_ps, 0)
     read = sum(int(kernel.hbm_read_bytes) for kernel in kernels)
@@ -158,4 +158,4 @@ def _rows(
         "dst_space": (tcm, hbm, tcm, tcm),
     }  # fmt: skip
     kept = [number for number, busy in enumerate(busy_ps) if busy or number < 2]
-    return {name: np.array([values[each] for each in kept]) for name, values in columns.items()}
+    return {name: np.array([values[number] for number in kept]) for name, values in columns.items()}

@@ -91,12 +91,12 @@ class OperationCosts:
         sip = id(self.machine.sip_at(sip_id))
         return self.once(kernels, name, problem, self._alike.setdefault(sip, sip_id))
 
-    def once(self, make: Callable[..., T], *given: Any) -> T:
+    def once(self, make: Callable[..., T], *value: Any) -> T:
         """Return what ``make`` returned for the same arguments, behind these costs."""
-        key = (make, given)
+        key = (make, value)
         known: T = self._known.get(key, self)
         if known is self:
-            known = make(self, *given)
+            known = make(self, *value)
             if len(self._known) >= _MOST_KNOWN:
                 del self._known[next(iter(self._known))]
             self._known[key] = known
@@ -114,22 +114,22 @@ class OperationCosts:
         """Return the ``input_precision`` of ``tl.dot`` for products, by their kind in Float32."""
         if dtype != float32:
             return "ieee"
-        found: str = getattr(self.precision, kind)
-        if found in self.machine.sip_at(sip_id).pe.gemm.flops_per_clock:
+        precision: str = getattr(self.precision, kind)
+        if precision in self.machine.sip_at(sip_id).pe.gemm.flops_per_clock:
             self.is_rounded = True
-        return found
+        return precision
 
 
 @cache
 def family_of(func: Any) -> Family[Any]:
     """Return the family of an overload."""
-    found = {name: each for name, each in _families().items() if each.matches(func)}
-    if len(found) > 1:
-        raise InternalError(f"{func} is in several families: {', '.join(found)}")
-    return next(iter(found.values()), streams.FAMILY)
+    families = {name: family for name, family in _families().items() if family.matches(func)}
+    if len(families) > 1:
+        raise InternalError(f"{func} is in several families: {', '.join(families)}")
+    return next(iter(families.values()), streams.FAMILY)
 
 
 @cache
 def _families() -> dict[str, Family[Any]]:
-    names = (each.name for each in iter_modules(families.__path__))
+    names = (module.name for module in iter_modules(families.__path__))
     return {name: import_module(f"{families.__name__}.{name}").FAMILY for name in names}

@@ -102,7 +102,7 @@ def _sizes_of(ends: Any, total: int, groups: int) -> list[int]:
 def _of_groups(sizes: Iterable[tuple[int, int, int]]) -> Products:
     """Return products of groups, of which those with equal sizes are one batch."""
     counts = Counter(sizes)
-    return tuple(each for size, count in counts.items() for each in _one(count, *size))
+    return tuple(item for size, count in counts.items() for item in _one(count, *size))
 
 
 def _convolution(args: Any, result: Any) -> Products:
@@ -116,17 +116,19 @@ def _convolution(args: Any, result: Any) -> Products:
 
 def _convolution_backward(args: Any, result: Any) -> Products:
     grad, x, weight, transposed, groups, wanted = (args[at] for at in (0, 1, 2, 7, 9, 10))
-    found: Products = ()
+    convolution_backward: Products = ()
     if wanted[0]:
         if transposed:
             patches = weight.shape[1] * prod(weight.shape[2:])
-            found += _patches(groups, _positions(x), weight.shape[0] // groups, patches, grad)
+            convolution_backward += _patches(
+                groups, _positions(x), weight.shape[0] // groups, patches, grad
+            )
         else:
-            found += _to_input(x, grad, weight, groups)
+            convolution_backward += _to_input(x, grad, weight, groups)
     if wanted[1]:
         large, small = (grad, x) if transposed else (x, grad)
-        found += _to_weight(large, small, weight, groups)
-    return found
+        convolution_backward += _to_weight(large, small, weight, groups)
+    return convolution_backward
 
 
 def _positions(x: Any) -> int:
@@ -136,14 +138,14 @@ def _positions(x: Any) -> int:
 def _patches(groups: int, m: int, n: int, k: int, x: Any) -> Products:
     """A product of ``m`` patches of ``x``. Patches overlap, and so do the rows of the matrix."""
     row = max(x.numel() // (m * groups), 1) if m else 1
-    return tuple((*each, min(row, k), n) for each in _one(groups, m, n, k))
+    return tuple((*item, min(row, k), n) for item in _one(groups, m, n, k))
 
 
 def _to_input(large: Any, small: Any, weight: Any, groups: int) -> Products:
     """The gradient of a convolution's input, from patches of that of its output, if it has any."""
-    m, made = _positions(large), _positions(small)
+    m, number = _positions(large), _positions(small)
     per_patch = weight.shape[0] // groups * prod(weight.shape[2:])
-    k = -(-per_patch * made // m) if m else 0
+    k = -(-per_patch * number // m) if m else 0
     return _patches(groups, m, weight.shape[1], k, small)
 
 
@@ -151,7 +153,7 @@ def _to_weight(large: Any, small: Any, weight: Any, groups: int) -> Products:
     """The gradient of its weight, from the gradient of its output and the patches of its input."""
     m, n, k = weight.shape[0] // groups, weight.shape[1] * prod(weight.shape[2:]), _positions(small)
     row = max(large.numel() // (k * groups), 1) if k else 1
-    return tuple((*each, k, min(row, n)) for each in _one(groups, m, n, k))
+    return tuple((*item, k, min(row, n)) for item in _one(groups, m, n, k))
 
 
 def _recurrent(args: Any, result: Any) -> Products:
@@ -277,13 +279,13 @@ def layout_of(func: Any, args: Any, result: Any) -> OperandLayout:
     first = first_of(func)
     a, b = args[first : first + 2]
     steps = [
-        step * each.element_size()
-        for each in (a, b, result)
-        if isinstance(each, torch.Tensor) and has_steps(each)
-        for size, step in zip(each.shape, each.stride(), strict=True)
+        step * item.element_size()
+        for item in (a, b, result)
+        if isinstance(item, torch.Tensor) and has_steps(item)
+        for size, step in zip(item.shape, item.stride(), strict=True)
         if size > 1 and step > 1
     ]
-    shared = [name in BATCHED and _is_shared(each) for each in (a, b)]
+    shared = [name in BATCHED and _is_shared(item) for item in (a, b)]
     return OperandLayout(
         access_bytes=gcd(16, *steps),
         a_shared=shared[0],

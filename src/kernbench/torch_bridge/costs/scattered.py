@@ -186,15 +186,15 @@ def selection_of(name: str, args: Any) -> Selection | None:
     if short not in _SELECT or not has_steps(args[0]):
         return None
     if short in _ROWS:
-        found = _rows(args, *_ROWS[short])
+        rows = _rows(args, *_ROWS[short])
     elif short in _ALONG:
-        found = _along(*args[:3])
+        rows = _along(*args[:3])
     else:
-        found = _by_lists(*args[:2])
-    if found is None:
+        rows = _by_lists(*args[:2])
+    if rows is None:
         return None
     table = args[0]
-    run_bytes, count_bytes, parts = found
+    run_bytes, count_bytes, parts = rows
     return Selection(
         run_bytes=run_bytes,
         runs=count_bytes // run_bytes,
@@ -235,12 +235,12 @@ def _along(table: Any, dim: int, indices: Any) -> tuple[int, int, int] | None:
 
 
 def _by_lists(table: Any, lists: Any) -> tuple[int, int, int] | None:
-    given = {at: each for at, each in enumerate(lists) if each is not None}
-    if not given or any(each.dtype in (torch.bool, torch.uint8) for each in given.values()):
+    values = {at: item for at, item in enumerate(lists) if item is not None}
+    if not values or any(item.dtype in (torch.bool, torch.uint8) for item in values.values()):
         return None
-    chosen = math.prod(torch.broadcast_shapes(*(each.shape for each in given.values())))
-    of_others = math.prod(size for at, size in enumerate(table.shape) if at not in given)
-    run = _run_bytes(table, max(given) + 1)
+    chosen = math.prod(torch.broadcast_shapes(*(item.shape for item in values.values())))
+    of_others = math.prod(size for at, size in enumerate(table.shape) if at not in values)
+    run = _run_bytes(table, max(values) + 1)
     return run, chosen * of_others * table.element_size(), 1
 
 

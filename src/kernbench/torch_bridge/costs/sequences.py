@@ -73,9 +73,9 @@ def no_sooner(timing: OperationTiming, least_ps: int) -> OperationTiming:
     return OperationTiming(make, lambda reuse: no_sooner(timing.with_reuse(reuse), least_ps))
 
 
-def _times(each: Template, count: int) -> Template:
+def _times(template: Template, count: int) -> Template:
     """Return a template of the same schedule so many times."""
-    parts = [each]
+    parts = [template]
     # By doubling: what is joined has as many rows as all of its parts.
     while 1 << len(parts) <= count:
         parts.append(_one_after_another(parts[-1], parts[-1]))
@@ -108,7 +108,7 @@ def _one_after_another(first: Template, second: Template) -> Template:
 
 
 def _rows(first: Template, second: Template) -> dict[str, Column]:
-    before, after = (_columns(each) for each in (first, second))
+    before, after = (_columns(template) for template in (first, second))
     for name in ("start_ps", "end_ps"):
         after[name] = after[name] + first.duration_ps
     return {name: np.concatenate([before[name], after[name]]) for name in before if name in after}
@@ -116,6 +116,6 @@ def _rows(first: Template, second: Template) -> dict[str, Column]:
 
 def _columns(template: Template) -> dict[str, Column]:
     """Return the rows of a template, with every column at full length."""
-    given = {name: np.asarray(column) for name, column in template.make_rows().items()}
-    length = max((len(column) for column in given.values() if column.ndim), default=0)
-    return {name: np.broadcast_to(column, length) for name, column in given.items()}
+    arrays = {name: np.asarray(column) for name, column in template.make_rows().items()}
+    length = max((len(column) for column in arrays.values() if column.ndim), default=0)
+    return {name: np.broadcast_to(column, length) for name, column in arrays.items()}

@@ -49,5 +49,5 @@ def most_elements(values: Iterable[Any]) -> int:
         if isinstance(value, Tensor):
             most = max(most, value.numel())
         elif isinstance(value, (list, tuple)):
-            most = max(most, sum(each.numel() for each in value if isinstance(each, Tensor)))
+            most = max(most, sum(item.numel() for item in value if isinstance(item, Tensor)))
     return most

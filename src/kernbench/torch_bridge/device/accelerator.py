@@ -17,9 +17,9 @@ from kernbench.torch_bridge.placement.names import DEVICE_TYPE, current_index, w
 
 _NO_DEVICE = -1
 _DTYPES = frozenset(
-    each
-    for each in vars(torch).values()
-    if isinstance(each, torch.dtype) and "q" not in str(each).partition(".")[2]
+    name
+    for name in vars(torch).values()
+    if isinstance(name, torch.dtype) and "q" not in str(name).partition(".")[2]
 )
 """All dtypes but the quantized ones."""
 

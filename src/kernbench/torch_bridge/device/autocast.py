@@ -95,8 +95,8 @@ def cast_as_asked(*tensors: Tensor | None) -> tuple[Any, ...]:
     if not torch.is_autocast_enabled(DEVICE_TYPE):
         return tensors
     with _without_autocast():
-        found: tuple[Any, ...] = _cast_to(torch.get_autocast_dtype(DEVICE_TYPE), tensors)
-    return found
+        cast: tuple[Any, ...] = _cast_to(torch.get_autocast_dtype(DEVICE_TYPE), tensors)
+    return cast
 
 
 class _Kernels:
@@ -128,8 +128,8 @@ def _names() -> list[str]:
     """Return the operations that CUDA's autocast casts in this release of PyTorch."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     names = torch._C._dispatch_get_all_op_names()
-    found = [name for name in names if name.startswith("aten::") and has_kernel(name, _KEY_NAME)]
-    return [each.removeprefix("aten::") for each in found]
+    result = [name for name in names if name.startswith("aten::") and has_kernel(name, _KEY_NAME)]
+    return [item.removeprefix("aten::") for item in result]
 
 
 def _kernel_of(name: str) -> Callable[..., Any]:
@@ -192,8 +192,8 @@ def _into_float32(func: Any, from_half: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _with_float32(func: Any, from_half: Any, args: Any, kwargs: dict[str, Any]) -> _Call:
     position = _position_of_dtype(func)
-    given = args[position] if position < len(args) else kwargs.get("dtype")
-    if given is None and _is_cast(args[0]):
+    argument = args[position] if position < len(args) else kwargs.get("dtype")
+    if argument is None and _is_cast(args[0]):
         if from_half is not None and args[0].dtype is torch.float16:
             return from_half._op, (*args[:position], True), {}
         args, kwargs = args[:position], {**kwargs, "dtype": torch.float32}
@@ -214,15 +214,15 @@ def _norm_in_float32(func: Any, with_dtype: Any, args: Any, kwargs: dict[str, An
     if not _is_cast(args[0]):
         return func._op, args, kwargs
     arguments = func._schema.arguments
-    given = {
+    default_values = {
         argument.name: argument.default_value
         for argument in arguments
         if argument.has_default_value()
     }
-    given.update(zip([argument.name for argument in arguments], args, strict=False))
-    given.update(kwargs)
+    default_values.update(zip([argument.name for argument in arguments], args, strict=False))
+    default_values.update(kwargs)
     order = [argument.name for argument in with_dtype._schema.arguments if argument.name != "dtype"]
-    return with_dtype._op, tuple(given[name] for name in order), {"dtype": torch.float32}
+    return with_dtype._op, tuple(default_values[name] for name in order), {"dtype": torch.float32}
 
 
 def _refused(*_: Any, **__: Any) -> Any:
@@ -244,7 +244,7 @@ def _is_cast(value: Any) -> bool:
 
 def _cast_to(dtype: torch.dtype, value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return type(value)([_cast_to(dtype, each) for each in value])
+        return type(value)([_cast_to(dtype, item) for item in value])
     if not _is_cast(value) or value.dtype is dtype:
         return value
     is_kept = (
@@ -257,12 +257,12 @@ def _cast_to(dtype: torch.dtype, value: Any) -> Any:
     )
     if not is_kept:
         return value.to(dtype)
-    found = _CASTS.by_id.get(id(value))
-    if found is not None and found[0]() is value and found[1].dtype is dtype:
-        return found[1]
-    made = value.to(dtype)
-    _CASTS.by_id[id(value)] = weakref.ref(value), made
-    return made
+    pair = _CASTS.by_id.get(id(value))
+    if pair is not None and pair[0]() is value and pair[1].dtype is dtype:
+        return pair[1]
+    cast = value.to(dtype)
+    _CASTS.by_id[id(value)] = weakref.ref(value), cast
+    return cast
 
 
 def _clear_both_caches() -> None:

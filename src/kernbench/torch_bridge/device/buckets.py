@@ -38,23 +38,27 @@ class _OnDevices(Mode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if type(made) is Tensor and made.is_floating_point():
+        torch_dispatch = func(*args, **(kwargs or {}))
+        if type(torch_dispatch) is Tensor and torch_dispatch.is_floating_point():
             device = self._device
-            if self._coming and made.numel() == self._coming[-1][0] and residence_of(made) is None:
+            if (
+                self._coming
+                and torch_dispatch.numel() == self._coming[-1][0]
+                and residence_of(torch_dispatch) is None
+            ):
                 device = self._coming.pop()[1]
-            settle(made, device, "buckets of DDP")
-        return made
+            settle(torch_dispatch, device, "buckets of DDP")
+        return torch_dispatch
 
 
 def _by_device(tensors: Iterable[Tensor]) -> dict[torch.device | None, list[int]]:
     """Return the positions of the tensors on each device, the first one's device first."""
-    found: dict[torch.device | None, list[int]] = {}
-    for position, each in enumerate(tensors):
-        residence = residence_of(each)
+    device: dict[torch.device | None, list[int]] = {}
+    for position, tensor in enumerate(tensors):
+        residence = residence_of(tensor)
         place = None if residence is None else residence.device
-        found.setdefault(place, []).append(position)
-    return found
+        device.setdefault(place, []).append(position)
+    return device
 
 
 def _broadcast_by_device(group: Any, tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -70,21 +74,21 @@ def _assign_by_device(
     places = _by_device(tensors)
     if len(places) < 2:
         return _assign(tensors, limits, sparse, *rest, **kwargs)
-    found: list[tuple[list[int], int]] = []
+    numbers: list[tuple[list[int], int]] = []
     for positions in places.values():
         mine = [tensors[position] for position in positions]
         is_sparse = [sparse[position] for position in positions] if sparse else []
         buckets = _assign(mine, limits, is_sparse, *rest, **kwargs)
-        found += (
-            ([positions[each] for each in bucket], limit)
+        numbers += (
+            ([positions[item] for item in bucket], limit)
             for bucket, limit in zip(*buckets, strict=True)
         )
-    found.sort(key=lambda each: min(each[0]))
-    return [bucket for bucket, _ in found], [limit for _, limit in found]
+    numbers.sort(key=lambda pair: min(pair[0]))
+    return [bucket for bucket, _ in numbers], [limit for _, limit in numbers]
 
 
 def _init_there(self: Any, parameters: Any, buckets: Any, *args: Any, **kwargs: Any) -> None:
-    places = tuple(each for each in _by_device(parameters) if each is not None)
+    places = tuple(item for item in _by_device(parameters) if item is not None)
     if not places:
         _init(self, parameters, buckets, *args, **kwargs)
         return
@@ -92,7 +96,7 @@ def _init_there(self: Any, parameters: Any, buckets: Any, *args: Any, **kwargs: 
     for bucket in buckets:
         residence = residence_of(parameters[bucket[0]])
         device = None if residence is None else residence.device
-        count = sum(parameters[each].numel() for each in bucket)
+        count = sum(parameters[item].numel() for item in bucket)
         coming.append((count, places[0] if device is None else device))
     with _OnDevices(coming):
         _init(self, parameters, buckets, *args, **kwargs)

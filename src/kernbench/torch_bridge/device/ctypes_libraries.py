@@ -30,9 +30,9 @@ def install(patches: Patches) -> None:
         """``ctypes.CDLL``."""
 
         def __new__(cls, name: Any = None, *args: Any, **kwargs: Any) -> Any:
-            found = _NAME.search(str(name)) if HERE.process is not None else None
-            if found is not None:
-                return _LIBRARIES[found[1]]()
+            result = _NAME.search(str(name)) if HERE.process is not None else None
+            if result is not None:
+                return _LIBRARIES[result[1]]()
             return super().__new__(cls)
 
     patches.set(ctypes, "CDLL", CDLL)
@@ -68,9 +68,9 @@ class _Nvml:
         known = _NVML.get(plain)
         if known is None and not plain.startswith("nvml"):
             raise AttributeError(name)
-        made = _LibraryFunction(known or (lambda *args: _NVML_NOT_SUPPORTED))
-        setattr(self, name, made)
-        return made
+        library_function = _LibraryFunction(known or (lambda *args: _NVML_NOT_SUPPORTED))
+        setattr(self, name, library_function)
+        return library_function
 
 
 def _count(pointer: Any) -> int:
@@ -98,9 +98,9 @@ def _index(handle: Any) -> int:
 
 def _by_uuid(uuid: Any, pointer: Any) -> int:
     wanted = getattr(uuid, "value", uuid)
-    for each in range(torch.cuda.device_count()):
-        if _uuid_of(each) == wanted:
-            _point(_to(pointer), each + 1)
+    for index in range(torch.cuda.device_count()):
+        if _uuid_of(index) == wanted:
+            _point(_to(pointer), index + 1)
             return 0
     return _NVML_NO_ARGUMENT
 
@@ -124,8 +124,8 @@ def _capability(handle: Any, major: Any, minor: Any) -> int:
 
 def _memory(handle: Any, pointer: Any) -> int:
     free, total = torch.cuda.mem_get_info(_index(handle))
-    found = _to(pointer)
-    found.total, found.free, found.used = total, free, total - free
+    result = _to(pointer)
+    result.total, result.free, result.used = total, free, total - free
     return 0
 
 
@@ -144,8 +144,8 @@ def _p2p(first: Any, second: Any, kind: Any, pointer: Any) -> int:
 
 def _pci(handle: Any, pointer: Any) -> int:
     number = _index(handle)
-    found = _to(pointer)
-    found.bus, found.busId = number + 1, f"00000000:{number + 1:02X}:00.0".encode()
+    result = _to(pointer)
+    result.bus, result.busId = number + 1, f"00000000:{number + 1:02X}:00.0".encode()
     return 0
 
 
@@ -191,9 +191,9 @@ class _CudaRuntime:
                 f"{', '.join(_RUNTIME)} there; use torch.cuda for the rest"
             )
 
-        made = _LibraryFunction(known or refuse)
-        setattr(self, name, made)
-        return made
+        library_function = _LibraryFunction(known or refuse)
+        setattr(self, name, library_function)
+        return library_function
 
 
 def _set_device(device: Any) -> int:

@@ -28,7 +28,7 @@ _OF_EVERY_BUILD = frozenset(
 
 def install(patches: Patches) -> None:
     """Hide it; what simulated devices support of it is installed afterwards."""
-    for name in [each for each in vars(torch._C) if each.startswith(_PREFIX)]:
+    for name in [name for name in vars(torch._C) if name.startswith(_PREFIX)]:
         if name not in _OF_EVERY_BUILD:
             patches.hide(torch._C, name)
     # Programs may ask which they have; PyTorch, whether it takes a tensor.

@@ -50,8 +50,8 @@ def install(patches: Patches) -> None:
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """Return the number of free bytes of a device, and of all its bytes."""
     _allocator(device)
-    found = current().session.memories.device(_sip(device))
-    return found.free_bytes, found.capacity_bytes
+    shared_device = current().session.memories.device(_sip(device))
+    return shared_device.free_bytes, shared_device.capacity_bytes
 
 
 def _sip(device: Any) -> int:
@@ -60,17 +60,17 @@ def _sip(device: Any) -> int:
 
 def _allocator(device: Any = None) -> CachingAllocator:
     process = current()
-    found = process.session.memories.allocator(process, _sip(device))
-    found.settle()
-    return found
+    allocator = process.session.memories.allocator(process, _sip(device))
+    allocator.settle()
+    return allocator
 
 
 def _resized(self: Any, size_bytes: int) -> Any:
     capture = current().capture
     with nullcontext() if capture is None else capture.resizing(self):
-        found = _resize(self, size_bytes)
+        resize = _resize(self, size_bytes)
         reallocate(self)
-    return found
+    return resize
 
 
 def _reset_peaks(device: Any = None) -> None:

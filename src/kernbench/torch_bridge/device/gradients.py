@@ -20,8 +20,8 @@ from kernbench.torch_bridge.placement.residence import residence_of, settle_open
 
 def _settle(gradients: Iterable[Any]) -> None:
     tensors = [gradient for gradient in gradients if type(gradient) is Tensor]
-    found = (residence_of(tensor) for tensor in tensors)
-    residence = next((each for each in found if each is not None), None)
+    residences = (residence_of(tensor) for tensor in tensors)
+    residence = next((residence for residence in residences if residence is not None), None)
     if residence is not None and residence.device is not None:
         for tensor in tensors:
             settle_open(tensor, residence.device)
@@ -41,13 +41,13 @@ def _grad(original: Callable[..., Any]) -> Callable[..., Any]:
         # Inputs may be an iterator, or edges of the graph, which are on no device.
         if not isinstance(inputs, (Tensor, GradientEdge)):
             inputs = tuple(inputs)
-        found = original(outputs, inputs, *args, **kwargs)
-        given = inputs if isinstance(inputs, tuple) else (inputs,)
-        for each, made in zip(given, found, strict=False):
-            residence = residence_of(each) if isinstance(each, Tensor) else None
-            if residence is not None and residence.device is not None and type(made) is Tensor:
-                settle_open(made, residence.device)
-        return found
+        result = original(outputs, inputs, *args, **kwargs)
+        value = inputs if isinstance(inputs, tuple) else (inputs,)
+        for item, built in zip(value, result, strict=False):
+            residence = residence_of(item) if isinstance(item, Tensor) else None
+            if residence is not None and residence.device is not None and type(built) is Tensor:
+                settle_open(built, residence.device)
+        return result
 
     return grad
 

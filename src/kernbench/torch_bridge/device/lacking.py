@@ -201,15 +201,15 @@ def _watch_waits(mode: int) -> None:
 def _called() -> str:
     """Return the name of the PyTorch function that the program has called."""
     frame: FrameType | None = sys._getframe(1)
-    found = "torch.cuda"
+    text = "torch.cuda"
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(_TORCH):
-            found = f"{frame.f_globals.get('__name__', 'torch')}.{frame.f_code.co_qualname}"
+            text = f"{frame.f_globals.get('__name__', 'torch')}.{frame.f_code.co_qualname}"
         elif file != __file__:
             break
         frame = frame.f_back
-    return found
+    return text
 
 
 def _no_capsule(self: Tensor, **kwargs: Any) -> Any:
@@ -226,5 +226,5 @@ def _from_dlpack(ext_tensor: Any, **kwargs: Any) -> Tensor:
     """``torch.from_dlpack``; of a tensor on a simulated device, a view."""
     if isinstance(ext_tensor, Tensor) and residence_of(ext_tensor) is not None:
         return ext_tensor.detach()
-    made: Tensor = _to_tensor(ext_tensor, **kwargs)
-    return made
+    dlpack: Tensor = _to_tensor(ext_tensor, **kwargs)
+    return dlpack

@@ -33,14 +33,14 @@ class _TensorType(type):
 
     dtype: torch.dtype
 
-    def __instancecheck__(cls, given: object) -> bool:
-        return isinstance(given, Tensor) and given.is_cuda and given.dtype == cls.dtype
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, Tensor) and value.is_cuda and value.dtype == cls.dtype
 
-    def __call__(cls, *given: Any, device: Any = None) -> Tensor:
+    def __call__(cls, *value: Any, device: Any = None) -> Tensor:
         device = DEVICE_TYPE if device is None else device
-        if len(given) == 1 and not isinstance(given[0], int):
-            return torch.as_tensor(given[0], dtype=cls.dtype, device=device)
-        sizes = [int(each) for each in given] or [0]
+        if len(value) == 1 and not isinstance(value[0], int):
+            return torch.as_tensor(value[0], dtype=cls.dtype, device=device)
+        sizes = [int(item) for item in value] or [0]
         return torch.empty(sizes, dtype=cls.dtype, device=device)
 
 
@@ -73,30 +73,30 @@ def _type_as(self: Tensor, other: Tensor) -> Tensor:
     return self.to(other.device, other.dtype)
 
 
-def _make_new(self: Tensor, *given: Any, device: Any = None) -> Tensor:
+def _make_new(self: Tensor, *value: Any, device: Any = None) -> Tensor:
     """``Tensor.new``: an uninitialized tensor, or one of given numbers, on the tensor's device."""
     place = device_of(self)
     if not is_plain(self) or place.type != DEVICE_TYPE:
-        made: Tensor = _new(self, *given, **({} if device is None else {"device": device}))
-        return made
+        tensor: Tensor = _new(self, *value, **({} if device is None else {"device": device}))
+        return tensor
     device = place if device is None else device
     if self.layout is torch.sparse_coo:
         # Without a size it has that of its indices.
-        parts, size = given[:2], given[2:] or ((0,) if not given else ())
+        parts, size = value[:2], value[2:] or ((0,) if not value else ())
         return torch.sparse_coo_tensor(*parts, *size, dtype=self.dtype, device=device)
-    if len(given) == 1 and not isinstance(given[0], (int, torch.Size)):
-        return torch.as_tensor(given[0], dtype=self.dtype, device=device)
-    sizes = given[0] if given and isinstance(given[0], torch.Size) else (given or (0,))
+    if len(value) == 1 and not isinstance(value[0], (int, torch.Size)):
+        return torch.as_tensor(value[0], dtype=self.dtype, device=device)
+    sizes = value[0] if value and isinstance(value[0], torch.Size) else (value or (0,))
     return torch.empty(tuple(sizes), dtype=self.dtype, device=device)
 
 
 # PyTorch's compiler refuses a replacement that names its parameters.
-def _make_tensor(*given: Any, **kwargs: Any) -> Tensor:
+def _make_tensor(*value: Any, **kwargs: Any) -> Tensor:
     """``Tensor.__new__``: C++ makes subclass instances only from tensors that no mode has seen."""
-    if given[0] is Tensor:
-        return _make(*map(read_by_host, given), **kwargs)
+    if value[0] is Tensor:
+        return _make(*map(read_by_host, value), **kwargs)
     with unobserved():
-        return _make(*given, **kwargs)
+        return _make(*value, **kwargs)
 
 
 def install(patches: Patches) -> None:

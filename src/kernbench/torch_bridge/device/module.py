@@ -107,8 +107,8 @@ def get_device_properties(device: Any = None) -> CudaDeviceProperties:
 
 
 def _capability(device: Any = None) -> tuple[int, int]:
-    found = get_device_properties(device)
-    return found.major, found.minor
+    device_properties = get_device_properties(device)
+    return device_properties.major, device_properties.minor
 
 
 _ARCHITECTURES = (75, 80, 86, 90, 100, 120)
@@ -117,7 +117,7 @@ _ARCHITECTURES = (75, 80, 86, 90, 100, 120)
 
 def _architectures() -> list[str]:
     own = architecture_of(current().session.run.machine.spec)
-    return [f"sm_{each}" for each in sorted({*_ARCHITECTURES, own})]
+    return [f"sm_{architecture}" for architecture in sorted({*_ARCHITECTURES, own})]
 
 
 def _random_states() -> list[Tensor]:

@@ -100,9 +100,9 @@ def _seed(state: RandomState, seed: int) -> None:
 
 
 def _seed_by_host(state: RandomState) -> int:
-    made = int(torch.randint(2**63 - 1, (), device=CPU).item())
-    _seed(state, made)
-    return made
+    number = int(torch.randint(2**63 - 1, (), device=CPU).item())
+    _seed(state, number)
+    return number
 
 
 def _to_tensor(state: RandomState) -> Tensor:
@@ -116,25 +116,25 @@ def _to_tensor(state: RandomState) -> Tensor:
     return torch.frombuffer(raw, dtype=torch.uint8)[: _STATE.size]
 
 
-def _from_tensor(state: RandomState, given: Tensor) -> None:
+def _from_tensor(state: RandomState, tensor: Tensor) -> None:
     _only_graphsafe("set_state")
-    if not isinstance(given, Tensor) or given.nbytes != _STATE.size:
+    if not isinstance(tensor, Tensor) or tensor.nbytes != _STATE.size:
         raise RuntimeError(
             f"the state of a device's generator must be a tensor of {_STATE.size} bytes, as "
-            f"get_state() returns it, but got {given!r}"
+            f"get_state() returns it, but got {tensor!r}"
         )
-    shown = bytes(given.view(torch.uint8).tolist())
+    shown = bytes(tensor.view(torch.uint8).tolist())
     state.seed, state.offset = _STATE.unpack(shown)
-    state.position = _behind(given, shown)
+    state.position = _behind(tensor, shown)
     if state.position is None:
         state.position = _known_position(state.seed, state.offset)
 
 
-def _behind(given: Tensor, shown: bytes) -> Tensor | None:
+def _behind(tensor: Tensor, shown: bytes) -> Tensor | None:
     """Return what :func:`_to_tensor` stored after a state, unless the state was changed."""
-    if given.storage_offset() or given.device != CPU:
+    if tensor.storage_offset() or tensor.device != CPU:
         return None
-    storage = given.untyped_storage()
+    storage = tensor.untyped_storage()
     raw = ctypes.string_at(storage.data_ptr(), storage.nbytes())
     if raw[_STATE.size : 2 * _STATE.size] != shown:
         return None
@@ -153,8 +153,8 @@ def _remember(state: RandomState) -> None:
 
 def _known_position(seed: int, offset: int) -> Tensor | None:
     process, key = current(), (seed, offset)
-    found: Tensor | None = process.random_positions.get(key)
-    return process.session.random_positions.get(key) if found is None else found
+    tensor: Tensor | None = process.random_positions.get(key)
+    return process.session.random_positions.get(key) if tensor is None else tensor
 
 
 def _only_graphsafe(what: str) -> None:
@@ -167,8 +167,8 @@ _OF_DEVICES: WeakValueDictionary[int, Generator] = WeakValueDictionary()
 
 
 class _Kind(type(torch.Generator)):  # type: ignore[misc]
-    def __instancecheck__(cls, each: object) -> bool:
-        return isinstance(each, _Generator)
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, _Generator)
 
 
 class Generator(_Generator, metaclass=_Kind):
@@ -180,12 +180,12 @@ class Generator(_Generator, metaclass=_Kind):
 
     def __new__(cls, device: Any = "cpu") -> Generator:
         if not is_simulated(device):
-            found: Generator = super().__new__(cls, device)
-            return found
-        made: Generator = super().__new__(cls, "cpu")
-        made._where, made.random_state = with_index(device), RandomState()
-        _OF_DEVICES[made._cdata] = made
-        return made
+            generator: Generator = super().__new__(cls, device)
+            return generator
+        result: Generator = super().__new__(cls, "cpu")
+        result._where, result.random_state = with_index(device), RandomState()
+        _OF_DEVICES[result._cdata] = result
+        return result
 
     @property
     def device(self) -> torch.device:
@@ -278,9 +278,9 @@ class Generator(_Generator, metaclass=_Kind):
 
 
 def _with_state(device: torch.device, state: RandomState) -> Generator:
-    made = Generator(device)
-    made.random_state = state
-    return made
+    generator = Generator(device)
+    generator.random_state = state
+    return generator
 
 
 class DefaultGenerator(Generator):
@@ -306,21 +306,21 @@ class DefaultGenerators:
 
     def __getitem__(self, index: int) -> DefaultGenerator:
         check_index(index)
-        found = self._known.get(index)
-        if found is None:
-            made: DefaultGenerator = _Generator.__new__(DefaultGenerator, "cpu")
-            made._where = torch.device(DEVICE_TYPE, index)
-            _OF_DEVICES[made._cdata] = made
-            found = self._known[index] = made
-        return found
+        default_generator = self._known.get(index)
+        if default_generator is None:
+            generator: DefaultGenerator = _Generator.__new__(DefaultGenerator, "cpu")
+            generator._where = torch.device(DEVICE_TYPE, index)
+            _OF_DEVICES[generator._cdata] = generator
+            default_generator = self._known[index] = generator
+        return default_generator
 
 
 def state_for(generator: Any) -> RandomState | None:
     """Return the state that an operation on a device draws from; None: a generator of the host."""
     if generator is None:
         return current().random_state
-    found = known_generator(generator)
-    return None if found is None else found.random_state
+    result = known_generator(generator)
+    return None if result is None else result.random_state
 
 
 def known_generator(generator: Any) -> Generator | None:

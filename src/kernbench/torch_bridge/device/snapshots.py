@@ -148,8 +148,8 @@ def _snapshot(asked: Any = None) -> dict[str, Any]:
     traces: list[list[dict[str, Any]]] = [[] for _ in range(process.session.num_devices)]
     for sip_id, allocator in sorted(process.allocators.items()):
         device = sip_id - process.first_sip
-        found = [_segment(device, blocks) for blocks in allocator.segments()]
-        segments += [each for each in found if pool == (0, 0) or each["segment_pool_id"] == pool]
+        values = [_segment(device, blocks) for blocks in allocator.segments()]
+        segments += [item for item in values if pool == (0, 0) or item["segment_pool_id"] == pool]
         if history is not None and with_traces:
             traces[device] = history.events_of(allocator)
     return {

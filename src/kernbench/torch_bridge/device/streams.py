@@ -156,17 +156,17 @@ class Event:
     @checked
     def wait(self, stream: Stream | None = None) -> None:
         """Let later work on a stream (default: the current one) wait for this."""
-        given = None if stream is None else stream.queue
-        self._order_behind(given)
+        device_stream = None if stream is None else stream.queue
+        self._order_behind(device_stream)
         if self._marker is not None and not self._marker.done:
             process = current()
-            queue = current_stream().queue if given is None else given
+            queue = current_stream().queue if device_stream is None else device_stream
             if process.capture is not None and process.capture.waits(queue, self._marker):
                 return
             self._check("wait")
             process.host.enqueue(WaitFor(process.session.run, self._marker), queue.queue)
         elif self._marker is not None:
-            queue = current_stream().queue if given is None else given
+            queue = current_stream().queue if device_stream is None else device_stream
             current().host.passes(self._marker, queue.queue)
 
     def synchronize(self) -> None:
@@ -191,10 +191,10 @@ class Event:
         if order is not None:
             order.host_waits(self._point)
 
-    def _order_behind(self, given: DeviceStream | None) -> None:
+    def _order_behind(self, device_stream: DeviceStream | None) -> None:
         """Note that a stream (None: the current one) waits for it."""
         order = current().order
-        queue = current_stream().queue if given is None else given
+        queue = current_stream().queue if device_stream is None else device_stream
         fire(trace.EventWaitCallbacks, id(self), id(own_queue(queue)))
         if order is not None and not self._is_captured and own_queue(queue) is queue.queue:
             order.stream_waits(queue.queue, self._point)
@@ -239,8 +239,8 @@ class _OfAnyDevice(type):
     simulated: type
     real: type
 
-    def __instancecheck__(cls, given: object) -> bool:
-        return isinstance(given, (cls.simulated, cls.real))
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, (cls.simulated, cls.real))
 
     def __call__(cls, device: Any = None, *args: Any, **kwargs: Any) -> Any:
         if device is not None and not is_simulated(device):
@@ -249,12 +249,12 @@ class _OfAnyDevice(type):
 
 
 OF_ANY_DEVICE: dict[str, Any] = {
-    made.__name__: _OfAnyDevice(
-        made.__name__,
+    call.__name__: _OfAnyDevice(
+        call.__name__,
         (),
-        {"simulated": made, "real": getattr(torch, made.__name__), "__module__": "torch"},
+        {"simulated": call, "real": getattr(torch, call.__name__), "__module__": "torch"},
     )
-    for made in (Stream, Event)
+    for call in (Stream, Event)
 }
 """``torch.Stream`` or ``torch.Event``, for programs that do not name a kind of accelerator."""
 

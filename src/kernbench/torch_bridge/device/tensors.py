@@ -61,8 +61,8 @@ _untransformed = torch._C._functorch.get_unwrapped
 
 def cpp_device(tensor: Tensor) -> torch.device:
     """Return the device that C++ has a tensor on."""
-    found: torch.device = _device_of(tensor)
-    return found
+    device: torch.device = _device_of(tensor)
+    return device
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -110,21 +110,21 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """``Tensor.to``: a move to the host copies, and a move to the tensor's device does nothing."""
     if EXECUTING.depth:
         return _to(self, *_indexed(args), **_indexed_keywords(kwargs))
-    given = kwargs.get("device", args[0] if args else None)
-    if isinstance(given, Tensor):
-        return to(self, device_of(given), given.dtype, *args[1:], **kwargs)
-    if not isinstance(given, (str, torch.device)) and type(given) is not int:
+    kwarg = kwargs.get("device", args[0] if args else None)
+    if isinstance(kwarg, Tensor):
+        return to(self, device_of(kwarg), kwarg.dtype, *args[1:], **kwargs)
+    if not isinstance(kwarg, (str, torch.device)) and type(kwarg) is not int:
         return _to(self, *args, **kwargs)
     source = device_of(self)
-    if is_simulated(given):
-        target = with_index(given)
+    if is_simulated(kwarg):
+        target = with_index(kwarg)
         if source == target:
             # C++ would see a move from the CPU.
             return _converted(self, args, kwargs)
         if "device" in kwargs:
             return returning(_to(self, *args, **{**kwargs, "device": target}), source)
         return returning(_to(self, target, *args[1:], **kwargs), source)
-    if source.type == DEVICE_TYPE and torch.device(given) == CPU:
+    if source.type == DEVICE_TYPE and torch.device(kwarg) == CPU:
         # C++ has it there already, and would return the same memory.
         with moving(None):
             return returning(_converted(self, args, {**kwargs, "copy": True}), source)
@@ -214,10 +214,10 @@ def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
     if process is None or process.order is None or EXECUTING.depth:
         _read_in_memory(self, "numpy")
         return _numpy(self, *args, **kwargs)
-    made = _numpy(self, *args, **kwargs)
+    result = _numpy(self, *args, **kwargs)
     # Who takes a view, waits, and reads it is right: it is read until it goes, as far as is known.
-    finalize(made, _note_read, process.order, self).atexit = False
-    return made
+    finalize(result, _note_read, process.order, self).atexit = False
+    return result
 
 
 def _note_read(order: ProcessOrder, tensor: Tensor) -> None:
@@ -267,10 +267,10 @@ def read_by_host(data: Any) -> Any:
     if not any(issubclass(kind, (Tensor, list, tuple)) for kind in kinds):
         return data
     return [
-        to(each.detach(), CPU)
-        if isinstance(each, Tensor) and _on_device(each)
-        else read_by_host(each)
-        for each in data
+        to(item.detach(), CPU)
+        if isinstance(item, Tensor) and _on_device(item)
+        else read_by_host(item)
+        for item in data
     ]
 
 
@@ -283,10 +283,10 @@ def new_tensor(
     target = device_of(self) if device is None else device
     if not is_simulated(target):
         device = {} if device is None else {"device": device}
-        made = _new_tensor(self, data, requires_grad=requires_grad, **device, **kwargs)
-        return pinned(made) if is_pinned else made
-    made = to(_new_tensor(self, data, device=CPU, **kwargs), with_index(target))
-    return made.requires_grad_() if requires_grad else made
+        tensor = _new_tensor(self, data, requires_grad=requires_grad, **device, **kwargs)
+        return pinned(tensor) if is_pinned else tensor
+    tensor = to(_new_tensor(self, data, device=CPU, **kwargs), with_index(target))
+    return tensor.requires_grad_() if requires_grad else tensor
 
 
 def _wrapper(cls: Any, *args: Any, **kwargs: Any) -> Tensor:
@@ -294,9 +294,9 @@ def _wrapper(cls: Any, *args: Any, **kwargs: Any) -> Tensor:
     place = current().session.place
     if kwargs.get("device") is not None and is_simulated(kwargs["device"]):
         kwargs["device"] = place
-    given = [place if isinstance(arg, torch.device) and is_simulated(arg) else arg for arg in args]
-    made: Tensor = _make_wrapper_subclass(cls, *given, **kwargs)
-    return made
+    places = [place if isinstance(arg, torch.device) and is_simulated(arg) else arg for arg in args]
+    tensor: Tensor = _make_wrapper_subclass(cls, *places, **kwargs)
+    return tensor
 
 
 def _factory(original: Any) -> Any:
@@ -308,12 +308,12 @@ def _factory(original: Any) -> Any:
             # `with torch.device(...)` would pass the device to C++.
             device = _default_device()
         if device is None or not is_simulated(device):
-            made: Tensor = original(data, *args, device=device, **kwargs)
-            return pinned(made) if is_pinned else made
+            tensor: Tensor = original(data, *args, device=device, **kwargs)
+            return pinned(tensor) if is_pinned else tensor
         requires_grad = kwargs.pop("requires_grad", False)
         # C++ pins the memory that it reads the data into, and then moves it.
-        made = to(original(data, *args, device=CPU, **kwargs), with_index(device))
-        return made.requires_grad_() if requires_grad else made
+        tensor = to(original(data, *args, device=CPU, **kwargs), with_index(device))
+        return tensor.requires_grad_() if requires_grad else tensor
 
     make.__name__ = original.__name__
     make.__doc__ = original.__doc__
@@ -325,8 +325,8 @@ def _like(original: Any) -> Any:
 
     def make(*args: Any, device: Any = None, **kwargs: Any) -> Tensor:
         if device is None:
-            made: Tensor = original(*args, **kwargs)
-            return made
+            tensor: Tensor = original(*args, **kwargs)
+            return tensor
         if is_simulated(device):
             return original(*args, device=with_index(device), **kwargs)
         if torch.device(device) != CPU:
@@ -348,8 +348,8 @@ def _numbered(original: Any) -> Any:
             kwargs["device"] = with_index(device)
         elif type(device) is str:
             check_name(device)
-        made: Tensor = original(*args, **kwargs)
-        return made
+        tensor: Tensor = original(*args, **kwargs)
+        return tensor
 
     make.__name__ = original.__name__
     make.__doc__ = original.__doc__
@@ -378,8 +378,8 @@ def _nested(parts: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any)
         parts = [torch.as_tensor(part, dtype=dtype, device=device).detach() for part in parts]
         device = None
         kwargs["pin_memory"] = False
-    made: Tensor = _make_nested(parts, dtype=dtype, device=device, **kwargs)
-    return made
+    tensor: Tensor = _make_nested(parts, dtype=dtype, device=device, **kwargs)
+    return tensor
 
 
 def _sparse(original: Any) -> Any:
@@ -389,15 +389,15 @@ def _sparse(original: Any) -> Any:
         if device is None and _num_modes():
             device = _default_device()
         if device is None or torch.device(device).type not in (DEVICE_TYPE, CPU.type):
-            made: Tensor = original(*args, device=device, **kwargs)
-            return made
+            tensor: Tensor = original(*args, device=device, **kwargs)
+            return tensor
         place = with_index(device) if is_simulated(device) else CPU
         args = tuple(_moved_to(place, arg) for arg in args)
-        kwargs = {name: _moved_to(place, each) for name, each in kwargs.items()}
+        kwargs = {name: _moved_to(place, kwarg) for name, kwarg in kwargs.items()}
         requires_grad = kwargs.pop("requires_grad", False)
         # What is given as numbers C++ has made on the host.
-        made = to(original(*args, device=CPU, **kwargs), place)
-        return made.requires_grad_() if requires_grad else made
+        tensor = to(original(*args, device=CPU, **kwargs), place)
+        return tensor.requires_grad_() if requires_grad else tensor
 
     make.__name__ = original.__name__
     make.__doc__ = original.__doc__
@@ -410,16 +410,16 @@ def _moved_to(place: torch.device, value: Any) -> Any:
 
 def _by_device_and_dtype(tensors: Any, with_indices: bool = False) -> Any:
     """``torch._C._group_tensors_by_device_and_dtype``, in which C++ would name its own device."""
-    found: dict[Any, Any] = {}
+    result: dict[Any, Any] = {}
     for (device, dtype), (lists, indices) in _group(tensors, with_indices).items():
         places: dict[Any, list[int]] = {}
         for position, first in enumerate(lists[0]):
             place = device if first is None else device_of(first)
             places.setdefault(place, []).append(position)
         for place, chosen in places.items():
-            split = [[each[at] for at in chosen] if each else each for each in lists]
-            found[place, dtype] = split, [indices[at] for at in chosen] if indices else indices
-    return found
+            split = [[item[at] for at in chosen] if item else item for item in lists]
+            result[place, dtype] = split, [indices[at] for at in chosen] if indices else indices
+    return result
 
 
 def _get_device(self: Tensor) -> int:
@@ -430,12 +430,12 @@ def _get_device(self: Tensor) -> int:
 def _replace_function(patches: Patches, name: str, make: Callable[[Any], Any]) -> None:
     """Replace a function of ``torch`` such that TorchScript still recognizes the operation."""
     original = getattr(torch, name)
-    made = make(original)
-    patches.set(torch, name, made)
+    result = make(original)
+    patches.set(torch, name, result)
     operations: Any = _get_builtin_table()
     if id(original) in operations:
-        operations[id(made)] = operations[id(original)]
-        patches.on_close(operations.pop, id(made))
+        operations[id(result)] = operations[id(original)]
+        patches.on_close(operations.pop, id(result))
 
 
 def install(patches: Patches) -> None:
@@ -461,9 +461,9 @@ def install(patches: Patches) -> None:
     )
     for name in ("device", "is_meta"):
         # C++ asks wrappers for this getter; ShardedTensor refers to the original.
-        original, made = getattr(_Base, name).__get__, getattr(torch.Tensor, name).__get__
-        _SHARDED_OPS[made] = _SHARDED_OPS[original]
-        patches.on_close(_SHARDED_OPS.pop, made)
+        original, result = getattr(_Base, name).__get__, getattr(torch.Tensor, name).__get__
+        _SHARDED_OPS[result] = _SHARDED_OPS[original]
+        patches.on_close(_SHARDED_OPS.pop, result)
     patches.set(torch._C._nested, "nested_tensor", _nested)
     patches.set(torch._C._nn, "_parse_to", _checked(torch._C._nn._parse_to))
     patches.set(DeviceContext, "__init__", _default)

@@ -73,9 +73,9 @@ class Addresses(LentMemory):
 
     def forget_numbers(self, buffer: Buffer) -> None:
         """Mark the contents of a buffer of :meth:`known_buffer` as unknown."""
-        found = self._find(buffer.address)
-        if found is not None:
-            found[1]._known = None
+        pair = self._find(buffer.address)
+        if pair is not None:
+            pair[1]._known = None
 
     def forget(self) -> None:
         """Drop the addresses that were read: a storage has moved, and its memory may be reused."""
@@ -87,13 +87,13 @@ class Addresses(LentMemory):
         Raises:
             BadPointerError: It is in no live storage of a device.
         """
-        found = self._find(address)
-        if found is None:
+        pair = self._find(address)
+        if pair is None:
             raise BadPointerError(
                 f"goes to address {address:#x}, which belongs to no live tensor of a simulated "
                 "device; was the tensor freed, or is it on the host?"
             )
-        start, storage = found
+        start, storage = pair
         return _bytes_of(storage, address - start)
 
     def find(self, address: int, sip_id: int) -> Buffer | None:
@@ -102,10 +102,10 @@ class Addresses(LentMemory):
         Raises:
             UnreachableError: It is on another device.
         """
-        found = self._find(address)
-        if found is None:
+        pair = self._find(address)
+        if pair is None:
             return super().find(address, sip_id)
-        start, storage = found
+        start, storage = pair
         residence = storage._kernbench
         shared = getattr(storage, "_kernbench_shared", None)
         if shared is not None:
@@ -137,7 +137,9 @@ class Addresses(LentMemory):
         self._starts = None
         if len(self._storages) + len(self._asked) > self._most:
             self._asked.clear()
-            self._storages = {at: each for at, each in self._storages.items() if not each.expired()}
+            self._storages = {
+                at: storage for at, storage in self._storages.items() if not storage.expired()
+            }
             self._most = 2 * len(self._storages) + _FEW
         return weak
 
@@ -183,8 +185,8 @@ def _known_buffer(start: int, storage: Any, sip_id: int) -> Buffer:
 def _bytes_of(storage: Any, offset: int) -> Tensor:
     """Return the bytes of a storage from an offset to its end."""
     with unobserved():
-        made = torch.empty(0, dtype=torch.uint8, device=storage.device)
-        return made.set_(storage, offset, (storage.nbytes() - offset,), (1,))
+        tensor = torch.empty(0, dtype=torch.uint8, device=storage.device)
+        return tensor.set_(storage, offset, (storage.nbytes() - offset,), (1,))
 
 
 def install(patches: Patches, addresses: Addresses) -> None:

@@ -28,10 +28,10 @@ def dealt(args: Any, result: Any) -> Tensor | None:
 
     None where there are more columns than choices, as where tokens are sampled from a vocabulary.
     """
-    given, chosen, dim = args[0], result[1], args[2] if len(args) > 2 else -1
-    if given.dim() < 2 or dim % given.dim() != given.dim() - 1:
+    value, chosen, dim = args[0], result[1], args[2] if len(args) > 2 else -1
+    if value.dim() < 2 or dim % value.dim() != value.dim() - 1:
         return None
-    choices = int(given.shape[-1])
+    choices = int(value.shape[-1])
     if not choices <= chosen.numel() <= MOST_CHOSEN:
         return None
     return torch.arange(chosen.numel()).remainder_(choices).view(chosen.shape)
@@ -43,13 +43,13 @@ def place_of(values: Iterable[Any]) -> str | None:
         return None
     for value in values:
         if type(value) is list or type(value) is tuple:
-            found = place_of(value)
+            place = place_of(value)
         elif type(value) in PLAIN and value.layout is torch.strided:
-            found = getattr(getattr(storage_of(value), "_known", None), "chosen_at", None)
+            place = getattr(getattr(storage_of(value), "_known", None), "chosen_at", None)
         else:
             continue
-        if found is not None:
-            return found
+        if place is not None:
+            return place
     return None
 
 

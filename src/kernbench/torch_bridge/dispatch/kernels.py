@@ -101,8 +101,8 @@ class TorchLauncher(KernelLauncher):
                 )
         if not process.is_replaying:
             process.host.owe_triton(len(args))
-            found = _in_program(timing, plan, args, process.host.graph)
-            process.host.launch(entry.name, found, state.sip_id)
+            program = _in_program(timing, plan, args, process.host.graph)
+            process.host.launch(entry.name, program, state.sip_id)
 
     def _launched(self, name: str, state: RankState) -> Launched:
         """Return whose launch it is, and under the sanitizer its place among operations."""
@@ -177,8 +177,8 @@ class TorchLauncher(KernelLauncher):
     def _timing(self, plan: KernelPlan, sip_id: int, tables: Tables) -> OperationTiming:
         """Return the schedules of a launch; SIPs with the same description share them."""
         key = (id(self.run.machine.sip_at(sip_id)), tables)
-        found: OperationTiming | None = plan.timings.get(key)
-        if found is None:
+        operation_timing: OperationTiming | None = plan.timings.get(key)
+        if operation_timing is None:
             self.engine.check(plan.trace, sip_id)
             self.settle(plan, sip_id, tables)
             name = plan.kernel.name
@@ -191,18 +191,18 @@ class TorchLauncher(KernelLauncher):
                         plan, (), sip_id, name, PLAIN_LAUNCH, held, queued=queued, tables=tables
                     )
 
-                made = OperationTiming(make, timing)
+                result = OperationTiming(make, timing)
                 if keeper is not None:
                     described = describe_launch(keeper, plan, (), name, None, tables)
                     described |= {"kind": "kernel operation", "sip": sip_id}
                     if reuse is not None:
                         described |= {"phase": int(reuse.phase), "cold": reuse.cold_params}
-                    keeper.comes_from(made, described)
-                return made
+                    keeper.comes_from(result, described)
+                return result
 
             keeper = self.run.keeper
-            found = plan.timings[key] = timing(None)
-        return found
+            operation_timing = plan.timings[key] = timing(None)
+        return operation_timing
 
     def _run_live(self, plan: LivePlan, params: list[Any], state: RankState) -> OperationTiming:
         """Compute a data-dependent kernel, and return the schedules of what it did."""
@@ -225,8 +225,8 @@ class TorchLauncher(KernelLauncher):
         if scores:
             # What it has written follows from numbers that nobody has.
             written = (params[index].buffer for index, *_, writes in plan.pointers if writes)
-            for each in (*scores, *written):
-                each.has_data = False
+            for score in (*scores, *written):
+                score.has_data = False
         if not run.has_data:
             self._live.keep(executed, params, timing)
             _forget_written(executed)
@@ -289,24 +289,26 @@ class TorchLauncher(KernelLauncher):
             if not self.run.has_data:
                 if isinstance(plan, LivePlan):
                     tell((tensor,))
-                    made = current().session.addresses.known_buffer(tensor, state.sip_id)
+                    known_buffer = current().session.addresses.known_buffer(tensor, state.sip_id)
                     # One buffer for all tensors in the same memory.
-                    params[index] = PointerArg(known.setdefault(made.address, made), start)
+                    params[index] = PointerArg(
+                        known.setdefault(known_buffer.address, known_buffer), start
+                    )
                 else:
                     params[index] = tensor
                 continue
             if shared is None:
                 with executing():
-                    found = memory.tensor(tensor, plan.kernel.param_names[index], what)
+                    place = memory.tensor(tensor, plan.kernel.param_names[index], what)
             else:
                 address = shared.address + start
-                found = Place(address, shared, plan.kernel.param_names[index])
+                place = Place(address, shared, plan.kernel.param_names[index])
             if first < 0 or end > size:
                 assert not isinstance(plan, LivePlan)
-                refuse_out_of_bounds(self.engine, plan, index, found, state)
+                refuse_out_of_bounds(self.engine, plan, index, place, state)
             if order is not None:
-                count_writes(order, tensor, found.buffer)
-            params[index] = PointerArg(found.buffer, start)
+                count_writes(order, tensor, place.buffer)
+            params[index] = PointerArg(place.buffer, start)
         if plan.alignments:
             self.check_alignments(plan, starts)
         return params
@@ -332,8 +334,8 @@ def _name(plan: KernelPlan | LivePlan, index: int) -> str:
 
 def _tables(plan: KernelPlan, args: tuple[Any, ...]) -> Tables:
     """Return the sizes of the storages that a launch accesses by loaded indices."""
-    found = _with_tensors(plan, args)
-    return tuple((index, found[index].untyped_storage().nbytes()) for index in plan.gathered)
+    tensors = _with_tensors(plan, args)
+    return tuple((index, tensors[index].untyped_storage().nbytes()) for index in plan.gathered)
 
 
 def _forget_written(executed: Executed) -> None:
@@ -346,14 +348,14 @@ def _forget_written(executed: Executed) -> None:
 
 def _with_tensors(plan: KernelPlan | LivePlan, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return a launch's arguments with every other pointer into a tensor replaced by the tensor."""
-    found = list(args)
+    tensors = list(args)
     for index, *_ in plan.pointers:
         if not isinstance(args[index], Tensor):
-            found[index] = _tensor_at(_name(plan, index), args[index])
-    return tuple(found)
+            tensors[index] = _tensor_at(_name(plan, index), args[index])
+    return tuple(tensors)
 
 
-def _tensor_at(what: str, given: Any) -> Tensor:
+def _tensor_at(what: str, value: Any) -> Tensor:
     """Return a tensor of the memory that an argument points to.
 
     Triton treats everything that has ``data_ptr()`` and ``dtype`` as a pointer.
@@ -361,15 +363,15 @@ def _tensor_at(what: str, given: Any) -> Tensor:
     Raises:
         BadPointerError: It is not in a tensor on a simulated device.
     """
-    address = int(given.data_ptr())
+    address = int(value.data_ptr())
     # A tensor wrapped by triton.reinterpret: errors name the tensor rather than its bytes.
-    base = getattr(given, "base", None)
+    base = getattr(value, "base", None)
     if isinstance(base, Tensor) and base.data_ptr() == address:
         return base
     try:
         return current().session.addresses.tensor_at(address)
     except BadPointerError as error:
-        raise BadPointerError(f"{what}, a {type(given).__name__}, {error}") from None
+        raise BadPointerError(f"{what}, a {type(value).__name__}, {error}") from None
 
 
 def _on_device(what: str, tensor: Tensor, sip_id: int) -> Residence:

@@ -54,15 +54,15 @@ def follow_launch(
         if values_of(tensor) is None:
             storage._known = torch.UntypedStorage(storage.nbytes()).fill_(_UNWRITTEN)
             fresh.append(tensor)
-    given: list[Any] = list(params)
+    value: list[Any] = list(params)
     known: dict[int, Buffer] = {}
     for index, *_ in plan.pointers:
         tensor = params[index]
         buffer = addresses.known_buffer(tensor, sip_id)
         # One buffer for all tensors in the same memory.
         buffer = known.setdefault(buffer.address, buffer)
-        given[index] = PointerArg(buffer, tensor.storage_offset() * tensor.element_size())
-    execute(given)
+        value[index] = PointerArg(buffer, tensor.storage_offset() * tensor.element_size())
+    execute(value)
     forget(tensor for tensor in fresh if not _is_whole(tensor))
 
 
@@ -78,7 +78,7 @@ def _is_known(plan: KernelPlan, params: Sequence[Any]) -> bool:
     written = _written(plan, params)
     return (
         bool(written)
-        and all(_is_small(each) for each in written)
+        and all(_is_small(item) for item in written)
         and all(
             values_of(params[index]) is not None for index, *_ in plan.pointers if index in reads
         )
@@ -92,8 +92,8 @@ def _is_small(tensor: Tensor) -> bool:
 def _is_whole(tensor: Tensor) -> bool:
     """Whether no element of a tensor's memory is as it was before the launch."""
     with unobserved():
-        found = torch.empty(0, dtype=torch.uint8).set_(storage_of(tensor)._known)
-        elements = found.reshape(-1, tensor.element_size())
+        result = torch.empty(0, dtype=torch.uint8).set_(storage_of(tensor)._known)
+        elements = result.reshape(-1, tensor.element_size())
         return not bool((elements == _UNWRITTEN).all(1).any())
 
 
@@ -105,13 +105,13 @@ def take_for_equal(plan: LivePlan, params: list[Any]) -> list[Buffer]:
     """
     declared = plan.kernel.binary.module.kernel.params
     unknown = [
-        (declared[index].dtype, each.buffer)
-        for index, each in enumerate(params)
-        if isinstance(each, PointerArg) and not each.buffer.has_data
+        (declared[index].dtype, pair.buffer)
+        for index, pair in enumerate(params)
+        if isinstance(pair, PointerArg) and not pair.buffer.has_data
     ]
     if not all(dtype is not None and dtype.is_floating_point for dtype, _ in unknown):
         return []
-    buffers = list({id(each): each for _, each in unknown}.values())
+    buffers = list({id(buffer): buffer for _, buffer in unknown}.values())
     for buffer in buffers:
         buffer.adopt(np.zeros(buffer.size_bytes, dtype=np.uint8))
         buffer.has_data = True
@@ -140,15 +140,15 @@ class LiveLaunches:
         if run.has_data or plan.writes_anywhere or current().capture is not None:
             return None
         key = plan, id(run.machine.sip_at(sip_id)), _state_of(params)
-        found = self._kept.pop(key, None)
-        if found is None:
+        pair = self._kept.pop(key, None)
+        if pair is None:
             self._asked = key
             return None
         # It is the latest one now.
-        self._kept[key] = found
-        for index in found.forgets:
+        self._kept[key] = pair
+        for index in pair.forgets:
             current().session.addresses.forget_numbers(params[index].buffer)
-        return found.timing
+        return pair.timing
 
     def keep(self, executed: Executed, params: Sequence[Any], timing: OperationTiming) -> None:
         """Keep what the launch did that :meth:`known` was asked for.
@@ -182,9 +182,9 @@ def _state_of(params: Sequence[Any]) -> tuple[Any, ...]:
             states.append((type(param), param))
             continue
         buffer = param.buffer
-        found = seen.get(buffer.address)
-        if found is None:
+        pair = seen.get(buffer.address)
+        if pair is None:
             numbers = blake2b(buffer.bytes.data).digest() if buffer.has_data else b""
-            found = seen[buffer.address] = len(seen), numbers
-        states.append((PointerArg, found[0], param.offset_bytes, buffer.size_bytes, found[1]))
+            pair = seen[buffer.address] = len(seen), numbers
+        states.append((PointerArg, pair[0], param.offset_bytes, buffer.size_bytes, pair[1]))
     return tuple(states)

@@ -94,8 +94,12 @@ def follow(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any], r
     if operation.changed:
         _fill_with_zeros(operation, args)
     overwrites = operation.name in _OVERWRITING
-    given = args[1:] if overwrites else args
-    if _are_known(given) and (not kwargs or _are_known(kwargs.values())) and _is_plain(operation):
+    arguments = args[1:] if overwrites else args
+    if (
+        _are_known(arguments)
+        and (not kwargs or _are_known(kwargs.values()))
+        and _is_plain(operation)
+    ):
         _follow_known(func, operation, args, kwargs, result)
         return
     value = _decided(operation, args)
@@ -123,12 +127,12 @@ def results_of(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any
         return _selected(func, args) if selects and _are_known(args[1:]) else None
     tell(args)
     with _disable_current_modes():
-        found = _on_host(func, args, kwargs)
-        if any(each.layout is not torch.strided for each in leaves(found)):
+        result = _on_host(func, args, kwargs)
+        if any(leaf.layout is not torch.strided for leaf in leaves(result)):
             # Sparse tensors keep no values.
             return None
-        results = _each(torch.empty_like, found, device=META)
-        _keep(results, found)
+        results = _each(torch.empty_like, result, device=META)
+        _keep(results, result)
         mark(leaves(results), place_of(args))
     return results
 
@@ -162,12 +166,12 @@ def follow_collective(
 ) -> None:
     """Apply a collective to the known values of its ranks; outputs of others become unknown."""
     if _are_known(inputs):
-        given, place = _each(values_of, inputs), place_of(inputs)
+        value, place = _each(values_of, inputs), place_of(inputs)
         for tensors in outputs:
             _open_pieces(tensors)
         targets = _each(_to_be_known, outputs)
         if None not in (tensor for tensors in targets for tensor in tensors):
-            compute(given, targets)
+            compute(value, targets)
             mark(leaves(outputs), place)
             return
     for tensors in outputs:
@@ -175,18 +179,18 @@ def follow_collective(
 
 
 def follow_kernel(
-    compute: Callable[..., None], given: tuple[Any, ...], written: Sequence[Tensor]
+    compute: Callable[..., None], value: tuple[Any, ...], written: Sequence[Tensor]
 ) -> None:
     """Compute what a library's kernel writes if all that it reads is known without data."""
-    over = {id(each) for each in written}
-    read = [each for each in given if isinstance(each, Tensor) and id(each) not in over]
+    over = {id(item) for item in written}
+    read = [item for item in value if isinstance(item, Tensor) and id(item) not in over]
     if not is_meta(written[0]) or current().capture is not None or not _are_known(read):
         return
     place = place_of(read)
     with _disable_current_modes():
-        targets = [_to_be_known(each, 8 * MOST_CHOSEN) for each in written]
+        targets = [_to_be_known(item, 8 * MOST_CHOSEN) for item in written]
         if None not in targets:
-            compute(*_each(values_of, given))
+            compute(*_each(values_of, value))
             mark(written, place)
 
 
@@ -195,8 +199,8 @@ def deal(scores: Tensor, chosen: Tensor) -> None:
     if not is_meta(chosen) or current().capture is not None:
         return
     with _disable_current_modes():
-        found = torch.arange(chosen.numel()).remainder_(scores.shape[-1]).view(chosen.shape)
-        _keep(chosen, found)
+        view = torch.arange(chosen.numel()).remainder_(scores.shape[-1]).view(chosen.shape)
+        _keep(chosen, view)
         begin(chosen)
 
 
@@ -221,8 +225,8 @@ def _is_lazy(tensor: Tensor) -> bool:
 
 def _view(storage: Any, tensor: Tensor) -> Tensor:
     """Return a host tensor that views a storage as a device tensor views its own."""
-    made = torch.empty(0, dtype=tensor.dtype, device=CPU)
-    return made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+    result = torch.empty(0, dtype=tensor.dtype, device=CPU)
+    return result.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _are_known(values: Iterable[Any]) -> bool:
@@ -258,8 +262,8 @@ def _follow_known(
     written = written_tensors(func, operation, args, kwargs)
     place = place_of((args, tuple(kwargs.values())))
     is_small = all(
-        _is_small(each) or (place is not None and each.numel() <= MOST_CHOSEN)
-        for each in leaves(result)
+        _is_small(leaf) or (place is not None and leaf.numel() <= MOST_CHOSEN)
+        for leaf in leaves(result)
     )
     with _disable_current_modes():
         if is_small and None not in _each(_to_be_known, written):
@@ -287,19 +291,19 @@ def _fill_with_zeros(operation: Operation, args: Any) -> None:
 
 def _selected(func: Any, args: Any) -> Tensor:
     """Return a tensor of the shape that known masks select from unknown values."""
-    given, indices = args
+    value, indices = args
     places: list[Tensor | None] = []
     with _disable_current_modes():
         if func is _MASKED_SELECT:
-            given, mask = torch.broadcast_tensors(given, torch.empty_like(indices, device=META))
+            value, mask = torch.broadcast_tensors(value, torch.empty_like(indices, device=META))
             indices = [torch.broadcast_to(values_of(indices), mask.shape)]
-        for each in _each(values_of, indices):
-            if each is None or each.dtype not in (torch.bool, torch.uint8):
-                places.append(each)
+        for item in _each(values_of, indices):
+            if item is None or item.dtype not in (torch.bool, torch.uint8):
+                places.append(item)
             else:
-                places.extend(each.nonzero().unbind(1))
-        found: Tensor = _INDEX(given, _each(torch.empty_like, places, device=META))
-    return found
+                places.extend(item.nonzero().unbind(1))
+        tensor: Tensor = _INDEX(value, _each(torch.empty_like, places, device=META))
+    return tensor
 
 
 def _decided(operation: Operation, args: Any) -> bool | None:
@@ -329,13 +333,13 @@ def _to_be_known(tensor: Tensor, most_bytes: int = MOST_BYTES) -> Tensor | None:
     """Return a tensor's known values, zeros to write to if there were none; None if too large."""
     if type(tensor) in PLAIN and tensor.layout is torch.strided:
         known_storage(storage_of(tensor))
-    found = values_of(tensor)
-    if found is None and _is_small(tensor, most_bytes) and not _is_lazy(tensor):
+    be_known = values_of(tensor)
+    if be_known is None and _is_small(tensor, most_bytes) and not _is_lazy(tensor):
         storage = storage_of(tensor)
         if tensor.is_contiguous() and storage.nbytes() == tensor.nbytes:
             storage._known = torch.UntypedStorage(storage.nbytes()).fill_(0)
-            found = _view(storage._known, tensor)
-    return found
+            be_known = _view(storage._known, tensor)
+    return be_known
 
 
 def _open_pieces(tensors: Sequence[Tensor]) -> None:
@@ -346,7 +350,7 @@ def _open_pieces(tensors: Sequence[Tensor]) -> None:
             pieces.setdefault(storage_of(tensor)._cdata, []).append(tensor)
     for of_storage in pieces.values():
         storage = storage_of(of_storage[0])
-        is_whole = sum(each.nbytes for each in of_storage) == storage.nbytes()
+        is_whole = sum(item.nbytes for item in of_storage) == storage.nbytes()
         if is_whole and len(of_storage) > 1 and storage.nbytes() <= MOST_BYTES:
             storage._known = torch.UntypedStorage(storage.nbytes()).fill_(0)
 
@@ -367,9 +371,9 @@ def _in_any_numbers(func: Any, operation: Operation, args: Any, kwargs: dict[str
         return in_wider_numbers(operation, _each(values_of, args), named, error)
 
 
-def _keep(results: Any, found: Any) -> None:
+def _keep(results: Any, value: Any) -> None:
     """Keep the values of an operation's results."""
-    for result, numbers in zip(leaves(results), leaves(found), strict=True):
+    for result, numbers in zip(leaves(results), leaves(value), strict=True):
         if is_meta(result) and _kept(result) is None:
             storage = storage_of(result)
             storage._known = torch.UntypedStorage(storage.nbytes())
@@ -381,5 +385,5 @@ def _each(do: Callable[..., Any], value: Any, **named: Any) -> Any:
     if isinstance(value, Tensor):
         return do(value, **named)
     if type(value) is list or type(value) is tuple:
-        return type(value)([_each(do, each, **named) for each in value])
+        return type(value)([_each(do, item, **named) for item in value])
     return value

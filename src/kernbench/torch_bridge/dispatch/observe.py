@@ -154,10 +154,10 @@ class Observer(Mode):
                 return _kernel_of(func)(*args, **kwargs)
         if not all(map(_is_observed, types)):
             return NotImplemented
-        found = _OPERATIONS.get(id(func))
-        if found is None:
-            found = _OPERATIONS[id(func)] = with_dtypes_of_gpus(describe(func)), func
-        operation = found[0]
+        pair = _OPERATIONS.get(id(func))
+        if pair is None:
+            pair = _OPERATIONS[id(func)] = with_dtypes_of_gpus(describe(func)), func
+        operation = pair[0]
         kernel = self._registered.get(func._name) if self._registered else None
         if kernel is None and operation.is_custom:
             kernel = self._registrations.fallback_for(func)
@@ -535,8 +535,8 @@ def _settle_all(result: Any, device: torch.device | None, label: str) -> None:
     if type(result) is Tensor or isinstance(result, Tensor):
         settle(result, device, label)
     elif isinstance(result, (list, tuple)):
-        for each in result:
-            _settle_all(each, device, label)
+        for item in result:
+            _settle_all(item, device, label)
 
 
 def _residence_of_out(kwargs: dict[str, Any]) -> Residence | None:
@@ -546,9 +546,9 @@ def _residence_of_out(kwargs: dict[str, Any]) -> Residence | None:
 
 def _leave_open(result: Any) -> None:
     if type(result) is Tensor:
-        made = settle(result, None)
-        if made is not None:
-            made.is_open = True
+        residence = settle(result, None)
+        if residence is not None:
+            residence.is_open = True
 
 
 def _first_numel(args: Any) -> int:
@@ -557,8 +557,8 @@ def _first_numel(args: Any) -> int:
         return first.numel()
     if isinstance(first, (list, tuple)):
         size = 1
-        for each in first:
-            size *= int(each)
+        for item in first:
+            size *= int(item)
         return size
     return 1
 

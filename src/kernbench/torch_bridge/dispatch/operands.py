@@ -48,7 +48,7 @@ def residence_among(operation: Operation, args: Any) -> Residence | None:
         UsageError: A tensor is in use by a collective that was not waited for.
         RuntimeError: Tensors of host and device do not mix.
     """
-    found: Residence | None = None
+    result: Residence | None = None
     has_host = False
     for arg in args:
         kind = type(arg)
@@ -71,14 +71,14 @@ def residence_among(operation: Operation, args: Any) -> Residence | None:
                 continue
         else:
             continue
-        if found is None:
-            found = residence
-        elif found.device is not residence.device and found.device != residence.device:
-            _refuse_mix(operation, found.device, residence.device)
-    if found is not None and has_host and not _are_indices(operation, args):
+        if result is None:
+            result = residence
+        elif result.device is not residence.device and result.device != residence.device:
+            _refuse_mix(operation, result.device, residence.device)
+    if result is not None and has_host and not _are_indices(operation, args):
         arg = None  # A loop variable would count as a reference to a tensor.
-        _check_host(operation, found.device, args)
-    return found
+        _check_host(operation, result.device, args)
+    return result
 
 
 def _are_indices(operation: Operation, args: Any) -> bool:
@@ -155,7 +155,7 @@ def _references_of_modes(args: Any, position: int) -> int:
                 # One reference of the variable, and one of f_locals.
                 passed += 2
             elif type(value) in (tuple, list):
-                passed += sum(each is args[position] for each in value)
+                passed += sum(item is args[position] for item in value)
         if frame.f_code.co_name == "__call__" and frame.f_code.co_filename == _OVERLOADS:
             passed += _passed_by_overloads()
     return passed
@@ -169,15 +169,15 @@ def _passed_by_overloads() -> int:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            found.append(getrefcount(args[0]))
+            numbers.append(getrefcount(args[0]))
             return args[0].detach()
 
-    found: list[int] = []
-    given = torch.empty(0)
+    numbers: list[int] = []
+    tensor = torch.empty(0)
     with _disable_current_modes(), Count():
-        torch.neg(given)
-        torch.ops.aten.neg.default(given)
-    directly, by_overload = found
+        torch.neg(tensor)
+        torch.ops.aten.neg.default(tensor)
+    directly, by_overload = numbers
     # One reference is that of the overload's Python code.
     return by_overload - directly - 1
 
@@ -248,7 +248,7 @@ def with_near_indices(args: Any) -> Any:
     indices: list[Any] = []
     for index, is_far in zip(args[1], far, strict=True):
         if is_far and index.dtype in (torch.bool, torch.uint8):
-            indices += [each.to(device) for each in index.nonzero().unbind(1)]
+            indices += [item.to(device) for item in index.nonzero().unbind(1)]
         else:
             indices.append(index.to(device) if is_far else index)
     value = args[2].to(device) if is_far_value else args[2]
@@ -263,37 +263,37 @@ def _is_far(tensor: Any, device: torch.device) -> bool:
 
 def leaves(values: Any) -> list[Tensor]:
     """Return the tensors among nested values, in order."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     pending: list[Any] = [values]
     while pending:
         value = pending.pop()
         if isinstance(value, Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (list, tuple)):
             pending.extend(reversed(value))
-    return found
+    return tensors
 
 
 def written_tensors(func: Any, operation: Operation, args: Any, kwargs: Any) -> list[Tensor]:
     """Return the tensors that a call writes."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for position in operation.changed:
         if position < len(args):
-            found += leaves(args[position])
+            tensors += leaves(args[position])
         else:
-            found += leaves(kwargs.get(func._schema.arguments[position].name))
-    return found
+            tensors += leaves(kwargs.get(func._schema.arguments[position].name))
+    return tensors
 
 
 def used_tensors(
     operation: Operation, args: Any, kwargs: dict[str, Any]
 ) -> list[tuple[Tensor, bool]]:
     """Return the tensors that a call is given, and for each whether the call writes it."""
-    found: list[tuple[Tensor, bool]] = []
-    for position, each in enumerate(args):
+    tensors: list[tuple[Tensor, bool]] = []
+    for position, argument in enumerate(args):
         writes = position in operation.changed
-        found += [(tensor, writes) for tensor in leaves(each)]
+        tensors += [(tensor, writes) for tensor in leaves(argument)]
     for name, value in kwargs.items():
         writes = name in operation.written_names
-        found += [(tensor, writes) for tensor in leaves(value)]
-    return found
+        tensors += [(tensor, writes) for tensor in leaves(value)]
+    return tensors

@@ -39,8 +39,8 @@ class Known:
 
     __slots__ = ("made", "timings")
 
-    def __init__(self, made: Any) -> None:
-        self.made = made
+    def __init__(self, value: Any) -> None:
+        self.made = value
         """Layouts of its results, or positions of the operands that it returns."""
         self.timings: dict[int, OperationTiming] = {}
         """The timing on each SIP."""
@@ -65,8 +65,8 @@ class Shapes:
             NoDataError: Its shape depends on data.
         """
         if operation.is_read:
-            found = read(func, args)
-            return stand_in(func, args) if found is None else found, None
+            answer = read(func, args)
+            return stand_in(func, args) if answer is None else answer, None
         if func.namespace == _FUNCTIONAL:
             # The shape function would not call the process group.
             return func._op_dk(_POST, *args, **kwargs), None
@@ -104,10 +104,10 @@ class Shapes:
                 raise
             # Assume that no rank's batch is empty.
             return torch.empty_like(args[0]), None
-        made = _layout(result, args, (args, tuple(kwargs.values())))
-        if made is _UNKEPT or operation.name in _SIZED_BY_FRACTIONS:
+        layout = _layout(result, args, (args, tuple(kwargs.values())))
+        if layout is _UNKEPT or operation.name in _SIZED_BY_FRACTIONS:
             return result, None
-        known = self._known[key] = Known(made)
+        known = self._known[key] = Known(layout)
         return result, known
 
 
@@ -161,8 +161,8 @@ def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...]:
     name = packet._qualified_op_name
     has_shape = torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta")
     tensors = tuple(kwargs.get(name) for name in named)
-    given = all(isinstance(tensor, Tensor) and tensor.numel() for tensor in tensors)
-    return tensors if has_shape and given else ()
+    flag = all(isinstance(tensor, Tensor) and tensor.numel() for tensor in tensors)
+    return tensors if has_shape and flag else ()
 
 
 _CONVOLUTION = torch.ops.aten.convolution.default
@@ -180,10 +180,10 @@ def format_of_convolution(image: Tensor, weight: Tensor) -> torch.memory_format:
     return last
 
 
-def _in_format(made: Tensor, image: Tensor, weight: Tensor) -> Tensor:
+def _in_format(tensor: Tensor, image: Tensor, weight: Tensor) -> Tensor:
     """Return a convolution's result in its memory format, which its shape function leaves out."""
     wanted = format_of_convolution(image, weight)
-    return made if wanted is torch.contiguous_format else made.contiguous(memory_format=wanted)
+    return tensor if wanted is torch.contiguous_format else tensor.contiguous(memory_format=wanted)
 
 
 def stand_in(func: Any, args: Any) -> Any:
@@ -213,8 +213,8 @@ def copy_to_host(operation: Operation, args: Any, kwargs: dict[str, Any]) -> Ten
         if values is None and is_unread:
             return written
         return written.zero_() if values is None else written.copy_(values)
-    made = torch.zeros_like(args[0], dtype=kwargs.get("dtype"), device=CPU)
-    return made if values is None else made.copy_(values)
+    tensor = torch.zeros_like(args[0], dtype=kwargs.get("dtype"), device=CPU)
+    return tensor if values is None else tensor.copy_(values)
 
 
 def comes_back(operation: Operation, args: Any) -> bool:
@@ -232,7 +232,7 @@ def _layout(result: Any, args: Any, operands: Any) -> Any:
     if result is None:
         return None
     if isinstance(result, (list, tuple)):
-        layouts = [_layout(each, args, operands) for each in result]
+        layouts = [_layout(item, args, operands) for item in result]
         return _UNKEPT if _UNKEPT in layouts else (type(result), layouts)
     if not isinstance(result, Tensor):
         return _UNKEPT
@@ -264,6 +264,6 @@ def _made(layout: Any, args: Any) -> Any:
         return args[layout]
     if len(layout) == 2:
         kind, layouts = layout
-        return kind(_made(each, args) for each in layouts)
+        return kind(_made(layout, args) for layout in layouts)
     shape, stride, dtype = layout
     return torch.empty_strided(shape, stride, dtype=dtype, device=META)

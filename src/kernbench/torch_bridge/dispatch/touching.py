@@ -140,40 +140,50 @@ class Touching:
         """
         name = operation.name
         kind = name.rpartition(".")[2]
-        given = [each for each in used_tensors(operation, args, kwargs) if _has_storage(each[0])]
-        written = [each for each, writes in given if writes]
+        tensors = [
+            used_tensor
+            for used_tensor in used_tensors(operation, args, kwargs)
+            if _has_storage(used_tensor[0])
+        ]
+        written = [item for item, writes in tensors if writes]
         known = self._order.finds_unwritten and kind not in _MOVING and not operation.is_custom
         read = [
-            (each, contents)
-            for each, writes in ([] if _is_factory(kind) else given)
+            (item, contents)
+            for item, writes in ([] if _is_factory(kind) else tensors)
             if not (writes and kind in _NOT_READING)
-            for contents in (contents_of_tensor(self._order, each),)
+            for contents in (contents_of_tensor(self._order, item),)
             if contents is not None
         ]
         if known:
             out = {
-                id(each) for each in leaves([kwargs.get(each) for each in operation.written_names])
+                id(leaf)
+                for leaf in leaves(
+                    [kwargs.get(written_name) for written_name in operation.written_names]
+                )
             }
-            for each, contents in read:
-                if contents.written is not None and id(each) not in out:
-                    refuse_unwritten(operation.name, each, contents, clock)
-        mine = {id(each) for each in written}
-        for each, contents in read:
-            if id(each) not in mine:
-                touch_tensor(contents, each, TouchKind.READ, clock, name)
-        storages = {storage_of(each)._cdata for each, _ in read}
-        fresh = [each for each in leaves(result) if _has_storage(each)]
-        changed = [*written, *(each for each in fresh if storage_of(each)._cdata not in storages)]
+            for item, contents in read:
+                if contents.written is not None and id(item) not in out:
+                    refuse_unwritten(operation.name, item, contents, clock)
+        mine = {id(entry) for entry in written}
+        for entry, contents in read:
+            if id(entry) not in mine:
+                touch_tensor(contents, entry, TouchKind.READ, clock, name)
+        storages = {storage_of(element)._cdata for element, _ in read}
+        fresh = [leaf for leaf in leaves(result) if _has_storage(leaf)]
+        changed = [
+            *written,
+            *(element for element in fresh if storage_of(element)._cdata not in storages),
+        ]
         # Of several the result counts as written.
         moved = read[0] if kind in _MOVING and len(read) == 1 else None
         is_wide = kind in _SCATTERING or operation.is_custom
-        for each in changed:
-            target = self._contents(each, moved)
+        for element in changed:
+            target = self._contents(element, moved)
             if target is None:
                 continue
-            touch_tensor(target, each, TouchKind.WRITE, clock, name)
-            if is_wide or moved is None or not copy_written(moved[1], moved[0], target, each):
-                mark_written(target, each, wholly=is_wide)
+            touch_tensor(target, element, TouchKind.WRITE, clock, name)
+            if is_wide or moved is None or not copy_written(moved[1], moved[0], target, element):
+                mark_written(target, element, wholly=is_wide)
 
     def collective(
         self,
@@ -190,13 +200,13 @@ class Touching:
             DataRaceError: As :meth:`device`.
         """
         order, writes, is_lost = self._order, {id(output) for output in outputs}, False
-        for each in inputs:
-            contents = contents_of_tensor(order, each)
+        for item in inputs:
+            contents = contents_of_tensor(order, item)
             if contents is not None:
                 with unobserved():
-                    is_lost |= computes and unwritten_byte(contents, each) is not None
-                if id(each) not in writes:
-                    touch_tensor(contents, each, TouchKind.READ, clock, op)
+                    is_lost |= computes and unwritten_byte(contents, item) is not None
+                if id(item) not in writes:
+                    touch_tensor(contents, item, TouchKind.READ, clock, op)
         for output in outputs:
             contents = contents_of_tensor(order, output)
             if contents is not None:
@@ -205,11 +215,11 @@ class Touching:
 
     def _contents(self, tensor: Tensor, moved: tuple[Tensor, Contents] | None) -> Contents | None:
         """Return what is known of a result's memory, the host's too if it may be unwritten."""
-        found = contents_of_tensor(self._order, tensor)
+        contents = contents_of_tensor(self._order, tensor)
         is_followed = moved is not None and moved[1].written is not None
-        if found is None and is_followed and residence_of(tensor) is None:
-            found = contents_of(self._order, storage_of(tensor), is_pinned=True)
-        return found
+        if contents is None and is_followed and residence_of(tensor) is None:
+            contents = contents_of(self._order, storage_of(tensor), is_pinned=True)
+        return contents
 
     def _begin(self, result: Any) -> None:
         """Fill a fresh tensor's memory with :data:`POISON`: nothing of it is written."""
@@ -278,8 +288,8 @@ def _has_storage(tensor: Tensor) -> bool:
 def _any_followed(args: Any, kwargs: dict[str, Any]) -> bool:
     """Return whether a tensor of the host is pinned, or got what nothing has written."""
     return any(
-        getattr(storage_of(each), "_kernbench_pinned", False)
-        or getattr(storage_of(each), "_kernbench_contents", None) is not None
-        for each in leaves((args, list(kwargs.values())))
-        if _has_storage(each)
+        getattr(storage_of(leaf), "_kernbench_pinned", False)
+        or getattr(storage_of(leaf), "_kernbench_contents", None) is not None
+        for leaf in leaves((args, list(kwargs.values())))
+        if _has_storage(leaf)
     )

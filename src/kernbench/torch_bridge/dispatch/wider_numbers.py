@@ -44,8 +44,8 @@ def in_wider_numbers(
     Raises:
         NotImplementedError: It failed for another reason, or it writes into its operands.
     """
-    found = _LACKING.match(str(error))
-    narrow = _TYPES.get(found[1]) if found else None
+    result = _LACKING.match(str(error))
+    narrow = _TYPES.get(result[1]) if result else None
     if narrow is None or operation.written:
         raise error
     if narrow not in _HALVES and narrow not in _OF_WHOLE_NUMBERS.get(operation.name, ()):
@@ -53,8 +53,8 @@ def in_wider_numbers(
     wide = torch.float32 if narrow in _HALVES else torch.float64
 
     def cast(source: torch.dtype, target: torch.dtype) -> Any:
-        return lambda each: (
-            each.to(target) if isinstance(each, Tensor) and each.dtype == source else each
+        return lambda item: (
+            item.to(target) if isinstance(item, Tensor) and item.dtype == source else item
         )
 
     args, kwargs = tree_map(cast(narrow, wide), (args, kwargs))

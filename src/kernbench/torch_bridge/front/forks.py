@@ -19,7 +19,7 @@ from kernbench.torch_bridge.python.pipes import copied
 class Memory:
     """A worker's own values of the modules of its program, and of what it was given."""
 
-    def __init__(self, modules: Sequence[ModuleType], given: Mapping[str, Any]) -> None:
+    def __init__(self, modules: Sequence[ModuleType], argument: Mapping[str, Any]) -> None:
         own = frozenset(("__main__", "__mp_main__", *(module.__name__ for module in modules)))
         self._spaces = [vars(module) for module in modules]
         values = [
@@ -27,11 +27,11 @@ class Memory:
             for space in self._spaces
         ]
         try:
-            *mine, self.given = copied([*values, dict(given)], own)
+            *mine, self.given = copied([*values, dict(argument)], own)
         except Exception:
             # Something cannot be copied: then each value for itself, as far as it can.
-            mine = [_each_copied(each, own) for each in values]
-            self.given = _each_copied(given, own)
+            mine = [_each_copied(item, own) for item in values]
+            self.given = _each_copied(argument, own)
         self._mine = [{**space, **copies} for space, copies in zip(self._spaces, mine, strict=True)]
         self._theirs: list[dict[str, Any]] = []
         self._shown: list[tuple[Any, str, Any]] = [(loaders, "_worker_info", None)]
@@ -51,9 +51,9 @@ class Memory:
         self._put(self._theirs)
 
     def _put(self, values: Sequence[Mapping[str, Any]]) -> None:
-        for space, each in zip(self._spaces, values, strict=True):
+        for space, item in zip(self._spaces, values, strict=True):
             space.clear()
-            space.update(each)
+            space.update(item)
         shown = [(owner, name, getattr(owner, name)) for owner, name, _ in self._shown]
         for owner, name, value in self._shown:
             setattr(owner, name, value)
@@ -61,10 +61,10 @@ class Memory:
 
 
 def _each_copied(values: Mapping[str, Any], own: frozenset[str]) -> dict[str, Any]:
-    found = {}
+    result = {}
     for name, value in values.items():
         try:
-            found[name] = copied(value, own)
+            result[name] = copied(value, own)
         except Exception:
-            found[name] = value
-    return found
+            result[name] = value
+    return result

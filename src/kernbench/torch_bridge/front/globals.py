@@ -207,19 +207,19 @@ class Globals:
 
     def begin(self) -> None:
         """Take the current values for those with which processes begin that inherit none."""
-        self._first = {each.name: each.copy(each.get()) for each in self._known}
+        self._first = {item.name: item.copy(item.get()) for item in self._known}
 
     def start(self, process: Process, is_forked: bool) -> None:
         """Give a new process its values: its parent's, or as a spawned one has them."""
-        for each in self._known:
-            inherits = is_forked or each.is_passed_on
-            process.saved[each.name] = each.copy(each.get() if inherits else self._first[each.name])
+        for item in self._known:
+            inherits = is_forked or item.is_passed_on
+            process.saved[item.name] = item.copy(item.get() if inherits else self._first[item.name])
 
     def end(self) -> None:
         """Set what the run began with, but for what whoever runs it restores."""
-        for each in self._known:
-            if not each.is_passed_on:
-                each.put(self._first[each.name])
+        for item in self._known:
+            if not item.is_passed_on:
+                item.put(self._first[item.name])
 
     def load(self, process: Process) -> None:
         """Make a process's values current, and save those of the previous one."""
@@ -227,10 +227,10 @@ class Globals:
         if before is process:
             return
         saved, wanted = before.saved, process.saved
-        for each in self._known:
-            name = each.name
-            saved[name] = now = each.get()
+        for item in self._known:
+            name = item.name
+            saved[name] = now = item.get()
             value = wanted[name]
             if value is not now:
-                each.put(value)
+                item.put(value)
         self._loaded = process

@@ -39,7 +39,9 @@ def _leave_out_compiler(module: ModuleType, patches: Patches) -> None:
 def _measure_in_modeled_time(module: ModuleType, patches: Patches) -> None:
     """Let its autotuner ask for modeled times; a version without a function has it otherwise."""
     ours = {"do_bench": _bench, "interleaved_bench": _bench_several, "compute_repeat": _repeat_once}
-    patches.set_all(module, {name: made for name, made in ours.items() if hasattr(module, name)})
+    patches.set_all(
+        module, {name: function for name, function in ours.items() if hasattr(module, name)}
+    )
 
 
 PATCHES: Mapping[str, Callable[[ModuleType, Patches], None]] = MappingProxyType(
@@ -64,9 +66,9 @@ def _bench(
     from kernbench.triton_backend import do_bench
 
     targets = None if grad_to_none is None else [grad_to_none]
-    found = do_bench(fn, warmup, rep, targets, quantiles, return_mode)
+    number = do_bench(fn, warmup, rep, targets, quantiles, return_mode)
     # A configuration that launches nothing must not win.
-    return math.inf if isinstance(found, float) and math.isnan(found) else found
+    return math.inf if isinstance(number, float) and math.isnan(number) else number
 
 
 def _bench_several(fns: Sequence[Callable[[], Any]], **options: Any) -> list[float]:

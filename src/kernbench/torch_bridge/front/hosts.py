@@ -47,20 +47,20 @@ def install(patches: Patches, num_nodes: int) -> None:
 
     def uname(original: Callable[[], Any]) -> Callable[[], Any]:
         def called() -> Any:
-            process, found = HERE.process, original()
+            process, result = HERE.process, original()
             if process is None:
-                return found
-            values = list(found)
+                return result
+            values = list(result)
             values[1] = name_of(process.node)
-            return type(found)(values)
+            return type(result)(values)
 
         return called
 
     def by_name(original: Callable[..., Any]) -> Callable[..., Any]:
         def called(host: Any, *rest: Any, **options: Any) -> Any:
-            found = _NAME.fullmatch(host) if isinstance(host, str) else None
-            if HERE.process is not None and found is not None and int(found[1]) < num_nodes:
-                host = address_of(int(found[1]))
+            answer = _NAME.fullmatch(host) if isinstance(host, str) else None
+            if HERE.process is not None and answer is not None and int(answer[1]) < num_nodes:
+                host = address_of(int(answer[1]))
             return original(host, *rest, **options)
 
         return called

@@ -120,9 +120,9 @@ def _note_passes(programs: Programs, patches: Patches) -> None:
 
 
 def _install_compiler(programs: Programs, patches: Patches) -> None:
-    made = compiler.install(patches, programs.session.run)
-    if made is not None:
-        programs.session.tracing = made.tracing
+    install = compiler.install(patches, programs.session.run)
+    if install is not None:
+        programs.session.tracing = install.tracing
 
 
 def _leave_out(programs: Programs, patches: Patches) -> None:

@@ -338,7 +338,7 @@ class Programs:
             for death in run.machine.spec.scenario.deaths
             if death.rank == rank
         ]
-        return min((each for each in ends_ps if each >= run.simulation.now_ps), default=None)
+        return min((number for number in ends_ps if number >= run.simulation.now_ps), default=None)
 
     def _run_in(self, process: Process, work: Callable[[Process], object]) -> None:
         """Run a process's work on its own main thread."""

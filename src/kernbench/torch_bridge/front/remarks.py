@@ -28,8 +28,8 @@ def remarks_of(session: Session) -> list[str]:
             "not know it"
         )
     lines += [
-        f"warning: {each}: on a device it may find other values; --check says what is missing"
-        for each in session.unordered
+        f"warning: {name}: on a device it may find other values; --check says what is missing"
+        for name in session.unordered
     ]
     if session.left_out_compiling:
         lines.append(
@@ -170,7 +170,9 @@ def _of_processes(session: Session) -> list[str]:
 def _of_memory(session: Session) -> list[str]:
     rows: list[tuple[str, str, int]] = []
     used = session.memories.allocators
-    several = {process for process, count in Counter(each for each, _ in used).items() if count > 1}
+    several = {
+        process for process, count in Counter(process for process, _ in used).items() if count > 1
+    }
     for (process, sip_id), allocator in used.items():
         amounts = allocator.amounts
         peaks = amounts.allocated_bytes.peak_of_run, amounts.reserved_bytes.peak_of_run

@@ -108,9 +108,9 @@ class Session:
         per_host = run.machine.sips_per_host
         self.num_devices = min(per_host, MOST_DEVICES)
         """How many devices programs see: those of their own host."""
-        known = [torch.device(DEVICE_TYPE, each) for each in range(self.num_devices)]
+        known = [torch.device(DEVICE_TYPE, index) for index in range(self.num_devices)]
         num_sips = run.machine.num_sips if per_host == self.num_devices else self.num_devices
-        self.devices = [known[each % per_host] for each in range(num_sips)]
+        self.devices = [known[index % per_host] for index in range(num_sips)]
         """The device that each SIP is to programs of its host."""
         self.place = CPU if run.has_data else META
         """The device on which C++ has the tensors of simulated devices."""
@@ -126,20 +126,20 @@ class Session:
 
     def pricing(self, precision: Float32) -> Pricing:
         """Return the times and shapes of operations for a precision of float32 products."""
-        found = self.pricings.get(precision)
-        if found is None:
+        result = self.pricings.get(precision)
+        if result is None:
             machine, keeper = self.run.machine, self.run.keeper
             if keeper is None:
                 costs = OperationCosts(machine, precision)
             else:
                 costs = KeptCosts(machine, precision, keeper)
             shapes = None if self.run.has_data else Shapes()
-            found = self.pricings[precision] = Pricing(costs, {}, shapes)
-        return found
+            result = self.pricings[precision] = Pricing(costs, {}, shapes)
+        return result
 
     def order_of(self, members: ProcessGroup) -> CallOrder:
         """Return the latest calls of a group, in which swapped ones are detected."""
-        found = self._orders.get(members)
-        if found is None:
-            found = self._orders[members] = CallOrder()
-        return found
+        order = self._orders.get(members)
+        if order is None:
+            order = self._orders[members] = CallOrder()
+        return order

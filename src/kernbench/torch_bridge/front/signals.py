@@ -116,7 +116,7 @@ def _receive(process: Process, number: int) -> None:
 def _send(process: Process, pid: int, number: int) -> None:
     """``os.kill``."""
     own = process.pid or _getpid()
-    children = {each.pid: each for each in process.workers}
+    children = {worker.pid: worker for worker in process.workers}
     if pid == own:
         if number:
             _receive(process, number)

@@ -70,39 +70,39 @@ def _in_new_main(
     return work
 
 
-def own_code(found: Any, programs: Programs, *, is_forked: bool = False) -> Any:
+def own_code(value: Any, programs: Programs, *, is_forked: bool = False) -> Any:
     """Return the calling process's own version of a function or class of its parent.
 
     It is looked up by name in the process's own modules, as in a spawned real process; a forked one
     has what only its parent has defined, too, as under ``if __name__ == "__main__"``.
     """
-    if isinstance(found, MethodType) and isinstance(found.__self__, type):
-        return getattr(own_code(found.__self__, programs), found.__name__)
-    module, path = getattr(found, "__module__", None), getattr(found, "__qualname__", "<")
+    if isinstance(value, MethodType) and isinstance(value.__self__, type):
+        return getattr(own_code(value.__self__, programs), value.__name__)
+    module, path = getattr(value, "__module__", None), getattr(value, "__qualname__", "<")
     if module is None or "<" in path:
-        return found
+        return value
     main = sys.modules["__main__"]
     if module == "__main__" and hasattr(main, "__file__"):
         if main.__name__ == "__main__":
             main = sys.modules["__main__"] = programs.execute("__mp_main__")
         if is_forked and not hasattr(main, path.partition(".")[0]):
-            return _with_names_of(found, main)
+            return _with_names_of(value, main)
         return attrgetter(path)(main)
     try:
         return attrgetter(path)(importlib.import_module(module))
     except (ImportError, AttributeError):
-        return found
+        return value
 
 
-def _with_names_of(found: Any, main: ModuleType) -> Any:
+def _with_names_of(value: Any, main: ModuleType) -> Any:
     """Return code of a parent's ``__main__`` that finds its names in the calling process's own."""
-    if not isinstance(found, FunctionType) or found.__module__ != "__main__":
-        return found
-    made = FunctionType(
-        found.__code__, vars(main), found.__name__, found.__defaults__, found.__closure__
+    if not isinstance(value, FunctionType) or value.__module__ != "__main__":
+        return value
+    names = FunctionType(
+        value.__code__, vars(main), value.__name__, value.__defaults__, value.__closure__
     )
-    made.__kwdefaults__ = found.__kwdefaults__
-    return update_wrapper(made, found)
+    names.__kwdefaults__ = value.__kwdefaults__
+    return update_wrapper(names, value)
 
 
 def take_values(parent: Mapping[str, Any]) -> None:
@@ -127,7 +127,7 @@ def take_values(parent: Mapping[str, Any]) -> None:
 
 def own_copy(value: Any) -> Any:
     """Return what another process receives for a value: a copy, except of what ranks share."""
-    return copy.deepcopy(value, {id(each): each for each in found_in(value, _is_shared)})
+    return copy.deepcopy(value, {id(item): item for item in found_in(value, _is_shared)})
 
 
 def found_in(value: Any, is_wanted: Callable[[Any], bool]) -> Iterator[Any]:
@@ -135,8 +135,8 @@ def found_in(value: Any, is_wanted: Callable[[Any], bool]) -> Iterator[Any]:
     if is_wanted(value):
         yield value
     elif isinstance(value, (dict, list, tuple)):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from found_in(each, is_wanted)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from found_in(item, is_wanted)
 
 
 def _is_shared(value: Any) -> bool:

@@ -72,12 +72,12 @@ def install(patches: Patches, run: Run) -> None:
 
     @wraps(load)
     def load_in_time(f: Any, *args: Any, **kwargs: Any) -> Any:
-        found = load(f, *args, **kwargs)
+        time = load(f, *args, **kwargs)
         process = HERE.process
         if process is not None and not HERE.is_foreign and _is_file(f):
             size = 0 if hasattr(f, "fileno") else _size(f)
-            _pass(storage, process, max(size, _bytes_of(found)), "torch.load")
-        return found
+            _pass(storage, process, max(size, _bytes_of(time)), "torch.load")
+        return time
 
     patches.set(torch, "save", save_in_time)
     patches.set(torch.serialization, "save", save_in_time)
@@ -126,4 +126,4 @@ def _size(f: Any) -> int:
 
 
 def _bytes_of(obj: Any) -> int:
-    return sum(each.nbytes for each in tree_leaves(obj) if isinstance(each, torch.Tensor))
+    return sum(leaf.nbytes for leaf in tree_leaves(obj) if isinstance(leaf, torch.Tensor))

@@ -36,8 +36,8 @@ _OF_CUDA = ("linalg_preferred_backend", "blas_preferred_backend")
 """Likewise, of libraries that only builds for CUDA have: others refuse to prefer one."""
 _PRECISIONS = (
     ("generic", "all"),
-    *(("cuda", each) for each in ("all", "matmul", "conv", "rnn")),
-    *(("mkldnn", each) for each in ("all", "matmul", "conv", "rnn")),
+    *(("cuda", name) for name in ("all", "matmul", "conv", "rnn")),
+    *(("mkldnn", name) for name in ("all", "matmul", "conv", "rnn")),
 )
 _SET_PRECISION = "_set_fp32_precision_setter"
 _SET_DETERMINISTIC, _SET_ANOMALY = "_set_deterministic_algorithms", "set_anomaly_enabled"
@@ -64,8 +64,8 @@ class Switches:
                 owner = torch if name == _SET_ANOMALY else torch._C
                 self._setters[name] = getattr(owner, name)
                 patches.set(owner, name, self._noting(name))
-        for each in _OF_CUDA:
-            self._keep(each, patches)
+        for item in _OF_CUDA:
+            self._keep(item, patches)
         for module in (torch.backends.cudnn, torch.backends.mkldnn):
             self._note_properties(module, patches)
         patches.on_close(self.put, ())
@@ -102,21 +102,21 @@ class Switches:
     def _note_properties(self, module: ModuleType, patches: Patches) -> None:
         """Note what is set by a module's attributes, which hold C++'s own functions."""
         by_setter = {setter: name for name, setter in self._setters.items()}
-        for each in vars(type(module)).values():
-            if isinstance(each, ContextProp) and each.setter in by_setter:
-                patches.set(each, "setter", self._noting(by_setter[each.setter]))
+        for item in vars(type(module)).values():
+            if isinstance(item, ContextProp) and item.setter in by_setter:
+                patches.set(item, "setter", self._noting(by_setter[item.setter]))
 
     def _noting(self, name: str) -> Callable[..., Any]:
         original = self._setters[name]
 
         @wraps(original)
         def put(*args: Any, **named: Any) -> Any:
-            found = original(*args, **named)
+            result = original(*args, **named)
             call = name, args, tuple(named.items())
             key = _key_of(call)
-            calls = (*(each for each in self._now if _key_of(each) != key), call)
+            calls = (*(triple for triple in self._now if _key_of(triple) != key), call)
             self._now = self._met.setdefault(calls, calls)
-            return found
+            return result
 
         return put
 
@@ -144,13 +144,13 @@ def _present() -> Iterator[tuple[str, Call]]:
     yield _SET_DETERMINISTIC, (_SET_DETERMINISTIC, (is_deterministic,), (only_warns,))
     of_anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     yield _SET_ANOMALY, (_SET_ANOMALY, of_anomaly, ())
-    for each in (*_PLAIN, *_OF_PRECISION):
-        setter, getter = f"_set_{each}", getattr(cxx, f"_get_{each}", None)
+    for name in (*_PLAIN, *_OF_PRECISION):
+        setter, getter = f"_set_{name}", getattr(cxx, f"_get_{name}", None)
         if getter is None:
             continue
         with suppress(RuntimeError):
-            found = getter()
-            args = found if isinstance(found, tuple) else (found,)
+            result = getter()
+            args = result if isinstance(result, tuple) else (result,)
             yield _part_of(setter), (setter, args, ())
     for backend, operation in _PRECISIONS:
         with suppress(RuntimeError):

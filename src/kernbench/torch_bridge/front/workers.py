@@ -200,7 +200,7 @@ class Worker(_Started):
         def live_as(process: Process) -> None:
             process.parent_pid = parent.pid or _real_pid()
             self.run(child, lambda: live(process, child.run))
-            for end in found_in(memory.given, lambda each: isinstance(each, PipeEnd)):
+            for end in found_in(memory.given, lambda item: isinstance(item, PipeEnd)):
                 end.close()
 
         self._worker = programs.start_worker(live_as, memory, self.pid, started.name)
@@ -225,16 +225,16 @@ class RankProcess(_Started):
         # No real process has this id, so that a signal cannot reach one.
         self.pid = _FIRST_PID + next(session.pids)
         kept = {name: started.__dict__[name] for name in started.__dict__ if name in _KEPT}
-        given = own_copy({n: v for n, v in started.__dict__.items() if n not in _KEPT}) | kept
+        value = own_copy({n: v for n, v in started.__dict__.items() if n not in _KEPT}) | kept
         forks = getattr(started, "_start_method", None) or get_start_method()
         parent = vars(sys.modules["__main__"])
 
         def work() -> None:
             child = object.__new__(own_code(type(started), programs))
-            child.__dict__.update(given)
-            if given["_target"] is not None:
+            child.__dict__.update(value)
+            if value["_target"] is not None:
                 child.__dict__["_target"] = own_code(
-                    given["_target"], programs, is_forked=forks == "fork"
+                    value["_target"], programs, is_forked=forks == "fork"
                 )
             if forks == "fork":
                 take_values(parent)
@@ -243,7 +243,7 @@ class RankProcess(_Started):
         def live_as(process: Process) -> None:
             process.pid, process.parent_pid = self.pid, parent_process.pid or _real_pid()
             self.run(started, lambda: live(process, work))
-            for end in found_in(given, lambda each: isinstance(each, PipeEnd)):
+            for end in found_in(value, lambda item: isinstance(item, PipeEnd)):
                 end.close()
 
         self._rank = programs.start_one(live_as, forks == "fork")
@@ -255,11 +255,11 @@ class RankProcess(_Started):
         return self.returncode
 
     def poll(self) -> int | None:
-        found = super().poll()
-        if found is not None:
+        number = super().poll()
+        if number is not None:
             # The remaining work of it costs no time: another process may need its device.
             self._rank.wait()
-        return found
+        return number
 
     def cut_off(self) -> None:
         self._rank.end()

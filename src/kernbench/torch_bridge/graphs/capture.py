@@ -167,28 +167,28 @@ class Capture:
             return go_on(func, operation, args, kwargs)
         step, bake = len(self.steps), _nothing if operation.is_copy else _host_number
         changed: list[Tensor] = []
-        given: Any = None
+        value: Any = None
         with unobserved():
             if any(map(_is_of_device, leaves((args, list(kwargs.values()))))):
-                given = self.memory.refs((args, kwargs), step, bake)
+                value = self.memory.refs((args, kwargs), step, bake)
                 # Operations that take no time run no kernel.
                 if not operation.is_free:
                     changed = written_tensors(func, operation, args, kwargs)
                 self.memory.keep_bytes(changed, step)
         result = go_on(func, operation, args, kwargs)
         with unobserved():
-            made = self.memory.made(map(_device_tensor, leaves(result)), step)
-            if made and given is None:
-                given = self.memory.refs((args, kwargs), step, bake)
-        if changed or (made and not operation.is_free):
-            self.steps.append(DataStep(func, given[0], _on_host(given[1]), made))
+            memory = self.memory.made(map(_device_tensor, leaves(result)), step)
+            if memory and value is None:
+                value = self.memory.refs((args, kwargs), step, bake)
+        if changed or (memory and not operation.is_free):
+            self.steps.append(DataStep(func, value[0], _on_host(value[1]), memory))
         return result
 
-    def take_kernel(self, launch: Callable[..., Any], given: Any, written: list[Tensor]) -> None:
+    def take_kernel(self, launch: Callable[..., Any], value: Any, written: list[Tensor]) -> None:
         """Capture the launch of a Triton kernel, before it writes anything."""
         if self._has_data and self.is_on_stream() and not self.is_busy:
             with unobserved():
-                args = self.memory.refs(given, len(self.steps), _nothing)
+                args = self.memory.refs(value, len(self.steps), _nothing)
                 self.memory.keep_bytes(written, len(self.steps))
             self.steps.append(DataStep(launch, args, {}))
 
@@ -200,9 +200,9 @@ class Capture:
         if self._has_data and self.is_on_stream() and not self.is_busy:
             step = len(self.steps)
             with unobserved():
-                given = self.memory.refs(tuple(args), step, _nothing)
-                made = self.memory.made(map(_device_tensor, leaves(results)), step)
-            self.steps.append(DataStep(call, given, {}, made))
+                refs = self.memory.refs(tuple(args), step, _nothing)
+                memory = self.memory.made(map(_device_tensor, leaves(results)), step)
+            self.steps.append(DataStep(call, refs, {}, memory))
 
     def meet(self, post: Post, call: Call, is_of_program: bool) -> CollectiveWork:
         """Capture the call of a collective, which ``post`` makes in replays.
@@ -228,18 +228,18 @@ class Capture:
             self._open[calling] = None
         else:
             with unobserved():
-                calling = calling.with_tensors(lambda given: list(map(stand_in, given)))
+                calling = calling.with_tensors(lambda value: list(map(stand_in, value)))
         self.steps.append(calling)
         self.branches.meet(calling)
         return CapturedWork(self, calling, call.outputs)
 
     def _take_made(self, call: Call) -> None:
         """Capture how C++ has made the outputs of a collective."""
-        made = self.memory.made(call.outputs, len(self.steps)) if self._passed is not None else ()
-        if made and self._passed is not None and self._passed[0]._schema.name in _CLONING:
-            given = leaves(self._passed[1])
-            for number, ref in made:
-                source = self.memory.ref(given[number], len(self.steps))
+        memory = self.memory.made(call.outputs, len(self.steps)) if self._passed is not None else ()
+        if memory and self._passed is not None and self._passed[0]._schema.name in _CLONING:
+            value = leaves(self._passed[1])
+            for number, ref in memory:
+                source = self.memory.ref(value[number], len(self.steps))
                 self.steps.append(DataStep(Tensor.copy_, (ref, source), {}))
 
     @contextmanager
@@ -352,7 +352,7 @@ class Capture:
 
 def end_all() -> None:
     """Drop captures that are under way."""
-    UNDER_WAY.difference_update([each for each in UNDER_WAY if isinstance(each, Capture)])
+    UNDER_WAY.difference_update([value for value in UNDER_WAY if isinstance(value, Capture)])
 
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
@@ -361,7 +361,7 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 def _makes_what_data_says(func: Any, args: Any) -> bool:
     """Return whether the shape of a result depends on the values of operands."""
     if func is torch.ops.aten.index.Tensor:
-        return any(each.dtype in (torch.bool, torch.uint8) for each in leaves(args[1]))
+        return any(leaf.dtype in (torch.bool, torch.uint8) for leaf in leaves(args[1]))
     return not _NEEDS_DATA.isdisjoint(func.tags)
 
 

@@ -85,7 +85,7 @@ class CapturedWork(CollectiveWork):
 
 def stand_in(tensor: Tensor) -> Tensor:
     """Return a tensor without data like another, which takes no device memory."""
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-    found: Residence = storage_of(tensor)._kernbench
-    storage_of(made)._kernbench = Residence(found.device, found.sip_id)
-    return made
+    result = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    residence: Residence = storage_of(tensor)._kernbench
+    storage_of(result)._kernbench = Residence(residence.device, residence.sip_id)
+    return result

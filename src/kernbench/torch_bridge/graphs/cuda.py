@@ -248,13 +248,13 @@ def _new_pool(process: Process) -> PrivatePool:
 def _pool_of(process: Process, handle: Any) -> PrivatePool:
     if handle is None:
         return _new_pool(process)
-    found = process.graph_pools.get(handle)
-    if found is None:
+    pool = process.graph_pools.get(handle)
+    if pool is None:
         raise CaptureError(
             f"pool={handle!r} is not a pool of graphs; pass torch.cuda.graph_pool_handle(), or "
             "pool() of another CUDAGraph"
         )
-    return found
+    return pool
 
 
 def is_current_stream_capturing() -> bool:

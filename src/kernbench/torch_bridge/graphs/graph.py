@@ -62,15 +62,15 @@ class Graph:
 
     def names(self) -> list[str]:
         """Return the names of the captured commands, in order."""
-        found: list[str] = []
+        texts: list[str] = []
         for command in self._commands:
             if isinstance(command, Operations):
-                found += [timing.template(True).name for timing in command.timings]
+                texts += [timing.template(True).name for timing in command.timings]
             elif isinstance(command, Copying):
-                found.append(command.template.name)
+                texts.append(command.template.name)
             elif isinstance(command, Calling):
-                found.append(command.call.signature.op)
-        return found
+                texts.append(command.call.signature.op)
+        return texts
 
     def _templates(self) -> Iterator[Template]:
         """Yield the schedules of its operations and copies."""
@@ -90,7 +90,10 @@ class Graph:
             return
         process.host.owe_graph(len(self._run.op_log.graphs[self._label]))
         earliest_ps = process.host.spend(self._label)
-        queues = [self._run.queue_for(self._sip_id), *(each.queue for each in self._others)]
+        queues = [
+            self._run.queue_for(self._sip_id),
+            *(device_stream.queue for device_stream in self._others),
+        ]
         commands, steps = iter(self._commands), iter(self._steps)
         markers: dict[Marker, Marker] = {}
         works: dict[Calling, CollectiveWork] = {}
@@ -179,7 +182,9 @@ class Graph:
 
 def _current(timings: list[OperationTiming]) -> list[OperationTiming]:
     """Return timings by the values that operands have when a replay begins."""
-    return [each.current() if isinstance(each, ChangingTiming) else each for each in timings]
+    return [
+        timing.current() if isinstance(timing, ChangingTiming) else timing for timing in timings
+    ]
 
 
 def _with_tensors(step: DataStep | Calling | Awaiting, memory: GraphMemory) -> Any:
@@ -194,7 +199,7 @@ def _note(
     step: DataStep,
     args: Any,
     kwargs: dict[str, Any],
-    made: list[Tensor],
+    tensors: list[Tensor],
 ) -> None:
     """Take note of what a step of a replay touches; a kernel's launch does that itself.
 
@@ -202,7 +207,7 @@ def _note(
         DataRaceError, UninitializedReadError: What the replay is unordered with; what it reads.
     """
     if touching is not None and isinstance(step.call, torch._ops.OpOverload):
-        touching.replayed(step.call, args, kwargs, made, queue)
+        touching.replayed(step.call, args, kwargs, tensors, queue)
 
 
 def _settle(awaited: list[CollectiveWork]) -> None:
@@ -225,16 +230,16 @@ def _compute(
         if not isinstance(entry, tuple):
             met: Calling | Awaiting = entry
             return met
-        step, args, kwargs, made = entry
-        if args or kwargs or made:
+        step, args, kwargs, result = entry
+        if args or kwargs or result:
             _settle(awaited)
         with step.draws.again() if step.draws is not None else nullcontext():
             results = step.call(*args, **kwargs)
-        noting(step, args, kwargs, [tensor for _, tensor in made])
-        if made:
-            found = leaves(results)
-            for number, tensor in made:
-                tensor.copy_(found[number])
+        noting(step, args, kwargs, [tensor for _, tensor in result])
+        if result:
+            answer = leaves(results)
+            for number, tensor in result:
+                tensor.copy_(answer[number])
     return None
 
 

@@ -188,14 +188,14 @@ class GraphMemory:
 
     def tensor(self, ref: Ref) -> Tensor:
         """Return the graph's own tensor of a reference, never the program's object."""
-        made = self._tensors.get(ref)
-        if made is None:
-            made = torch.empty(0, dtype=ref.dtype)
-            made.set_(ref.slot.storage, ref.offset, ref.shape, ref.stride)
-            made = torch._conj(made) if ref.is_conj else made
-            made = torch._neg_view(made) if ref.is_neg else made
-            self._tensors[ref] = made
-        return made
+        result = self._tensors.get(ref)
+        if result is None:
+            result = torch.empty(0, dtype=ref.dtype)
+            result.set_(ref.slot.storage, ref.offset, ref.shape, ref.stride)
+            result = torch._conj(result) if ref.is_conj else result
+            result = torch._neg_view(result) if ref.is_neg else result
+            self._tensors[ref] = result
+        return result
 
 
 def _forget(storage: Any, dtype: torch.dtype) -> None:

@@ -49,14 +49,14 @@ class CountedTimes:
 
     def counts(self, owed: int) -> Owed:
         """Return what a sum consists of."""
-        found = []
+        pairs = []
         counters = owed >> _TIME_BITS
         for name in self._names:
             count = counters & ((1 << _COUNT_BITS) - 1)
             if count:
-                found.append((name, count))
+                pairs.append((name, count))
             counters >>= _COUNT_BITS
-        return tuple(found)
+        return tuple(pairs)
 
     @staticmethod
     def ps(owed: int) -> int:
@@ -68,8 +68,8 @@ def named_times(times: HostTimes) -> Iterator[tuple[str, int]]:
     """Yield all times of a host with their names, those of tuples with their places."""
     for name, value in vars(times).items():
         if isinstance(value, tuple):
-            for place, each in enumerate(value):
-                yield f"{name}.{place}", each
+            for place, item in enumerate(value):
+                yield f"{name}.{place}", item
         else:
             yield name, value
 

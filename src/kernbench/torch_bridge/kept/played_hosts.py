@@ -27,8 +27,8 @@ class _KnownCalls:
         self.number = 0
 
     def take(self) -> int:
-        found, self.number = self.number, 0
-        return found
+        number, self.number = self.number, 0
+        return number
 
 
 class PlayedHost(EagerHost):
@@ -85,14 +85,14 @@ class Debts:
             )
         times = dict(named_times(HostTimes(spec)))
         self._owed_ps += [
-            sum(times[name] * count for name, count in each) for each in described["owed"]
+            sum(times[name] * count for name, count in item) for item in described["owed"]
         ]
 
     def host(self, run: Run) -> Host:
         """Return the host of the rank that runs now."""
         rank = run.rank_state.rank
-        made = Host(run, rank) if self.spec is None else PlayedHost(run, rank, self.spec)
-        return as_disturbed(run, made)
+        result = Host(run, rank) if self.spec is None else PlayedHost(run, rank, self.spec)
+        return as_disturbed(run, result)
 
     def wait(self, host: Host, handle: Handle, num_calls: int, number: int) -> None:
         """Let a host wait, and owe this once it has."""

@@ -40,9 +40,9 @@ class TorchPlayer(Player):
         self, context: RuntimeContext, actions: Actions, template_of: Callable[[int], Template]
     ) -> None:
         super().__init__(context, actions, template_of)
-        given = actions.described
-        self._debts = Debts(context.machine, given)
-        self._spends, self._labels = given["spends"], given["labels"]
+        described = actions.described
+        self._debts = Debts(context.machine, described)
+        self._spends, self._labels = described["spends"], described["labels"]
         self._hosts: dict[RankState, Host] = {}
         self._earliest: dict[RankState, int] = {}
         """When what the latest launch of a rank launches reaches its device."""
@@ -87,30 +87,32 @@ class TorchPlayer(Player):
 
     def host(self, state: RankState) -> Host:
         """Return the host of a rank, made when it first does something."""
-        found = self._hosts.get(state)
-        if found is None:
-            found = self._hosts[state] = self._debts.host(self.run)
-        return found
+        result = self._hosts.get(state)
+        if result is None:
+            result = self._hosts[state] = self._debts.host(self.run)
+        return result
 
     def time_ps(self, state: RankState) -> int:
-        found = self._hosts.get(state)
-        return super().time_ps(state) if found is None else found.paid_ps
+        host = self._hosts.get(state)
+        return super().time_ps(state) if host is None else host.paid_ps
 
     def timing(self, work: int) -> OperationTiming:
         """Return the schedules of an operation on this machine."""
-        found = self._timings.get(work)
-        if found is None:
-            made = found = self._timing_of(self.works[work])
+        operation_timing = self._timings.get(work)
+        if operation_timing is None:
+            result = operation_timing = self._timing_of(self.works[work])
             if self.change is not None:
-                found = OperationTiming(lambda queued: self.changed(made.template(queued)))
-            self._timings[work] = found
-        return found
+                operation_timing = OperationTiming(
+                    lambda queued: self.changed(result.template(queued))
+                )
+            self._timings[work] = operation_timing
+        return operation_timing
 
-    def _timing_of(self, given: dict[str, Any]) -> OperationTiming:
-        if given["kind"] == "kernel operation":
-            return self._timing_of_kernel(given)
-        if given["kind"] != "as it was":
-            precision = dict(given["float32"])
+    def _timing_of(self, value: dict[str, Any]) -> OperationTiming:
+        if value["kind"] == "kernel operation":
+            return self._timing_of_kernel(value)
+        if value["kind"] != "as it was":
+            precision = dict(value["float32"])
             for name in ("wide_sums", "whole_sums"):
                 precision[name] = frozenset(precision[name])
             key = Float32(**precision)
@@ -118,25 +120,25 @@ class TorchPlayer(Player):
             if costs is None:
                 costs = self._costs[key] = OperationCosts(self.run.machine, key)
             try:
-                return timing_of_call(costs, given)
+                return timing_of_call(costs, value)
             except AttributeError:
                 pass
         # Of the two states of a device perhaps only one was met.
-        self.kept[given["name"]] = None
-        met = [self.template_of(each) if each else None for each in given["launches"]]
+        self.kept[value["name"]] = None
+        met = [self.template_of(item) if item else None for item in value["launches"]]
         idle, queued = met[0] or met[1], met[1] or met[0]
         return OperationTiming(lambda is_queued: queued if is_queued else idle)  # type: ignore[arg-type,return-value]
 
-    def _timing_of_kernel(self, given: dict[str, Any]) -> OperationTiming:
+    def _timing_of_kernel(self, value: dict[str, Any]) -> OperationTiming:
         launcher = self.context.launcher
         plan, policies, name, _, tables = launch_of(
-            launcher.engine, self.entries, self.texts, given
+            launcher.engine, self.entries, self.texts, value
         )
-        sip_id = given["sip"]
+        sip_id = value["sip"]
         plan.kernel.binary.check_room(launcher)
         launcher.engine.check(plan.trace, sip_id)
         launcher.settle(plan, sip_id, tables)
-        reuse = _reuse_of(given)
+        reuse = _reuse_of(value)
         held = held_steps(reuse, plan, self.run.machine.sip_at(sip_id))
         return OperationTiming(
             lambda queued: launcher.template(
@@ -167,12 +169,12 @@ class TorchPlayer(Player):
         put_in_a_row(self.run, queue, queue.sip_id, self._earliest[state], timings)
 
     def _copy(self, state: RankState, work: int, stream: int, _: int) -> Handle:
-        given, queue, run = self.works[work], self.streams[stream], self.run
-        if given["kind"] == "transfer":
-            template = run.transfers.build(given["name"], given["sip"], given["bytes"])
+        value, queue, run = self.works[work], self.streams[stream], self.run
+        if value["kind"] == "transfer":
+            template = run.transfers.build(value["name"], value["sip"], value["bytes"])
         else:
-            self.kept[given["name"]] = None
-            template = self.template_of(given["launches"][0])
+            self.kept[value["name"]] = None
+            template = self.template_of(value["launches"][0])
         command = HostCopy(run, template, queue, queue.sip_id)
         command.earliest_ps = self._earliest[state]
         queue.submit(command)
@@ -245,24 +247,24 @@ class TorchPlayer(Player):
             self.run.op_log.host_ranges.append(named)
 
     def _arrive(self, state: RankState, meeting: int, work: int, spans: int) -> Handle:
-        given = self.works[work]
-        if not given["has_host"]:
+        value = self.works[work]
+        if not value["has_host"]:
             return super()._arrive(state, meeting, work, spans)
-        part = self.part_of(work, given, PlayedTorchPart)
-        queue = self.streams[given["stream"]] if given["stream"] >= 0 else None
-        after = [self.host(state).timer(), *state.put_behind(given["channel"], queue, part)]
+        part = self.part_of(work, value, PlayedTorchPart)
+        queue = self.streams[value["stream"]] if value["stream"] >= 0 else None
+        after = [self.host(state).timer(), *state.put_behind(value["channel"], queue, part)]
         collective = self.meet(meeting)
         if isinstance(collective, LoneCollective):
-            collective.arrive(given["position"], part, after)
+            collective.arrive(value["position"], part, after)
             self.run.simulation.wake(part.data)
             return part
         parts = self._parts.setdefault(collective, [])
         parts.append(part)
-        collective.arrive(given["position"], part, after, self._others(collective, state))
+        collective.arrive(value["position"], part, after, self._others(collective, state))
         if collective.is_complete:
             order = dict.fromkeys(collective.parts())
-            for each in order or self._parts[collective]:
-                self.run.simulation.wake(each.data)  # type: ignore[attr-defined]
+            for item in order or self._parts[collective]:
+                self.run.simulation.wake(item.data)  # type: ignore[attr-defined]
             del self._parts[collective]
         return part
 
@@ -297,18 +299,18 @@ class TorchPlayer(Player):
         simulation.wait(wait)
 
 
-def _reuse_of(given: dict[str, Any]) -> Reuse | None:
+def _reuse_of(value: dict[str, Any]) -> Reuse | None:
     """Return what a Triton kernel found in the cache, by its description."""
-    if "phase" not in given:
+    if "phase" not in value:
         return None
-    cold = given["cold"]
-    return Reuse(AutogradPhase(given["phase"]), cold_params=None if cold is None else tuple(cold))
+    cold = value["cold"]
+    return Reuse(AutogradPhase(value["phase"]), cold_params=None if cold is None else tuple(cold))
 
 
 class PlayedTorchPart(PlayedPart):
     """A rank's part in a collective, which others wait for at two points."""
 
-    def __init__(self, run: Any, *given: Any) -> None:
-        super().__init__(run, *given)
+    def __init__(self, run: Any, *value: Any) -> None:
+        super().__init__(run, *value)
         self.data = run.simulation.handle(self.label)
         """Ends when all ranks have called the collective."""

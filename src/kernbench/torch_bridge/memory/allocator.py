@@ -363,17 +363,17 @@ class CachingAllocator:
         Of expandable segments each part with memory is one.
         """
         self.settle()
-        blocks = [*self.in_use, *(each[2] for free in self._free.values() for each in free)]
-        firsts = [each for each in blocks if each.before is None or not each.before.is_mapped]
-        found = []
-        for first in sorted(firsts, key=lambda each: each.address):
+        blocks = [*self.in_use, *(triple[2] for free in self._free.values() for triple in free)]
+        firsts = [block for block in blocks if block.before is None or not block.before.is_mapped]
+        memory_blocks = []
+        for first in sorted(firsts, key=lambda memory_block: memory_block.address):
             segment: list[MemoryBlock] = []
             block: MemoryBlock | None = first
             while block is not None and block.is_mapped:
                 segment.append(block)
                 block = block.after
-            found.append(segment)
-        return found
+            memory_blocks.append(segment)
+        return memory_blocks
 
     def empty_cache(self) -> None:
         """Return the segments that hold no block in use to the device."""
@@ -381,8 +381,8 @@ class CachingAllocator:
         for (stream, _), free in self._free.items():
             if isinstance(stream, PrivatePool) and stream.num_users:
                 continue
-            for each in [each[2] for each in free if each[2].is_expandable]:
-                self._unmap(each, free)
+            for memory_block in [triple[2] for triple in free if triple[2].is_expandable]:
+                self._unmap(memory_block, free)
             whole = [
                 entry
                 for entry in free

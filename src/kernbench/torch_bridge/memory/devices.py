@@ -61,26 +61,26 @@ class Memories(Generic[Owner]):
 
     def device(self, sip_id: int) -> SharedDevice:
         """Return the memory of a device, which all processes share."""
-        found = self._devices.get(sip_id)
-        if found is None:
+        shared_device = self._devices.get(sip_id)
+        if shared_device is None:
             capacity_bytes = self._machine.sip_at(sip_id).hbm_bytes
-            found = self._devices[sip_id] = SharedDevice(capacity_bytes)
-        return found
+            shared_device = self._devices[sip_id] = SharedDevice(capacity_bytes)
+        return shared_device
 
     def peaks(self) -> dict[int, int]:
         """Return the most bytes that tensors of processes held at a time, by SIP."""
-        found: dict[int, int] = {}
+        numbers: dict[int, int] = {}
         for (_, sip_id), allocator in self.allocators.items():
             peak = allocator.amounts.allocated_bytes.peak_of_run
-            found[sip_id] = found.get(sip_id, 0) + peak
-        return found
+            numbers[sip_id] = numbers.get(sip_id, 0) + peak
+        return numbers
 
     def settings_of(self, process: Owner) -> AllocatorSettings:
         """Return the settings of the calling process: at first those of its environment."""
-        found = self.settings.get(process)
-        if found is None:
-            found = self.settings[process] = AllocatorSettings.of(os.environ)
-        return found
+        settings = self.settings.get(process)
+        if settings is None:
+            settings = self.settings[process] = AllocatorSettings.of(os.environ)
+        return settings
 
     def change_settings(self, process: Owner, text: str) -> None:
         """Let the calling process's allocators go by other settings from now on."""
@@ -93,14 +93,14 @@ class Memories(Generic[Owner]):
 
     def allocator(self, process: Owner, sip_id: int) -> CachingAllocator:
         """Return a process's allocator of a device, on which it has a context from then on."""
-        found = self.allocators.get((process, sip_id))
-        if found is None:
+        caching_allocator = self.allocators.get((process, sip_id))
+        if caching_allocator is None:
             device, settings = self.device(sip_id), self.settings_of(process)
             # Where it does not fit, the first segment does not either.
             device.reserved_bytes += int(self._machine.sip_at(sip_id).context_mib * 2**20)
             capacity = device.capacity_bytes
-            found = CachingAllocator(device.reserve, device.release, capacity, settings)
+            caching_allocator = CachingAllocator(device.reserve, device.release, capacity, settings)
             if settings.memory_fraction is not None:
-                found.most_bytes = int(settings.memory_fraction * capacity)
-            self.allocators[process, sip_id] = found
-        return found
+                caching_allocator.most_bytes = int(settings.memory_fraction * capacity)
+            self.allocators[process, sip_id] = caching_allocator
+        return caching_allocator

@@ -69,10 +69,14 @@ def room_for(size: int, unmapped: list[tuple[int, MemoryBlock]]) -> MemoryBlock 
     for _, block in unmapped:
         before = block.before
         first = before if before is not None and before.is_free else block
-        bytes_here, each = 0, first
-        while each is not None and bytes_here < size and (each.is_free or not each.is_mapped):
-            bytes_here += each.size
-            each = each.after  # type: ignore[assignment]
+        bytes_here, memory_block = 0, first
+        while (
+            memory_block is not None
+            and bytes_here < size
+            and (memory_block.is_free or not memory_block.is_mapped)
+        ):
+            bytes_here += memory_block.size
+            memory_block = memory_block.after  # type: ignore[assignment]
         if bytes_here >= size:
             return first
     return None

@@ -63,9 +63,11 @@ class AllocatorSettings:
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> AllocatorSettings:
         """Return the settings that a process's environment variables ask for."""
-        made = cls()
-        made.read(next((environ[name] for name in VARIABLES if environ.get(name)), ""))
-        return made
+        allocator_settings = cls()
+        allocator_settings.read(
+            next((environ[name] for name in VARIABLES if environ.get(name)), "")
+        )
+        return allocator_settings
 
     def read(self, text: str) -> None:
         """Take what a text says, as ``expandable_segments:True,backend:native``.
@@ -104,9 +106,9 @@ class AllocatorSettings:
 
 def _fraction(value: str) -> float:
     try:
-        found = float(value)
+        fraction = float(value)
     except ValueError:
-        found = -1.0
-    if not 0 <= found <= 1:
+        fraction = -1.0
+    if not 0 <= fraction <= 1:
         raise AllocatorSettingsError(f"{_FRACTION} must be from 0 to 1, but got {value!r}")
-    return found
+    return fraction

@@ -80,10 +80,10 @@ def refuse_too_much(process: Process, error: RuntimeError, label: str) -> None:
     Raises:
         DeviceMemoryError: The device has less than what ``error`` says was tried.
     """
-    found = _HOST_IS_FULL.search(str(error))
-    if found is None:
+    result = _HOST_IS_FULL.search(str(error))
+    if result is None:
         return
-    size_bytes, sip_id = int(found.group(1)), process.state.sip_id
+    size_bytes, sip_id = int(result.group(1)), process.state.sip_id
     memories = process.session.memories
     allocator = process.allocators.get(sip_id) or memories.allocator(process, sip_id)
     used = allocator.amounts.allocated_bytes.current

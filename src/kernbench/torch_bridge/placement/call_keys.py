@@ -76,22 +76,22 @@ def look_at(
                     return (*key, first.stride(), second.stride())
                 return key
         keys: list[Any] = [operation, None]
-        found = _look_among(args, keys)
+        look = _look_among(args, keys)
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         if operation.is_by_layout or not all(tensor.is_contiguous() for tensor in tensors):
             keys += [tensor.stride() for tensor in tensors]
     except (AttributeError, RuntimeError):
         # It is not on a device yet, or has no storage.
         return None
-    if found is None or (kwargs and not _name_all(kwargs, keys)):
+    if look is None or (kwargs and not _name_all(kwargs, keys)):
         return None
-    keys[1] = found.sip_id
+    keys[1] = look.sip_id
     return tuple(keys)
 
 
 def _look_among(values: Sequence[Any], keys: list[Any]) -> Residence | None:
     """Return the residence of the tensors among values; add what affects the time to ``keys``."""
-    found: Residence | None = None
+    look: Residence | None = None
     for value in values:
         kind = type(value)
         if kind in PLAIN:
@@ -119,16 +119,16 @@ def _look_among(values: Sequence[Any], keys: list[Any]) -> Residence | None:
                 return None
         else:
             return None
-        if found is None:
-            found = residence
-        elif found.sip_id != residence.sip_id:
+        if look is None:
+            look = residence
+        elif look.sip_id != residence.sip_id:
             return None
-    return found
+    return look
 
 
-def _name_all(given: dict[str, Any], keys: list[Any]) -> bool:
+def _name_all(argument: dict[str, Any], keys: list[Any]) -> bool:
     """Add keyword arguments to ``keys`` if all are numbers; return whether they are."""
-    for name, value in given.items():
+    for name, value in argument.items():
         kind = type(value)
         if kind in _NUMBERS:
             keys += (name, kind, value)

@@ -88,10 +88,10 @@ def contents_of(order: ProcessOrder, storage: Any, *, is_pinned: bool = False) -
 
     With ``is_pinned`` it is for other memory of the host, too.
     """
-    found: Contents | None = getattr(storage, "_kernbench_contents", None)
-    if found is not None:
-        found.is_shared |= found._order is not order
-        return found
+    contents: Contents | None = getattr(storage, "_kernbench_contents", None)
+    if contents is not None:
+        contents.is_shared |= contents._order is not order
+        return contents
     residence = getattr(storage, "_kernbench", None)
     if residence is None or residence.device is None:
         if not (is_pinned or getattr(storage, "_kernbench_pinned", False)):
@@ -101,14 +101,14 @@ def contents_of(order: ProcessOrder, storage: Any, *, is_pinned: bool = False) -
         return None
     else:
         place = (residence.block.owner, residence.block.address, residence.block.size)
-    found = storage._kernbench_contents = Contents(order, place)
-    return found
+    contents = storage._kernbench_contents = Contents(order, place)
+    return contents
 
 
 def forget_contents(storage: Any) -> None:
     """Let a storage's memory go, which has none or other memory now."""
-    found: Contents | None = getattr(storage, "_kernbench_contents", None)
-    if found is not None:
+    contents: Contents | None = getattr(storage, "_kernbench_contents", None)
+    if contents is not None:
         storage._kernbench_contents = None
 
 
@@ -131,11 +131,11 @@ class FreedMemory:
         """Return the touches of a range, which is in use again; they are forgotten here."""
         first = bisect_left(self._ends, start + 1)
         last = first
-        found: dict[Touch, None] = {}
+        values: dict[Touch, None] = {}
         rest: list[tuple[int, int, list[Touch]]] = []
         while last < len(self._ends) and self._ranges[last][0] < end:
             begin, touches = self._ranges[last]
-            found.update(dict.fromkeys(touches))
+            values.update(dict.fromkeys(touches))
             if begin < start:
                 rest.append((begin, start, touches))
             if self._ends[last] > end:
@@ -143,7 +143,7 @@ class FreedMemory:
             last += 1
         self._ends[first:last] = [stop for _, stop, _ in rest]
         self._ranges[first:last] = [(begin, touches) for begin, _, touches in rest]
-        return list(found)
+        return list(values)
 
 
 def _inherit(
@@ -156,7 +156,7 @@ def _inherit(
         left = [
             touch
             for touch in (before if order.has_streams else ())
-            if touch.clock.index > max(each.get(touch.clock.timeline, -1) for each in known)
+            if touch.clock.index > max(item.get(touch.clock.timeline, -1) for item in known)
             and touch.clock.timeline not in recorded
         ]
         if not left:

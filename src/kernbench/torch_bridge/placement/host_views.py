@@ -24,9 +24,9 @@ def view_of_host(host: Tensor) -> Tensor:
         else:
             shared = torch.UntypedStorage(storage.nbytes(), device=META)
             shared._known = storage
-        made = torch.empty(0, dtype=host.dtype, device=shared.device)
-        made.set_(shared, host.storage_offset(), host.shape, host.stride())
+        view = torch.empty(0, dtype=host.dtype, device=shared.device)
+        view.set_(shared, host.storage_offset(), host.shape, host.stride())
     device = torch.device(DEVICE_TYPE, torch.cuda.current_device())
     reside(shared, device, "a view of the host's memory")
     current().session.views_host = True
-    return made
+    return view

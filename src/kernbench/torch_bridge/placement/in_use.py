@@ -29,17 +29,17 @@ class Use:
 
 def begin_use(part: Part, inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -> list[Residence]:
     """Record the tensors of a collective; :func:`end_use` takes what this returns."""
-    found: list[Residence] = []
+    use: list[Residence] = []
     for tensors, writes in ((outputs, True), (inputs, False)):
         # A write excludes every other access, so that a read of the same bytes adds nothing.
         for tensor in tensors if writes or inputs is not outputs else ():
             residence = settle(tensor, None)
             if residence is not None:
                 residence.uses += (Use(part, *span_of(tensor), writes),)
-                found.append(residence)
+                use.append(residence)
                 if residence.block is not None and residence.block.allocation is not None:
                     residence.block.allocation.is_for(Phase.COMMUNICATION)
-    return found
+    return use
 
 
 def end_use(part: Part, residences: Iterable[Residence]) -> None:
@@ -99,7 +99,7 @@ def _conflicts(use: Use, start: int, stop: int, writes: bool) -> bool:
 def _touches(tensor: Tensor, use: Use) -> bool:
     """Return whether an element of a strided tensor overlaps a use, which may lie in a gap."""
     size = tensor.element_size()
-    dims = [each for each in zip(tensor.stride(), tensor.shape, strict=True) if each[1] > 1]
+    dims = [pair for pair in zip(tensor.stride(), tensor.shape, strict=True) if pair[1] > 1]
     dims.sort(reverse=True)
     return _is_among(tensor.storage_offset() * size, dims, size, use)
 
@@ -119,12 +119,13 @@ def _is_among(start: int, dims: list[tuple[int, int]], size: int, use: Use) -> b
     first = max(0, (use.start - start - extent) // (stride * size))
     last = min(count - 1, (use.stop - 1 - start) // (stride * size))
     return any(
-        _is_among(start + each * stride * size, inner, size, use) for each in range(first, last + 1)
+        _is_among(start + index * stride * size, inner, size, use)
+        for index in range(first, last + 1)
     )
 
 
 def _holds(arg: Any, tensor: Tensor) -> bool:
-    return arg is tensor or (isinstance(arg, (list, tuple)) and any(each is tensor for each in arg))
+    return arg is tensor or (isinstance(arg, (list, tuple)) and any(item is tensor for item in arg))
 
 
 def span_of(tensor: Tensor) -> tuple[int, int]:

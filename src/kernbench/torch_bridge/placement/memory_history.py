@@ -88,7 +88,8 @@ class History:
     def events_of(self, allocator: CachingAllocator) -> list[dict[str, Any]]:
         """Return the events of an allocator, as entries of ``device_traces``."""
         return [
-            {**each, "frames": shown(each["frames"])} for each in self._events.get(allocator, ())
+            {**values, "frames": shown(values["frames"])}
+            for values in self._events.get(allocator, ())
         ]
 
 

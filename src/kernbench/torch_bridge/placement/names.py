@@ -92,14 +92,14 @@ def with_index(device: Any) -> torch.device:
         # Before PyTorch truncates it to 8 bits, which would name another device.
         check_index(number)
     try:
-        found = torch.device(DEVICE_TYPE, device) if type(device) is int else torch.device(device)
+        index = torch.device(DEVICE_TYPE, device) if type(device) is int else torch.device(device)
     except (RuntimeError, TypeError) as error:
         # PyTorch's own words for the program, whose mistake it is.
         raise type(error)(str(error)) from None
-    if found.index is None:
+    if index.index is None:
         return torch.device(DEVICE_TYPE, current_index())
-    check_index(found.index)
-    return found
+    check_index(index.index)
+    return index
 
 
 def check_name(device: Any) -> None:

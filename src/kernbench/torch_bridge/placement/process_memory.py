@@ -91,7 +91,7 @@ class ProcessMemory:
         module, file, line = self._place_of(stack)
         process = self._process
         block.pass_number = self._number
-        block.allocation = made = log.began(
+        block.allocation = began = log.began(
             process.rank,
             self._sip_of(block),
             block.size,
@@ -107,11 +107,11 @@ class ProcessMemory:
         )
         block.is_gathered = stack.is_sharding
         if stack.is_sharding:
-            made.is_for(Phase.COMMUNICATION)
+            began.is_for(Phase.COMMUNICATION)
         elif stack.is_cache:
-            made.is_for(Phase.KV_CACHE)
+            began.is_for(Phase.KV_CACHE)
         if stack.step is not None:
-            self._in_step.append(made)
+            self._in_step.append(began)
 
     def _sip_of(self, block: MemoryBlock) -> int:
         for sip_id, allocator in self._process.allocators.items():
@@ -178,10 +178,10 @@ class ProcessMemory:
 
     def _meet(self, stack: CallStack) -> None:
         """Note which pass is under way, and look at what passes leave behind."""
-        found = self._pass_at(stack)
-        if found != self._pass or self._is_over:
+        result = self._pass_at(stack)
+        if result != self._pass or self._is_over:
             self._leave()
-            self._pass, self._is_over = found, False
+            self._pass, self._is_over = result, False
             self._number += 1
             self._enter(stack)
 
@@ -211,10 +211,10 @@ class ProcessMemory:
             self._roles.look_at_modules()
             self._roles.look_at_optimizers()
             self._known_roots.clear()
-            for each in self._in_step:
+            for live_allocation in self._in_step:
                 # What a step leaves behind is the optimizer's.
-                if each.end == NEVER and each.phase is Phase.OTHER:
-                    each.is_for(Phase.OPTIMIZER_STATE)
+                if live_allocation.end == NEVER and live_allocation.phase is Phase.OTHER:
+                    live_allocation.is_for(Phase.OPTIMIZER_STATE)
             self._in_step.clear()
 
     def _place_of(self, stack: CallStack) -> Place:

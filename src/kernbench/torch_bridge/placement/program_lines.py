@@ -122,10 +122,10 @@ class TorchLines:
 
     def _marks_here(self) -> _Marks:
         thread = get_ident()
-        found = self._marks.get(thread)
-        if found is None:
-            found = self._marks[thread] = _Marks()
-        return found
+        marks_here = self._marks.get(thread)
+        if marks_here is None:
+            marks_here = self._marks[thread] = _Marks()
+        return marks_here
 
 
 def _kind_of(code: CodeType) -> int:

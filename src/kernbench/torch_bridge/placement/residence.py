@@ -67,18 +67,18 @@ class Residence:
 
 def residence_of(tensor: Tensor) -> Residence | None:
     """Return where a tensor's memory is; None if on the host, or if it has none of its own."""
-    found = known_residence(tensor)
-    return None if found is None or found.device is None else found
+    residence = known_residence(tensor)
+    return None if residence is None or residence.device is None else residence
 
 
 def known_residence(tensor: Tensor) -> Residence | None:
     """Return where a tensor's memory is, possibly the host; None if it is not known."""
     try:
-        found: Residence | None = getattr(storage_of(tensor), "_kernbench", None)
+        residence: Residence | None = getattr(storage_of(tensor), "_kernbench", None)
     except (NotImplementedError, RuntimeError):
         parts = parts_of(tensor)
         return known_residence(parts[0]) if parts else None
-    return found
+    return residence
 
 
 def parts_of(tensor: Tensor) -> list[Tensor]:
@@ -99,13 +99,13 @@ def reside(
         DeviceMemoryError: The device is full.
     """
     if device is None:
-        made = storage._kernbench = Residence(None)
-        return made
+        residence = storage._kernbench = Residence(None)
+        return residence
     process = current()
     sip_id = process.first_sip + device.index
     block = allocate(process, sip_id, storage.nbytes(), label, tensor)
-    made = storage._kernbench = Residence(device, sip_id, block)
-    return made
+    residence = storage._kernbench = Residence(device, sip_id, block)
+    return residence
 
 
 def settle_on(process: Process, tensor: Tensor, device: torch.device, label: str) -> None:
@@ -124,10 +124,10 @@ def settle_on(process: Process, tensor: Tensor, device: torch.device, label: str
         sip_id = process.first_sip + device.index
         block = allocate(process, sip_id, storage.nbytes(), label, tensor)
         # What __init__ does, inlined: this runs for every result.
-        made = _new(Residence)
-        made.device, made.sip_id, made.block = device, sip_id, block
-        made.is_open, made.uses = False, ()
-        storage._kernbench = made
+        residence = _new(Residence)
+        residence.device, residence.sip_id, residence.block = device, sip_id, block
+        residence.is_open, residence.uses = False, ()
+        storage._kernbench = residence
 
 
 def settle(tensor: Tensor, device: torch.device | None, label: str = "") -> Residence | None:
@@ -141,19 +141,19 @@ def settle(tensor: Tensor, device: torch.device | None, label: str = "") -> Resi
     except (NotImplementedError, RuntimeError):
         settled = [settle(part, device, label) for part in parts_of(tensor)]
         return settled[0] if settled else None
-    found: Residence | None = getattr(storage, "_kernbench", None)
-    if found is None:
-        found = reside(storage, device, label, tensor)
-    elif found.device is None and device is not None:
+    residence: Residence | None = getattr(storage, "_kernbench", None)
+    if residence is None:
+        residence = reside(storage, device, label, tensor)
+    elif residence.device is None and device is not None:
         # C++ made it, and passed it to a collective, before it was known to be on a device.
         process = current()
-        found.device, found.sip_id = device, process.first_sip + device.index
-        found.block = allocate(process, found.sip_id, storage.nbytes(), label, tensor)
-    return found
+        residence.device, residence.sip_id = device, process.first_sip + device.index
+        residence.block = allocate(process, residence.sip_id, storage.nbytes(), label, tensor)
+    return residence
 
 
 def settle_open(tensor: Tensor, device: torch.device) -> None:
     """Place a tensor on a device if C++ made it for an operation with tensors of that device."""
-    found = settle(tensor, None)
-    if found is not None and found.is_open:
+    residence = settle(tensor, None)
+    if residence is not None and residence.is_open:
         settle(tensor, device, "autograd")

@@ -53,22 +53,22 @@ class Roles:
         return "" if module is None else self._name_of(module, root)
 
     def _name_of(self, module: torch.nn.Module, root: torch.nn.Module) -> ModuleName:
-        found = self._names.get(id(module))
+        name = self._names.get(id(module))
         for outer in (root, module):
-            if found is not None and found.module() is module:
-                return found
+            if name is not None and name.module() is module:
+                return name
             # It is new, or no part of the module that calls it.
             self._add(outer)
-            found = self._names.get(id(module))
-        if found is None or found.module() is not module:
+            name = self._names.get(id(module))
+        if name is None or name.module() is not module:
             # Not even of itself, as it says.
-            found = self._names[id(module)] = ModuleName(module)
-        return found
+            name = self._names[id(module)] = ModuleName(module)
+        return name
 
     def _add(self, root: torch.nn.Module) -> None:
         top = self._names.get(id(root))
         if top is None or top.module() is not root:
-            self._roots = [each for each in self._roots if each() is not None]
+            self._roots = [root for root in self._roots if root() is not None]
             self._roots.append(ref(root))
             base = type(root).__name__
         else:
@@ -88,9 +88,9 @@ class Roles:
         """Note what parameters, their gradients, and buffers are."""
         with _without_functions():
             for root in self._roots:
-                found = root()
-                if found is not None:
-                    self.look_at_module(found)
+                result = root()
+                if result is not None:
+                    self.look_at_module(result)
 
     def look_at_module(self, root: torch.nn.Module) -> None:
         """Do so for one module, and those in it."""
@@ -109,8 +109,8 @@ class Roles:
     def look_at_optimizers(self) -> None:
         """Note what their parameters, gradients and states are."""
         with _without_functions():
-            for each in list(self._optimizers.values()):
-                optimizer = each()
+            for reference_type in list(self._optimizers.values()):
+                optimizer = reference_type()
                 if optimizer is None:
                     continue
                 for group in optimizer.param_groups:
@@ -122,8 +122,8 @@ class Roles:
                         _note(tensor, Phase.OPTIMIZER_STATE, f"{key} of {name}", module)
 
     def _name_of_parameter(self, parameter: Tensor) -> tuple[str, ModuleName | None]:
-        found = self._parameters.get(id(parameter))
-        return ("a parameter", None) if found is None else (f"{found[0]}.{found[1]}", found[0])
+        pair = self._parameters.get(id(parameter))
+        return ("a parameter", None) if pair is None else (f"{pair[0]}.{pair[1]}", pair[0])
 
     def _look_at_parameter(self, parameter: Tensor) -> None:
         name, module = self._name_of_parameter(parameter)
@@ -138,7 +138,7 @@ class Roles:
             output.grad_fn if isinstance(output, Tensor) else getattr(output, "node", None)
             for output in outputs
         ]
-        seen = {each for each in nodes if each is not None}
+        seen = {node for node in nodes if node is not None}
         pending = list(seen)
         with _without_functions():
             while pending:
@@ -154,36 +154,36 @@ class Roles:
         kind = type(node)
         names = self._saving.get(kind)
         if names is None:
-            names = tuple([each for each in dir(kind) if each.startswith(_SAVED)])
+            names = tuple([name for name in dir(kind) if name.startswith(_SAVED)])
             self._saving[kind] = names
         for name in names:
             try:
                 saved = getattr(node, name)
-                for each in saved if isinstance(saved, (tuple, list)) else (saved,):
-                    kept = getattr(each, "data", None)
+                for item in saved if isinstance(saved, (tuple, list)) else (saved,):
+                    kept = getattr(item, "data", None)
                     if isinstance(kept, Tensor):
                         yield kept
             except RuntimeError:
                 # It was released already.
                 continue
         if isinstance(node, _FROM_PYTHON):
-            yield from [each for each in vars(node).values() if isinstance(each, Tensor)]
+            yield from [name for name in vars(node).values() if isinstance(name, Tensor)]
 
 
 def _named_tensors(state: Any, name: str = "state") -> Iterator[tuple[str, Tensor]]:
     if isinstance(state, Tensor):
         yield name, state
     elif isinstance(state, Mapping):
-        for key, each in state.items():
-            yield from _named_tensors(each, str(key))
+        for key, value in state.items():
+            yield from _named_tensors(value, str(key))
     elif isinstance(state, (list, tuple)):
-        for each in state:
-            yield from _named_tensors(each, name)
+        for item in state:
+            yield from _named_tensors(item, name)
 
 
 def _note(tensor: Tensor, phase: Phase, name: str = "", module: ModuleName | None = None) -> None:
-    for each in _inner(tensor):
-        block = _block_of(each)
+    for item in _inner(tensor):
+        block = _block_of(item)
         allocation = None if block is None else block.allocation
         # Autograd keeps weights, too, but not those that FSDP has gathered: it drops them.
         is_gathered = block is not None and block.is_gathered and phase is Phase.ACTIVATIONS

@@ -47,8 +47,8 @@ def install(patches: Patches, simulation: Simulation) -> None:
         leave(self, *error)
 
     def getprofile() -> Any:
-        found, calls = _getprofile(), IN_THREAD.calls
-        return None if calls is not None and calls.is_of(found) else found
+        call, calls = _getprofile(), IN_THREAD.calls
+        return None if calls is not None and calls.is_of(call) else call
 
     if HAS_MONITORING:
         MONITOR.begin()
@@ -81,8 +81,8 @@ def _leave_out_collections(patches: Patches) -> None:
     # Around the callbacks of others, which are no calls of the program either.
     gc.callbacks.insert(0, begins)
     gc.callbacks.append(ends)
-    for each in (begins, ends):
-        patches.on_close(gc.callbacks.remove, each)
+    for call in (begins, ends):
+        patches.on_close(gc.callbacks.remove, call)
 
 
 def leave_out(patches: Patches, owner: Any, *, is_python: bool = False) -> None:
@@ -149,13 +149,13 @@ def once_for_all(function: Callable[[], Any]) -> tuple[Any, Shared]:
     num_views, process.num_views = process.num_views, 0
     inner.resume()
     try:
-        found = function()
+        result = function()
     finally:
         inner.pause(1)
         IN_THREAD.calls = outer
         own, process.num_views = process.num_views, num_views
         outer.resume()
-    return found, Shared(counted.take(), own)
+    return result, Shared(counted.take(), own)
 
 
 def owe_shared(shared: Shared) -> None:

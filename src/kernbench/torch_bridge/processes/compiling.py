@@ -139,19 +139,19 @@ class Views:
     def _hide(self) -> _Shown:
         """Show PyTorch's own attributes; return what showed before, the last one first."""
         replaced = self._patches.replaced
-        for each in replaced[self._num_seen :]:
-            if _is_hidden(each.owner, each.name):
+        for item in replaced[self._num_seen :]:
+            if _is_hidden(item.owner, item.name):
                 # Of several replacements of one attribute, the first one has PyTorch's own.
-                before = self._hidden.get((each.owner, each.name), each).before
-                self._hidden[each.owner, each.name] = replace(each, before=before)
-                self._put_in_place(before, each.value)
+                before = self._hidden.get((item.owner, item.name), item).before
+                self._hidden[item.owner, item.name] = replace(item, before=before)
+                self._put_in_place(before, item.value)
         self._num_seen = len(replaced)
         shown: _Shown = []
-        for (owner, name), each in self._hidden.items():
+        for (owner, name), entry in self._hidden.items():
             # What the program itself has put there stays.
-            if _own(owner, name) is each.value:
-                shown.append((owner, name, each.value))
-                set_own(owner, name, each.before)
+            if _own(owner, name) is entry.value:
+                shown.append((owner, name, entry.value))
+                set_own(owner, name, entry.before)
         for (owner, name), value in self.over.items():
             before = _own(owner, name)
             shown.append((owner, name, before))

@@ -165,11 +165,11 @@ def _tensors_of(args: Any) -> Any:
 
 
 def _requires_grad(args: Any) -> bool:
-    for each in args:
-        if isinstance(each, Tensor):
-            if each.requires_grad:
+    for argument in args:
+        if isinstance(argument, Tensor):
+            if argument.requires_grad:
                 return True
-        elif type(each) is list and _requires_grad(each):
+        elif type(argument) is list and _requires_grad(argument):
             return True
     return False
 
@@ -189,12 +189,12 @@ def as_disturbed(run: Run, host: Host) -> Host:
 def host_of(run: Run, rank: int) -> Host:
     """Return the host of a rank, as the run's machine describes it."""
     if run.keeper is not None and run.keeper.make_host is not None:
-        found = as_disturbed(run, run.keeper.make_host(run, rank))
+        host = as_disturbed(run, run.keeper.make_host(run, rank))
     else:
-        found = new_host(run, rank)
-    if isinstance(found, EagerHost) and run.folding is not None:
-        found.noted = run.folding.calls.of(rank)
-    return found
+        host = new_host(run, rank)
+    if isinstance(host, EagerHost) and run.folding is not None:
+        host.noted = run.folding.calls.of(rank)
+    return host
 
 
 def new_host(run: Run, rank: int) -> Host:

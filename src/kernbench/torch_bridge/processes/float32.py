@@ -45,15 +45,15 @@ def asked() -> Float32:
     matmul, convolution, recurrent = (
         "tf32" if _get("cuda", operation) == "tf32" else "ieee" for operation in _OPERATIONS
     )
-    sums = {name: _reduced(each) for each, name in _SUMS.items()}
-    found = Float32(
+    sums = {name: _reduced(item) for item, name in _SUMS.items()}
+    float32 = Float32(
         matmul=matmul,
         convolution=convolution,
         recurrent=recurrent,
         wide_sums=frozenset(name for name, (reduced, _) in sums.items() if not reduced),
         whole_sums=frozenset(name for name, (_, split) in sums.items() if not split),
     )
-    return overridden(found, os.environ)
+    return overridden(float32, os.environ)
 
 
 def overridden(asked_for: Float32, variables: Mapping[str, str]) -> Float32:
@@ -61,15 +61,15 @@ def overridden(asked_for: Float32, variables: Mapping[str, str]) -> Float32:
     said = variables.get(OVERRIDE)
     if said not in ("0", "1"):
         return asked_for
-    found = "ieee" if said == "0" else "tf32"
-    return replace(asked_for, matmul=found, convolution=found, recurrent=found)
+    text = "ieee" if said == "0" else "tf32"
+    return replace(asked_for, matmul=text, convolution=text, recurrent=text)
 
 
 def _reduced(name: str) -> tuple[bool, bool]:
     """Return whether sums in a dtype may be reduced in it, and whether K may be cut."""
-    found = getattr(torch._C, _REDUCED.replace("_set", "_get").format(name))()
+    result = getattr(torch._C, _REDUCED.replace("_set", "_get").format(name))()
     # Releases before 2.9 give only the first.
-    return found if isinstance(found, tuple) else (found, True)
+    return result if isinstance(result, tuple) else (result, True)
 
 
 _OPERATIONS = ("matmul", "conv", "rnn")
@@ -77,7 +77,7 @@ _OPERATIONS = ("matmul", "conv", "rnn")
 
 def install(patches: Patches) -> None:
     """Track the precision that each process requests."""
-    reducing = [_REDUCED.format(each) for each in _SUMS]
+    reducing = [_REDUCED.format(name) for name in _SUMS]
     for name in (*_SETTERS, *reducing):
         patches.set(torch._C, name, _noticed(getattr(torch._C, name)))
     # The module holds a reference to C++'s own function.
@@ -88,10 +88,10 @@ def install(patches: Patches) -> None:
 def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def put(*args: Any) -> Any:
-        found = original(*args)
+        result = original(*args)
         process = HERE.process
         if process is not None:
             process.price(asked())
-        return found
+        return result
 
     return put

@@ -60,9 +60,9 @@ def sanitizer_of(process: Process) -> Any:
         ) -> Any:
             outputs = super().__torch_dispatch__(func, types, args, kwargs)
             # Memory of the host, where tensors are, is used again whatever streams do.
-            for each in outputs if isinstance(outputs, (list, tuple)) else (outputs,):
-                if isinstance(each, Tensor) and each.is_cuda:
-                    storage: Any = each.untyped_storage()
+            for output in outputs if isinstance(outputs, (list, tuple)) else (outputs,):
+                if isinstance(output, Tensor) and output.is_cuda:
+                    storage: Any = output.untyped_storage()
                     if getattr(storage, "_kernbench_freed", None) is None:
                         accesses = self.event_handler.tensors_accessed.accesses
                         where = storage.data_ptr(), storage.nbytes()

@@ -238,8 +238,8 @@ class Host:
         """Return the queue of the current stream of a device."""
         chosen = self.state.stream
         if chosen is not None and chosen.sip_id == sip_id:
-            found: Stream = chosen.queue
-            return found
+            queue: Stream = chosen.queue
+            return queue
         return self._streams.get(sip_id) or self._stream(sip_id)
 
     def copy(self, template: Template, sip_id: int) -> StreamCommand:
@@ -335,13 +335,13 @@ class Host:
             self.rings()
 
     def _stream(self, sip_id: int) -> Stream:
-        found = self._streams[sip_id] = self._run.devices.sip(sip_id).queue
-        return found
+        stream = self._streams[sip_id] = self._run.devices.sip(sip_id).queue
+        return stream
 
     def _launch_ps(self) -> int:
         sip_id = self.state.sip_id
-        found = self._launch_times_ps[sip_id] = self._run.machine.sip_at(sip_id).host_launch_ps
-        return found
+        launch_ps = self._launch_times_ps[sip_id] = self._run.machine.sip_at(sip_id).host_launch_ps
+        return launch_ps
 
 
 class Disturbed:
@@ -393,7 +393,7 @@ class DisturbedHost(Disturbed, Host):
 
 def disturb_host(host: Host, plain: type[Host]) -> Host:
     """Let a host be disturbed that is of the class that ``plain`` disturbs, or of one above."""
-    made = type(host)
-    is_above = issubclass(plain, made)
-    host.__class__ = plain if is_above else type(f"Disturbed{made.__name__}", (made, plain), {})
+    kind = type(host)
+    is_above = issubclass(plain, kind)
+    host.__class__ = plain if is_above else type(f"Disturbed{kind.__name__}", (kind, plain), {})
     return host

@@ -20,11 +20,11 @@ def library_of_all(namespace: str, kind: str = "IMPL") -> torch.library.Library:
     """Return a library whose kernels are for all processes."""
     before, HERE.is_importing = HERE.is_importing, True
     try:
-        made = torch.library.Library(namespace, kind)
+        library = torch.library.Library(namespace, kind)
         # Registrations through it belong to no process.
-        made.m = getattr(made.m, "real", made.m)
-        made.is_of_all = True
-        return made
+        library.m = getattr(library.m, "real", library.m)
+        library.is_of_all = True
+        return library
     finally:
         HERE.is_importing = before
 

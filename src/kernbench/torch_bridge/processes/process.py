@@ -295,10 +295,10 @@ HERE = _Here()
 
 def current() -> Process:
     """Return the process that the calling code belongs to."""
-    found = HERE.process
-    if found is None:
+    process = HERE.process
+    if process is None:
         raise RuntimeError("this thread belongs to no simulated process")
-    return found
+    return process
 
 
 def add_to_report(name: str, part: Any) -> None:

@@ -79,8 +79,8 @@ class Monitor:
         monitoring.use_tool_id(self.tool, "kernbench")
         events = monitoring.events
         told = (events.PY_START, events.PY_RESUME, events.PY_THROW)
-        for each in told:
-            monitoring.register_callback(self.tool, each, self._called)
+        for item in told:
+            monitoring.register_callback(self.tool, item, self._called)
         monitoring.set_events(self.tool, sum(told))
 
     def end(self) -> None:
@@ -243,8 +243,8 @@ class PythonCalls:
     def _counted(self) -> int:
         """Return how many calls were counted since this was last asked."""
         if HAS_MONITORING:
-            found, self.num_monitored = self.num_monitored, 0
-            return found
+            number, self.num_monitored = self.num_monitored, 0
+            return number
         ticks, seen = self.tick(), self._seen
         # Asking is an event, too.
         self._seen = ticks + 1

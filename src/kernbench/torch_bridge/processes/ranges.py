@@ -51,9 +51,9 @@ class Ranges:
         name, start_ps = begun
         if self._host.notes is not None:
             self._host.notes(Action.RANGE_END, name, "", handle)
-        made = HostRange(self.rank, name, start_ps, now_ps)
-        self.ended.append(made)
-        self._log.host_ranges.append(made)
+        host_range = HostRange(self.rank, name, start_ps, now_ps)
+        self.ended.append(host_range)
+        self._log.host_ranges.append(host_range)
 
     def mark(self, name: str, now_ps: int) -> None:
         """Record a named moment."""

@@ -96,8 +96,8 @@ class Registrations:
 
     def remove_for_all(self, owner: object) -> None:
         """Remove it from all processes that inherit these, too."""
-        for each in (self, *self._in_use):
-            each.remove(owner)
+        for use in (self, *self._in_use):
+            use.remove(owner)
 
     def find(self, name: str, *keys: str) -> Kernel | None:
         """Return the latest kernel of the first of some keys that has one."""
@@ -105,9 +105,9 @@ class Registrations:
             kernels = self._kernels.get((name, key))
             if kernels:
                 return kernels[-1]
-            found = None if self._shared is None else self._shared.find(name, key)
-            if found is not None:
-                return found
+            position = None if self._shared is None else self._shared.find(name, key)
+            if position is not None:
+                return position
         return None
 
     def fallback_for(self, func: Any) -> Kernel | None:
@@ -121,25 +121,25 @@ class Registrations:
         return Kernel(fallback.owner, partial(_call_fallback, fallback, func), True)
 
     def _changed(self, name: str) -> None:
-        for each in (self, *self._in_use):
-            each._decide(name)
+        for use in (self, *self._in_use):
+            use._decide(name)
 
     def _decide(self, name: str) -> None:
         """Update which kernel devices run for an operator."""
-        found = self.find(name, BACKEND)
-        if found is None and not (name.startswith("aten::") and has_kernel(name, "CPU")):
+        position = self.find(name, BACKEND)
+        if position is None and not (name.startswith("aten::") and has_kernel(name, "CPU")):
             # An operator with a CPU kernel in PyTorch has a CUDA kernel too, and that comes first.
-            found = self.find(name, *COMPOSITES)
-        if found is None or found.falls_through:
+            position = self.find(name, *COMPOSITES)
+        if position is None or position.falls_through:
             self.of_devices.pop(name, None)
         else:
-            self.of_devices[name] = found
+            self.of_devices[name] = position
         self.quick.clear()
 
 
 def _call_fallback(fallback: Kernel, func: Any, keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
-    given = (keyset, func) if fallback.with_keyset else (func,)
-    return fallback.function(*given, *args, **kwargs)
+    pair = (keyset, func) if fallback.with_keyset else (func,)
+    return fallback.function(*pair, *args, **kwargs)
 
 
 SHARED = Registrations()

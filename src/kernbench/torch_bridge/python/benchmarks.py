@@ -35,8 +35,8 @@ def patch(module: ModuleType, patches: Patches) -> None:
                         break
                 else:
                     return _MOST_BY_THE_HOST
-        found: int = estimate(self, min_run_time)
-        return found
+        size: int = estimate(self, min_run_time)
+        return size
 
     def measurement_loop(
         self: Any,
@@ -48,10 +48,10 @@ def patch(module: ModuleType, patches: Patches) -> None:
         callback: Any = None,
     ) -> list[float]:
         if HERE.process is None or HERE.is_foreign:
-            found: list[float] = measure(
+            loop: list[float] = measure(
                 self, number, time_hook, stop_hook, min_run_time, max_run_time, callback
             )
-            return found
+            return loop
         times: list[float] = []
         with common.set_torch_threads(self._task_spec.num_threads):
             while True:

@@ -36,9 +36,9 @@ class _Indices:
         process = _registering()
         if process is None:
             return int(_next_index())
-        made = _IndexOf(_next_index())
-        made.process = process
-        return made
+        index = _IndexOf(_next_index())
+        index.process = process
+        return index
 
 
 def install(patches: Patches) -> None:
@@ -193,8 +193,8 @@ def _finalize_all(process: Process) -> None:
     """Call the pending finalizers of a process, the latest first."""
     while True:
         mine = [
-            (info.index, each)
-            for each, info in list(_finalize._registry.items())
+            (info.index, name)
+            for name, info in list(_finalize._registry.items())
             if info.atexit
             and getattr(info.index, "process", None) is process
             # A rank's registrations with PyTorch's dispatcher may serve other ranks.

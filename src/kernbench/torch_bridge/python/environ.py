@@ -130,9 +130,9 @@ def _python_program(args: Any) -> str | None:
             return words[number + 1]
         if not word.startswith("-"):
             break
-    found = next((each for each in words[1:] if not each.startswith("-")), "")
-    is_own = found.endswith(".py") and "site-packages" not in found
-    return Path(found).name if is_own else None
+    name = next((word for word in words[1:] if not word.startswith("-")), "")
+    is_own = name.endswith(".py") and "site-packages" not in name
+    return Path(name).name if is_own else None
 
 
 _WITH_A_PROGRAM = 2

@@ -43,13 +43,13 @@ class _Selector(WaitingSelector):
         if HERE.process is None or HERE.is_foreign:
             return self.keys_of(files.real(timeout))
         if timeout is not None and timeout <= 0 and not files.has_simulated:
-            found = files.real()
+            real = files.real()
         # The loop's own pipe is one of them.
         elif len(files.real_fds) > 1 or self.num_processes:
-            found = files.wait_outside(timeout, self._woken)
+            real = files.wait_outside(timeout, self._woken)
         else:
-            found = files.wait_inside(timeout, self.label, self._woken)
-        return self.keys_of(found)
+            real = files.wait_inside(timeout, self.label, self._woken)
+        return self.keys_of(real)
 
 
 def install(patches: Patches, clock: Callable[[], float]) -> None:
@@ -97,7 +97,9 @@ def patch_loops_in_c(module: ModuleType, patches: Patches) -> None:
         "install": lambda: None,
         "EventLoopPolicy": asyncio.DefaultEventLoopPolicy,
     }
-    patches.set_all(module, {name: made for name, made in instead.items() if hasattr(module, name)})
+    patches.set_all(
+        module, {name: value for name, value in instead.items() if hasattr(module, name)}
+    )
 
 
 def _install_watcher(patches: Patches, watcher: Any) -> None:
@@ -113,9 +115,9 @@ def _install_watcher(patches: Patches, watcher: Any) -> None:
             add(self, pid, callback, *args)
             return
 
-        def ended(*given: Any) -> None:
+        def ended(*value: Any) -> None:
             selector.num_processes -= 1
-            callback(*given)
+            callback(*value)
 
         selector.num_processes += 1
         with starting():

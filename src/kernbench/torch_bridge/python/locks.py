@@ -126,10 +126,10 @@ class _LockOfEach:
         process = HERE.process
         if process is None:
             return self._elsewhere
-        found = self._locks.get(process)
-        if found is None:
-            found = self._locks[process] = self._make()
-        return found
+        lock = self._locks.get(process)
+        if lock is None:
+            lock = self._locks[process] = self._make()
+        return lock
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         return bool(self._own.acquire(blocking, timeout))
@@ -148,8 +148,8 @@ class _LockOfEach:
 
     def _at_fork_reinit(self) -> None:
         # Without it ``logging``, some of whose handlers have such a lock, leaves its own taken.
-        for each in (self._elsewhere, *self._locks.values()):
-            each._at_fork_reinit()
+        for item in (self._elsewhere, *self._locks.values()):
+            item._at_fork_reinit()
 
 
 class _ReentrantLockOfEach(_LockOfEach):

@@ -48,7 +48,7 @@ class ProcessLoggers:
         if before is process:
             return
         if self._common:
-            before.loggers = {each: _state_of(each) for each in self._common}
+            before.loggers = {logger: _state_of(logger) for logger in self._common}
             for logger, common in self._common.items():
                 _show(logger, process.loggers.get(logger, common))
             manager = logging.root.manager

@@ -104,7 +104,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
             return
         # Every switch of ranks comes by here: no Python loop as long as all have all modules.
         before.modules = list(map(shown.get, names, repeat(_ABSENT)))
-        wanted += [self._known.get(each, _ABSENT) for each in names[len(wanted) :]]
+        wanted += [self._known.get(name, _ABSENT) for name in names[len(wanted) :]]
         shown.update(zip(names, wanted, strict=True))
         if not all(wanted):
             for name, module in zip(names, wanted, strict=True):
@@ -143,7 +143,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
 
     def own(self) -> list[ModuleType]:
         """Return the modules that the running process has imported for itself."""
-        return [each for each in map(sys.modules.get, self._names) if isinstance(each, ModuleType)]
+        return [name for name in map(sys.modules.get, self._names) if isinstance(name, ModuleType)]
 
     @contextmanager
     def of_nobody(self) -> Iterator[None]:
@@ -219,8 +219,8 @@ class _BaseLoader(importlib.abc.Loader):
         return getattr(self._loader, name)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        made: ModuleType | None = self._loader.create_module(spec)
-        return made
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__spec__ is not None:

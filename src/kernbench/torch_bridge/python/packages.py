@@ -65,10 +65,10 @@ class Packages:
             return True
         if _INSTALLED.isdisjoint(path.parts):
             return not str(path).startswith((*_OF_PYTHON, _OURS))
-        found = self._decided.get(top)
-        if found is None:
-            found = self._decided[top] = self._is_own(top, path)
-        return found
+        decided = self._decided.get(top)
+        if decided is None:
+            decided = self._decided[top] = self._is_own(top, path)
+        return decided
 
     def _is_own(self, top: str, path: Path) -> bool:
         """Decide for an installed package by any file of it, or by its folder."""
@@ -76,7 +76,7 @@ class Packages:
             return True
         if top in self._shared:
             return False
-        site = next(each for each in (path, *path.parents) if each.name in _INSTALLED)
+        site = next(item for item in (path, *path.parents) if item.name in _INSTALLED)
         return not _has_extensions(site / top)
 
     @cached_property
@@ -107,7 +107,7 @@ def check_private(names: Collection[str], folder: Path) -> None:
                 "packages that are not imported before the program starts can be private"
             )
         if PathFinder.find_spec(name, path) is None:
-            known = {each.name for each in pkgutil.iter_modules(path)}
+            known = {module.name for module in pkgutil.iter_modules(path)}
             raise UnknownNameError(f"--private {name}: no such package; {nearest(name, known)}")
 
 
@@ -136,11 +136,11 @@ def _packages_required_by(roots: Collection[str]) -> Iterator[str]:
         met.add(name)
         yield name.replace("-", "_")
         try:
-            found = importlib.metadata.distribution(name)
+            module = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-        yield from (found.read_text("top_level.txt") or "").split()
-        for requirement in found.requires or ():
+        yield from (module.read_text("top_level.txt") or "").split()
+        for requirement in module.requires or ():
             named = _DISTRIBUTION.match(requirement)
             if named is not None and "extra ==" not in requirement:
                 pending.append(named[0])

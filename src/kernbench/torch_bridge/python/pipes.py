@@ -33,7 +33,7 @@ def received(value: Any) -> Any:
     """Return an object that a process has received, after its host's time for that."""
     process = HERE.process
     if process is not None:
-        process.host.owe_message(len({id(each) for each in _tensors_of(value)}))
+        process.host.owe_message(len({id(tensor) for tensor in _tensors_of(value)}))
     return value
 
 
@@ -42,8 +42,8 @@ def _tensors_of(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors_of(each)
+        for item in value:
+            yield from _tensors_of(item)
     elif isinstance(value, dict):
         yield from _tensors_of(list(value.values()))
 
@@ -140,11 +140,11 @@ class PipeEnd(multiprocessing.connection.Connection):
 
     def recv_bytes(self, maxlength: int | None = None) -> bytes:
         value = self.recv()
-        made = value if isinstance(value, bytes) else bytes(ForkingPickler.dumps(value))
-        if maxlength is not None and len(made) > maxlength:
+        data = value if isinstance(value, bytes) else bytes(ForkingPickler.dumps(value))
+        if maxlength is not None and len(data) > maxlength:
             self.close()
             raise OSError("bad message length")
-        return made
+        return data
 
     def poll(self, timeout: float | None = 0.0) -> bool:
         self._check()
@@ -225,11 +225,11 @@ class _Copier(pickle.Pickler):
         return None
 
     def _place(self, value: Any, kept: Any) -> int:
-        found = self._places.get(id(value))
-        if found is None:
-            found = self._places[id(value)] = len(self.kept)
+        place = self._places.get(id(value))
+        if place is None:
+            place = self._places[id(value)] = len(self.kept)
             self.kept.append(copy.deepcopy(value) if kept is None else kept)
-        return found
+        return place
 
 
 class _Reader(pickle.Unpickler):
@@ -258,10 +258,12 @@ class PipedQueue:
         self._rlock, self._wlock = threading.Lock(), threading.Lock()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PipedQueue:
-        made = object.__new__(PipedQueue)
-        made._reader, made._writer = (copy.deepcopy(each) for each in (self._reader, self._writer))
-        made._rlock, made._wlock = self._rlock, self._wlock
-        return made
+        piped_queue = object.__new__(PipedQueue)
+        piped_queue._reader, piped_queue._writer = (
+            copy.deepcopy(pipe_end) for pipe_end in (self._reader, self._writer)
+        )
+        piped_queue._rlock, piped_queue._wlock = self._rlock, self._wlock
+        return piped_queue
 
     def put(self, value: Any) -> None:
         # What cannot be copied goes as it is.
@@ -307,10 +309,10 @@ def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
     asked = list(object_list)
     if HERE.process is None or HERE.is_foreign:
         return list(_wait(asked, timeout))
-    if all(isinstance(each, PipeEnd) for each in asked):
+    if all(isinstance(item, PipeEnd) for item in asked):
         return list(wait_for_ends(asked, timeout))
-    other = next(each for each in asked if not isinstance(each, PipeEnd))
-    files = [each for each in asked if not isinstance(each, PipeEnd)]
+    other = next(item for item in asked if not isinstance(item, PipeEnd))
+    files = [item for item in asked if not isinstance(item, PipeEnd)]
     if len(files) == len(asked) and all(_fd_of(file) in HERE.process.sockets for file in files):
         with WaitingSelector() as selector:
             for file in files:

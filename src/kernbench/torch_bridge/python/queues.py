@@ -70,7 +70,7 @@ def is_shared(value: object) -> bool:
 
 def install(patches: Patches) -> None:
     """Let queues and locks between ranks wait in simulated time."""
-    made: dict[str, Callable[..., Any]] = {
+    calls: dict[str, Callable[..., Any]] = {
         "Queue": lambda maxsize=0: RankQueue(maxsize),
         "JoinableQueue": lambda maxsize=0: RankQueue(maxsize),
         "SimpleQueue": pipes.PipedQueue,
@@ -84,10 +84,10 @@ def install(patches: Patches) -> None:
         "Pipe": pipes.pipe,
     }
     pipes.install(patches)
-    of_managers = {name: make for name, make in made.items() if name != "Pipe"}
+    of_managers = {name: make for name, make in calls.items() if name != "Pipe"}
     of_managers["Pool"] = lambda *args, **kwargs: multiprocessing.Pool(*args, **kwargs)
-    made["Manager"] = lambda: SharedObjects(of_managers)
-    for name, make in made.items():
+    calls["Manager"] = lambda: SharedObjects(of_managers)
+    for name, make in calls.items():
         patches.set(BaseContext, name, _of_context(make))
         for owner in _OWNERS:
             patches.set(owner, name, make)

@@ -106,7 +106,7 @@ def _threads_here() -> list[threading.Thread]:
     process = HERE.process
     if process is None or HERE.is_foreign:
         return _enumerate()
-    started = [each.thread for each in process.threads if not each.end.done]
+    started = [thread.thread for thread in process.threads if not thread.end.done]
     return list(dict.fromkeys([_main_thread_here(), *started, threading.current_thread()]))
 
 
@@ -167,8 +167,8 @@ def interrupt() -> None:
 
 
 def _rank_thread_of(thread: threading.Thread) -> RankThread | None:
-    found: RankThread | None = thread.__dict__.get("_kernbench_rank_thread")
-    return found
+    rank_thread: RankThread | None = thread.__dict__.get("_kernbench_rank_thread")
+    return rank_thread
 
 
 def _join_rank_thread(thread: threading.Thread, timeout: float | None = None) -> None:

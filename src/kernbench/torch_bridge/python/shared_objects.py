@@ -36,10 +36,10 @@ class SharedArray(array.array):  # type: ignore[type-arg]
 class SharedObjects(managers.SyncManager):
     """A manager whose objects are passed without copies or proxies, as through queues."""
 
-    def __init__(self, made: dict[str, Callable[..., Any]]) -> None:
+    def __init__(self, calls: dict[str, Callable[..., Any]]) -> None:
         # The base class's constructor would prepare to start a server.
         self.__dict__.update(
-            made,
+            calls,
             dict=SharedDict,
             list=SharedList,
             Array=SharedArray,

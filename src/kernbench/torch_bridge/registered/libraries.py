@@ -153,14 +153,14 @@ class _Library:
 
 def _share_custom_operators() -> None:
     """Adopt custom operators that were made before any run."""
-    for name, made in list(custom_ops.OPDEFS.items()):
-        functions: dict[str | None, Callable[..., Any]] = made._backend_fns
+    for name, opdef in list(custom_ops.OPDEFS.items()):
+        functions: dict[str | None, Callable[..., Any]] = opdef._backend_fns
         function = functions.get("cuda") or functions.get(None)
         known = SHARED.find(name, *_OF_DEVICES)
         # One that was redefined is a different one.
-        is_new = known is None or (type(known.owner) is type(made) and known.owner is not made)
+        is_new = known is None or (type(known.owner) is type(opdef) and known.owner is not opdef)
         if function is not None and is_new:
-            SHARED.add(name, BACKEND, Kernel(made, function, False))
+            SHARED.add(name, BACKEND, Kernel(opdef, function, False))
 
 
 def _kernel_of(trampolines: Trampolines, op: Any, key: Any) -> Any:

@@ -135,7 +135,7 @@ class _Entries:
     def get(self, name: str) -> Any:
         """Return the entry of an operator, or None."""
         process = registering()
-        found = self._shared._data.get(name)
-        if found is None and process is not None and process.registrations.entries is not None:
-            found = process.registrations.entries._data.get(name)
-        return found
+        data = self._shared._data.get(name)
+        if data is None and process is not None and process.registrations.entries is not None:
+            data = process.registrations.entries._data.get(name)
+        return data

@@ -101,7 +101,7 @@ class Trampolines:
             if not operator.owners:
                 operator.library._destroy()
                 del self._operators[name]
-                self._placed = {each: old for each, old in self._placed.items() if each[0] != name}
+                self._placed = {pair: old for pair, old in self._placed.items() if pair[0] != name}
 
     def close(self) -> None:
         """Remove everything from the dispatcher."""
@@ -124,9 +124,9 @@ class Trampolines:
             keys = ()
         else:
             keys = _IN_PLACE_OF.get(key, (key,))
-        for each in keys:
-            if (name, each) not in self._placed:
-                self._place(name, each)
+        for item in keys:
+            if (name, item) not in self._placed:
+                self._place(name, item)
 
     def original(self, name: str, key: str) -> Any:
         """Return the kernel that the dispatcher had before any rank's.
@@ -162,7 +162,7 @@ def _call_own(name: str, key: str, before: Any, keyset: Any, /, *args: Any, **kw
     process = HERE.process
     own = None if process is None else process.registrations
     if own is not None:
-        is_on_device = any(residence_of(each) is not None for each in leaves(args))
+        is_on_device = any(residence_of(leaf) is not None for leaf in leaves(args))
         if key in _AUTOGRAD_OF_TENSORS and is_on_device and _skips_autograd(own, name):
             with _below_autograd():
                 return overload(name)(*args, **kwargs)

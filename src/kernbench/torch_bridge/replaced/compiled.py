@@ -13,7 +13,7 @@ from kernbench.torch_bridge.processes.process import HERE
 def compile_nothing(model: Any = None, **options: Any) -> Any:
     """``torch.compile``, which compiles nothing; the report says so."""
     if model is None:
-        return lambda given: compile_nothing(given, **options)
+        return lambda value: compile_nothing(value, **options)
     if HERE.process is not None:
         HERE.process.session.left_out_compiling = True
     if isinstance(model, OptimizedModule):
@@ -80,6 +80,6 @@ class OptimizedModule(torch.nn.Module):
         return sorted({*super().__dir__(), *dir(self._orig_mod)})
 
 
-def _inner(made: OptimizedModule) -> torch.nn.Module | None:
+def _inner(optimized_module: OptimizedModule) -> torch.nn.Module | None:
     """Return the original module; None during construction or copying."""
-    return made.__dict__.get("_modules", {}).get("_orig_mod")
+    return optimized_module.__dict__.get("_modules", {}).get("_orig_mod")

@@ -37,10 +37,10 @@ class ContextParallel:
 
 def _own() -> ContextParallel:
     process = current()
-    found: ContextParallel | None = process.context_parallel
-    if found is None:
-        found = process.context_parallel = ContextParallel()
-    return found
+    context_parallel: ContextParallel | None = process.context_parallel
+    if context_parallel is None:
+        context_parallel = process.context_parallel = ContextParallel()
+    return context_parallel
 
 
 def _option(name: str) -> property:
@@ -174,10 +174,10 @@ def _ring_attention(
         raise UnsupportedTorchError("context parallel attention takes no attn_mask")
     if torch.is_autocast_enabled(DEVICE_TYPE):
         dtype = torch.get_autocast_dtype(DEVICE_TYPE)
-        query, key, value = (each.to(dtype) for each in (query, key, value))
+        query, key, value = (item.to(dtype) for item in (query, key, value))
     if enable_gqa:
         group = query.size(-3) // key.size(-3)
-        key, value = (each.repeat_interleave(group, -3) for each in (key, value))
+        key, value = (item.repeat_interleave(group, -3) for item in (key, value))
     flash = _aten._scaled_dot_product_flash_attention
-    made: Tensor = flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
-    return made
+    ring_attention: Tensor = flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    return ring_attention

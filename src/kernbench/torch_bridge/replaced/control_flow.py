@@ -36,7 +36,7 @@ def _while_loop(cond_fn: Any, body_fn: Any, carried: Any, additional: Any) -> An
 
 
 def _stacked(results: list[Any]) -> Any:
-    return pytree.tree_map(lambda *each: torch.stack(each), *results)
+    return pytree.tree_map(lambda *item: torch.stack(item), *results)
 
 
 def _map(f: Any, xs: Any, args: Any) -> Any:
@@ -47,8 +47,8 @@ def _scan(combine_fn: Any, carry: Any, xs: Any, additional_inputs: Any = ()) -> 
     results = []
     for parts in zip(*xs, strict=True):
         leaves = pytree.tree_leaves(carry)
-        carry, made = combine_fn(*leaves, *parts, *additional_inputs)
-        results.append(made)
+        carry, result = combine_fn(*leaves, *parts, *additional_inputs)
+        results.append(result)
     return carry, _stacked(results)
 
 

@@ -74,14 +74,14 @@ class _Attention(torch.autograd.Function):
         ctx.num_keys = _num_keys(key, block_mask)
         attend = Definition(score_mod, block_mask, scale).attend
         if is_meta(query):
-            made = _shapes(query, value)
+            shapes = _shapes(query, value)
         else:
             with unobserved():
-                made = attend(query, key, value)
-        ctx.mark_non_differentiable(made[2])
-        _launch(query, key, ctx.num_keys, made, backward=False)
-        _take_down(attend, (query, key, value), made)
-        return made
+                shapes = attend(query, key, value)
+        ctx.mark_non_differentiable(shapes[2])
+        _launch(query, key, ctx.num_keys, shapes, backward=False)
+        _take_down(attend, (query, key, value), shapes)
+        return shapes
 
     @staticmethod
     @unseen
@@ -100,13 +100,15 @@ class _Attention(torch.autograd.Function):
         if is_meta(query):
             with unobserved():
                 inputs = (query, key, value, *learned)
-                found: tuple[Tensor | None, ...] = tuple(torch.empty_like(each) for each in inputs)
+                tensors: tuple[Tensor | None, ...] = tuple(
+                    torch.empty_like(item) for item in inputs
+                )
         else:
             with unobserved():
-                found = again(query, key, value, *there)
-        _launch(query, key, ctx.num_keys, found, backward=True)
-        _take_down(again, (query, key, value, *there), found)
-        return *found[:3], None, None, None, *found[3:]
+                tensors = again(query, key, value, *there)
+        _launch(query, key, ctx.num_keys, tensors, backward=True)
+        _take_down(again, (query, key, value, *there), tensors)
+        return *tensors[:3], None, None, None, *tensors[3:]
 
 
 def _take_down(call: Callable[..., Any], args: tuple[Tensor, ...], results: Any) -> None:
@@ -132,11 +134,11 @@ class _Learned(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        for each in tree_leaves((args, kwargs)):
-            if type(each) in PLAIN and each.requires_grad and id(each) not in self._made:
-                self.found.setdefault(id(each), each)
+        for leaf in tree_leaves((args, kwargs)):
+            if type(leaf) in PLAIN and leaf.requires_grad and id(leaf) not in self._made:
+                self.found.setdefault(id(leaf), leaf)
         result = func(*args, **(kwargs or {}))
-        self._made.update((id(each), each) for each in tree_leaves(result))
+        self._made.update((id(item), item) for item in tree_leaves(result))
         return result
 
 
@@ -178,7 +180,7 @@ def _num_keys(key: Tensor, block_mask: tuple[Any, ...]) -> int:
     """Return the average number of keys per query that the mask leaves, in whole blocks."""
     partial, indices, full = block_mask[2], block_mask[3], block_mask[4]
     with unobserved():
-        counts = [values_of(each) for each in (partial, full) if each is not None]
+        counts = [values_of(item) for item in (partial, full) if item is not None]
         if any(count is None for count in counts):
             return key.size(2)
         blocks = sum(int(count.sum()) for count in counts if count is not None)

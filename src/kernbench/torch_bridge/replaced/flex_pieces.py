@@ -34,7 +34,7 @@ class Definition:
             self._of(rows, keys, query[:, :, rows], key[:, :, keys], value[:, :, keys])
             for rows, keys in self._pieces(query, key)
         ]
-        out, sums, largest = (torch.cat(each, dim=2) for each in zip(*parts, strict=True))
+        out, sums, largest = (torch.cat(pair, dim=2) for pair in zip(*parts, strict=True))
         return out, sums, largest
 
     def gradients(
@@ -50,30 +50,30 @@ class Definition:
         for rows, keys in self._pieces(*operands[:2]):
             places = (rows, keys, keys)
             part = [
-                each[:, :, place].detach().requires_grad_()
-                for each, place in zip(operands, places, strict=True)
+                operand[:, :, place].detach().requires_grad_()
+                for operand, place in zip(operands, places, strict=True)
             ]
-            made = self._of(rows, keys, *part)
+            triple = self._of(rows, keys, *part)
             outputs = [
                 (result, gradient[:, :, rows])
-                for result, gradient in zip(made[:2], outer, strict=False)
+                for result, gradient in zip(triple[:2], outer, strict=False)
                 if gradient is not None
             ]
-            found = torch.autograd.grad(
+            tensor = torch.autograd.grad(
                 [result for result, _ in outputs],
                 [*part, *learned],
                 [gradient for _, gradient in outputs],
                 allow_unused=True,
             )
-            for total, place, each in zip(sums, places, found[:3], strict=True):
-                if each is not None:
-                    total[:, :, place] += each
+            for total, place, item in zip(sums, places, tensor[:3], strict=True):
+                if item is not None:
+                    total[:, :, place] += item
             of_learned = [
-                before if each is None else each if before is None else before + each
-                for before, each in zip(of_learned, found[3:], strict=True)
+                before if entry is None else entry if before is None else before + entry
+                for before, entry in zip(of_learned, tensor[3:], strict=True)
             ]
-        own = [total.to(each.dtype) for total, each in zip(sums, operands, strict=True)]
-        return [*own, *(each if each is None else each.contiguous() for each in of_learned)]
+        own = [total.to(operand.dtype) for total, operand in zip(sums, operands, strict=True)]
+        return [*own, *(entry if entry is None else entry.contiguous() for entry in of_learned)]
 
     def _of(
         self, rows: slice, keys: slice, query: Tensor, key: Tensor, value: Tensor
@@ -88,10 +88,10 @@ class Definition:
             kept: Tensor = mask_mod(b, h, q + rows.start, k + keys.start)
             return kept
 
-        made: tuple[Tensor, Tensor, Tensor] = math_attention(
+        tensors: tuple[Tensor, Tensor, Tensor] = math_attention(
             query, key, value, score, (*blocks, mask), self.scale, {}
         )
-        return made
+        return tensors
 
     def _pieces(self, query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice]]:
         """Yield ranges of queries to compute at a time, each with the range of its keys."""

@@ -67,8 +67,8 @@ def _product(x: Tensor, packed: Tensor, group: int, scales_and_zeros: Tensor) ->
     if x.is_meta:
         return x.new_empty(x.shape[0], n)
     pairs = packed.reshape(n, k // 8).view(torch.uint8)
-    found = torch.stack((pairs >> 4, pairs & 15), -1).view(n, k // group, group)
+    view = torch.stack((pairs >> 4, pairs & 15), -1).view(n, k // group, group)
     scales, zeros = scales_and_zeros.transpose(0, 1).float().unbind(-1)
-    weight = (found.float() - _ZERO) * scales.unsqueeze(-1) + zeros.unsqueeze(-1)
+    weight = (view.float() - _ZERO) * scales.unsqueeze(-1) + zeros.unsqueeze(-1)
     # Rounded as the kernel holds it, then summed in float32.
     return (x.float() @ weight.view(n, k).to(x.dtype).float().T).to(x.dtype)

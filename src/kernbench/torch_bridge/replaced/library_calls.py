@@ -86,9 +86,9 @@ def _nothing(*args: Any) -> None:
 
 def _leave_open(loaders: set[int]) -> None:
     """Let iterators of loaders whose processes have ended be, as the end of a process does."""
-    for each in gc.get_objects() if loaders else ():
-        if id(each) in loaders:
-            each._shutdown = True
+    for item in gc.get_objects() if loaders else ():
+        if id(item) in loaders:
+            item._shutdown = True
 
 
 def _set_threads(count: int) -> None:
@@ -225,11 +225,11 @@ def _let_storages_be_copied(patches: Patches) -> None:
     write: Any = torch.UntypedStorage._write_file
 
     def clone_there(storage: Any) -> Any:
-        made = clone(storage)
+        result = clone(storage)
         residence: Residence | None = getattr(storage, "_kernbench", None)
         if residence is not None:
-            reside(made, residence.device, "a copy of a storage")
-        return made
+            reside(result, residence.device, "a copy of a storage")
+        return result
 
     def to(storage: Any, *, device: Any, non_blocking: bool = False) -> Any:
         source = torch.device(_location_of(storage) or storage.device)

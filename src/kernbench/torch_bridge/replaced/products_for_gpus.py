@@ -36,11 +36,11 @@ def install(patches: Patches) -> None:
     patches.on_close(library._destroy)
     for key in ("CPU", "Meta"):
         for name, function in {"mm": torch.mm, "bmm": torch.bmm}.items():
-            made = partial(_product, function)
-            _implement(library, name, made, key)
+            result = partial(_product, function)
+            _implement(library, name, result, key)
         for name, function in {"addmm": torch.addmm, "baddbmm": torch.baddbmm}.items():
-            made = partial(_sum, function)
-            _implement(library, name, made, key)
+            result = partial(_sum, function)
+            _implement(library, name, result, key)
         library.impl("cudnn_convolution", _convolution, key, allow_override=True)
         library.impl("cudnn_convolution_relu", _convolution_relu, key, allow_override=True)
         library.impl("_scaled_grouped_mm", _scaled_grouped, key, allow_override=True)
@@ -49,12 +49,12 @@ def install(patches: Patches) -> None:
     SHARED.add("aten::_grouped_mm", BACKEND, Kernel(library, _grouped_on_device, False))
 
 
-def _implement(library: Any, name: str, made: Callable[..., Tensor], key: str) -> None:
+def _implement(library: Any, name: str, call: Callable[..., Tensor], key: str) -> None:
     def into(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
-        result = made(*args, **kwargs)
+        result = call(*args, **kwargs)
         return out.resize_(result.shape).copy_(result)
 
-    library.impl(f"{name}.dtype", made, key, allow_override=True)
+    library.impl(f"{name}.dtype", call, key, allow_override=True)
     library.impl(f"{name}.dtype_out", into, key, allow_override=True)
 
 
@@ -71,8 +71,8 @@ def _convolution_relu(
 ) -> Tensor:
     """``torch.cudnn_convolution_relu``, where bias and activation are part of the kernel."""
     zeros = [0] * len(stride)
-    made = torch.convolution(x, weight, bias, stride, padding, dilation, False, zeros, groups)
-    return made.relu_()
+    tensor = torch.convolution(x, weight, bias, stride, padding, dilation, False, zeros, groups)
+    return tensor.relu_()
 
 
 def _product(function: Callable[..., Tensor], a: Tensor, b: Tensor, out_dtype: Any) -> Tensor:
@@ -96,7 +96,7 @@ def _sum(
             f"self must have the type of the operands, {a.dtype}, or out_dtype, {out_dtype}, but "
             f"got {summand.dtype}"
         )
-    wide = (each.to(out_dtype) for each in (summand, a, b))
+    wide = (item.to(out_dtype) for item in (summand, a, b))
     return function(*wide, beta=beta, alpha=alpha)
 
 
@@ -126,10 +126,10 @@ def _grouped_on_device(
         return _groups_in_turn(a, b, offs, out_dtype or a.dtype)
     process.registrations.once.add(_GROUPED)
     try:
-        found: Tensor = _GROUPED(a, b, offs, bias, out_dtype)
+        tensor: Tensor = _GROUPED(a, b, offs, bias, out_dtype)
     finally:
         process.registrations.once.discard(_GROUPED)
-    return found
+    return tensor
 
 
 def _groups_in_turn(a: Tensor, b: Tensor, offs: Tensor, dtype: torch.dtype) -> Tensor:
@@ -142,24 +142,24 @@ def _groups_in_turn(a: Tensor, b: Tensor, offs: Tensor, dtype: torch.dtype) -> T
         is_known = values_of(offs) is not None
     if not is_known:
         total = a.shape[-1] if of_k else a.shape[0] if a.dim() == 2 else b.shape[1]
-        ends = [total * each // len(ends) for each in range(1, len(ends) + 1)]
+        ends = [total * index // len(ends) for index in range(1, len(ends) + 1)]
         current().session.costs.even_groups.add("aten._grouped_mm")
-    spans = [slice(*each) for each in pairwise((0, *ends))]
+    spans = [slice(*pair) for pair in pairwise((0, *ends))]
     if of_k:
-        made = a.new_empty(len(spans), a.shape[0], b.shape[1], dtype=dtype)
+        groups = a.new_empty(len(spans), a.shape[0], b.shape[1], dtype=dtype)
     else:
-        made = a.new_empty(a.shape[-2], b.shape[-1], dtype=dtype)
-    for number, each in enumerate(spans):
+        groups = a.new_empty(a.shape[-2], b.shape[-1], dtype=dtype)
+    for number, span in enumerate(spans):
         if of_k:
-            torch.mm(a[:, each], b[each], out=made[number])
-        elif each.start == each.stop:
+            torch.mm(a[:, span], b[span], out=groups[number])
+        elif span.start == span.stop:
             # No kernel is launched for a result without elements.
             continue
         elif a.dim() == 2:
-            torch.mm(a[each], b[number], out=made[each])
+            torch.mm(a[span], b[number], out=groups[span])
         else:
-            torch.mm(a[number], b[:, each], out=made[:, each])
-    return made
+            torch.mm(a[number], b[:, span], out=groups[:, span])
+    return groups
 
 
 def _check_strides(name: str, matrix: Tensor) -> None:
@@ -225,16 +225,16 @@ def _grouped(a: Tensor, b: Tensor, offs: Tensor | None) -> Tensor:
             return a.new_empty(offs.numel(), a.shape[0], b.shape[1])
         return a.new_empty(a.shape[-2], b.shape[-1])
     starts = [0, *offs.tolist()]
-    spans = [slice(*each) for each in pairwise(starts)]
+    spans = [slice(*start) for start in pairwise(starts)]
     if a.dim() == b.dim() == 2:
         return torch.stack([a[:, span] @ b[span] for span in spans])
-    made = a.new_zeros(a.shape[-2], b.shape[-1])
-    for number, each in enumerate(spans):
+    result = a.new_zeros(a.shape[-2], b.shape[-1])
+    for number, item in enumerate(spans):
         if a.dim() == 2:
-            made[each] = a[each] @ b[number]
+            result[item] = a[item] @ b[number]
         else:
-            made[:, each] = a[number] @ b[:, each]
-    return made
+            result[:, item] = a[number] @ b[:, item]
+    return result
 
 
 def _scaled_grouped_v2(

@@ -67,8 +67,14 @@ class SimulatedProfile:
         part = _part(process, *self._start)
         self._parts.append(part)
         if self._use_cpu:
-            for each in part.ranges:
-                self._add(each.name, each.start_ps, each.end_ps, 0, is_user_annotation=True)
+            for host_range in part.ranges:
+                self._add(
+                    host_range.name,
+                    host_range.start_ps,
+                    host_range.end_ps,
+                    0,
+                    is_user_annotation=True,
+                )
         for step in part.steps:
             if step.span.kind == "launch":
                 self._add_launch(step)
@@ -78,22 +84,24 @@ class SimulatedProfile:
                     self._add(f"wait for {step.span.label}", step.start_ps, step.end_ps, 0)
 
     def _add_launch(self, step: HostStep) -> None:
-        made = None
+        result = None
         if self._use_cpu:
             name = step.span.label.replace("aten.", "aten::", 1)
-            flops = sum(each.template.flops for each in step.launched)
-            made = self._add(name, step.start_ps, step.end_ps, 0, flops=flops)
-        for each in step.launched if self._use_device else ():
-            name, sip_id = each.template.name, each.sip
+            flops = sum(rank_command.template.flops for rank_command in step.launched)
+            result = self._add(name, step.start_ps, step.end_ps, 0, flops=flops)
+        for rank_command in step.launched if self._use_device else ():
+            name, sip_id = rank_command.template.name, rank_command.sip
             place = {"device_type": DeviceType.CUDA, "device_index": device_at(sip_id).index}
-            if made is not None:
-                made.append_kernel(name, sip_id, (each.end_ps - each.start_ps) / _PS_PER_US)
-            self._add(name, each.start_ps, each.end_ps, 1, **place)
+            if result is not None:
+                result.append_kernel(
+                    name, sip_id, (rank_command.end_ps - rank_command.start_ps) / _PS_PER_US
+                )
+            self._add(name, rank_command.start_ps, rank_command.end_ps, 1, **place)
 
     def _add(
         self, name: str, start_ps: int, end_ps: int, thread: int, **more: Any
     ) -> FunctionEvent:
-        made: Any = FunctionEvent(
+        value: Any = FunctionEvent(
             len(self._events),
             name,
             thread,
@@ -104,8 +112,8 @@ class SimulatedProfile:
             trace_name=name,
             **more,
         )
-        self._events.append(made)
-        return made
+        self._events.append(value)
+        return value
 
     @property
     def function_events(self) -> EventList:
@@ -154,8 +162,8 @@ def _part(process: Process, first_span: int, first_range: int) -> RankView:
     log, rank = process.session.run.op_log, process.rank
     before = sum(span.rank == rank for span in log.host_spans[:first_span])
     steps = [step for view in rank_views(log, [rank]) for step in view.steps[before:]]
-    commands = [each for step in steps for each in step.launched]
-    commands.sort(key=lambda each: each.start_ps)
+    commands = [rank_command for step in steps for rank_command in step.launched]
+    commands.sort(key=lambda rank_command: rank_command.start_ps)
     return RankView(rank, steps, commands, process.ranges.ended[first_range:])
 
 

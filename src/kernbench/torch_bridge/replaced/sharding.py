@@ -56,12 +56,12 @@ class _FlagOnce:
         if self._schema is not schema:
             self._schema = schema
             # One flag of each value decides as much as all.
-            found = {
+            specs = {
                 spec.use_strided_shard_as_shard_order: spec
                 for spec in schema.args_spec
                 if any(isinstance(placement, _StridedShard) for placement in spec.placements)
             }
-            self._strided = SimpleNamespace(args_spec=tuple(found.values()))
+            self._strided = SimpleNamespace(args_spec=tuple(specs.values()))
         if self._strided.args_spec:
             _propagate_flag(strategy, self._strided)
 
@@ -93,11 +93,11 @@ class SharedRules:
     @unseen
     def __call__(self, schema: Any) -> Any:
         """Return the ``OutputSharding`` of a call."""
-        found, took = self._rule_of(schema)
+        result, took = self._rule_of(schema)
         # Compiling takes no simulated time: nor do the rules that it asks for.
         if not COMPILING.depth:
             owe_shared(took)
-        return found
+        return result
 
     def _rule_of(self, schema: Any) -> tuple[Any, Shared]:
         """Return it, with what it takes PyTorch to find."""
@@ -137,10 +137,10 @@ class Meshes:
 
     def position(self, mesh: Any) -> int:
         """Return the position of a mesh, which is appended if it is new."""
-        found = self._positions.setdefault(id(mesh), len(self._all))
-        if found == len(self._all):
+        number = self._positions.setdefault(id(mesh), len(self._all))
+        if number == len(self._all):
             self._all.append(mesh)
-        return found
+        return number
 
     def __getitem__(self, position: int) -> Any:
         return self._all[position]
@@ -153,12 +153,12 @@ class Meshes:
         alone = len(self._all) == 1
         return tuple(
             (
-                None if alone else each._flatten_rank_map,
-                each._layout,
-                each._device_type,
-                each._mesh_dim_names,
+                None if alone else item._flatten_rank_map,
+                item._layout,
+                item._device_type,
+                item._mesh_dim_names,
             )
-            for each in self._all
+            for item in self._all
         )
 
 
@@ -175,7 +175,7 @@ def _common(value: Any, meshes: Meshes) -> Any:
             value.use_strided_shard_as_shard_order,
         )
     if isinstance(value, (list, tuple)):
-        return tuple([_common(each, meshes) for each in value])
+        return tuple([_common(item, meshes) for item in value])
     return type(value), value
 
 
@@ -195,8 +195,8 @@ def _specs_in(value: Any) -> Iterator[Any]:
     if isinstance(value, DTensorSpec):
         yield value
     elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _specs_in(each)
+        for item in value:
+            yield from _specs_in(item)
 
 
 def _is_even(spec: Any) -> bool:
@@ -211,31 +211,31 @@ def _is_even(spec: Any) -> bool:
 
 def _rule_on(rule: Any, theirs: Meshes, own: Meshes) -> Any:
     """Return a cached rule with the caller's meshes inserted."""
-    made: dict[int, Any] = {}
+    result: dict[int, Any] = {}
     asked = rule.redistribute_schema
     if asked is not None:
         args, kwargs = (
-            _on_meshes(each, theirs, own, made)
-            for each in (asked.args_schema, tuple(asked.kwargs_schema.items()))
+            _on_meshes(item, theirs, own, result)
+            for item in (asked.args_schema, tuple(asked.kwargs_schema.items()))
         )
         asked = OpSchema(asked.op, args, dict(kwargs), asked.schema_info)
     return OutputSharding(
-        _on_meshes(rule.output_spec, theirs, own, made),
+        _on_meshes(rule.output_spec, theirs, own, result),
         asked,
         needs_redistribute=rule.needs_redistribute,
         use_val_from_redistribute_schema=rule.use_val_from_redistribute_schema,
     )
 
 
-def _on_meshes(spec: Any, theirs: Meshes, own: Meshes, made: dict[int, Any]) -> Any:
+def _on_meshes(spec: Any, theirs: Meshes, own: Meshes, result: dict[int, Any]) -> Any:
     if isinstance(spec, DTensorSpec):
-        found = made.get(id(spec))
-        if found is None:
+        answer = result.get(id(spec))
+        if answer is None:
             # Fields that the constructor derives do not depend on whose mesh it is.
-            found = made[id(spec)] = object.__new__(DTensorSpec)
+            answer = result[id(spec)] = object.__new__(DTensorSpec)
             mesh = own[theirs.position(spec.mesh)]
-            found.__dict__.update(spec.__dict__, mesh=mesh, _hash=None)
-        return found
+            answer.__dict__.update(spec.__dict__, mesh=mesh, _hash=None)
+        return answer
     if type(spec) in (list, tuple):
-        return type(spec)([_on_meshes(each, theirs, own, made) for each in spec])
+        return type(spec)([_on_meshes(item, theirs, own, result) for item in spec])
     return spec

@@ -92,9 +92,9 @@ class _ThereAlready(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return ModuleSpec(fullname, self) if is_there and target is None else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        found = sys.modules[spec.name]
-        self._spec = found.__spec__
-        return found
+        module = sys.modules[spec.name]
+        self._spec = module.__spec__
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec
@@ -126,7 +126,7 @@ class _Compiler(ModuleType):
     ) -> Any:
         """Return a function that is not compiled: the function itself."""
         if fn is None:
-            return lambda given: self.disable(given)
+            return lambda value: self.disable(value)
         if type(fn) is FunctionType:
             self._given.add(fn)
         return fn
@@ -157,13 +157,13 @@ class _Compiler(ModuleType):
             return sys.modules[_NAME]
         if sys.modules.get(_NAME) is self:
             del sys.modules[_NAME]
-        found = importlib.import_module(_NAME)
+        module = importlib.import_module(_NAME)
         # It is missing while the import is under way.
-        if self._patches is None and hasattr(found, "explain"):
+        if self._patches is None and hasattr(module, "explain"):
             self._patches = Patches()
             for name, values in _REPLACED.items():
                 self._patches.set_all(sys.modules[name], values)
-        return found
+        return module
 
     def leave(self) -> None:
         """Uninstall the stand-in; the real compiler then handles the functions that it disabled."""
@@ -171,12 +171,12 @@ class _Compiler(ModuleType):
             del sys.modules[_NAME]
         if self._patches is not None:
             self._patches.close()
-        for each in self._given:
-            if getattr(each, _MARK, None) is each:
-                delattr(each, _MARK)
+        for function_type in self._given:
+            if getattr(function_type, _MARK, None) is function_type:
+                delattr(function_type, _MARK)
             if self._import_compiler is not None:
                 # As the compiler's own ``disable`` marks it.
-                each._torchdynamo_disable = True  # type: ignore[attr-defined]
+                function_type._torchdynamo_disable = True  # type: ignore[attr-defined]
 
 
 class _Part(SimpleNamespace):

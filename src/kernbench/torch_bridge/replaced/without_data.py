@@ -38,8 +38,8 @@ def _verify_parameters(group: Any, tensors: list[Tensor], logger: Any = None) ->
     storage_of(count)._known = None
     counts = [torch.empty_like(count) for _ in range(c10d.get_world_size(group))]
     c10d.all_gather(counts, count, group)
-    for each in counts:
-        each.item()
+    for item in counts:
+        item.item()
     layouts = torch.zeros(sum(2 * tensor.dim() for tensor in tensors), dtype=torch.int64).to(device)
     c10d.broadcast(layouts, group=group, group_src=0)
     layouts.cpu()
@@ -50,8 +50,8 @@ def _set_data(self: Tensor, value: Tensor) -> None:
     if cpp_device(self) == cpp_device(value):
         _data.__set__(self, value)
         return
-    made = value.detach().requires_grad_(self.requires_grad)
-    torch._C._swap_tensor_impl(self, made)
+    result = value.detach().requires_grad_(self.requires_grad)
+    torch._C._swap_tensor_impl(self, result)
 
 
 def _takes_data(input: Tensor, from_: Tensor) -> bool:

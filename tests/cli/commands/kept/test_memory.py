@@ -27,8 +27,8 @@ def test_a_kept_run_says_what_was_in_memory(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     for said in ("at the peak of rank 0: 512.00 KiB on device 0", "256x256", "bench.py:3", "other"):
         assert said in shown.output
-    found = json.loads(kernbench("memory", kept, "--json", "-").output)
-    assert found["peak"]["bytes"] == found["ranks"][0]["peak_bytes"] == 2 * 4 * 256**2
+    data = json.loads(kernbench("memory", kept, "--json", "-").output)
+    assert data["peak"]["bytes"] == data["ranks"][0]["peak_bytes"] == 2 * 4 * 256**2
     wrong = kernbench("memory", kept, "--rank", "3")
     assert (wrong.exit_code, "rank 3 allocated nothing" in wrong.output) == (2, True)
     none = kernbench("memory", tmp_path / "bench.py")

@@ -40,9 +40,9 @@ def test_findings_are_tried_where_they_are_asked_for(tmp_path: Path) -> None:
     assert kernbench("run", bench, "--save", kept).exit_code == 0
     done = kernbench("report", kept, "-o", page, "--findings")
     assert done.exit_code == 0, done.output
-    found = json.loads(kernbench("findings", kept, "--json", "-").output)
-    assert found["findings"]
-    assert f'"findings":{json.dumps(found, separators=(",", ":"))},' in page.read_text()
+    data = json.loads(kernbench("findings", kept, "--json", "-").output)
+    assert data["findings"]
+    assert f'"findings":{json.dumps(data, separators=(",", ":"))},' in page.read_text()
 
 
 def test_what_is_no_run_or_of_another_format_is_refused_and_the_page_stays(
@@ -59,14 +59,14 @@ def test_what_is_no_run_or_of_another_format_is_refused_and_the_page_stays(
                 data = json.dumps({**json.loads(data), "format": 0}).encode()
             target.writestr(name, data)
     (tmp_path / "cut.run").write_bytes(saved.read_bytes()[:1_000])
-    for given, said in (
+    for value, said in (
         ([tmp_path / "text.run"], "is no run saved with --save"),
         ([old], "in format 0"),
         ([tmp_path / "cut.run"], "is no run saved with --save"),
         ([tmp_path / "none.run"], "No such file"),
         ([saved, tmp_path / "none.run"], "No such file"),
     ):
-        done = kernbench("report", *given, "-o", page)
+        done = kernbench("report", *value, "-o", page)
         assert done.exit_code == 2, done.output
         assert said in done.output
         assert "Traceback" not in done.output

@@ -26,11 +26,11 @@ def test_why_adds_up_and_its_path_has_no_gap(saved: Path) -> None:
     done = kernbench("why", saved, "--json", "-")
     assert done.exit_code == 0, done.output
     why = json.loads(done.output)
-    assert sum(each["time_ns"] for each in why["spent"]) == pytest.approx(why["time_ns"])
+    assert sum(item["time_ns"] for item in why["spent"]) == pytest.approx(why["time_ns"])
     path = why["critical_path"]
-    assert [each["start_ns"] for each in path] == [0, *(each["end_ns"] for each in path[:-1])]
+    assert [item["start_ns"] for item in path] == [0, *(item["end_ns"] for item in path[:-1])]
     assert path[-1]["end_ns"] == why["time_ns"]
-    assert sum(each["kind"] == "kernel" for each in path) == 3
+    assert sum(item["kind"] == "kernel" for item in path) == 3
 
 
 def test_the_tables_sum_up_or_show_every_segment(saved: Path) -> None:
@@ -50,8 +50,8 @@ def test_numbers_are_whole_at_any_width(
     why = json.loads(kernbench("why", saved, "--json", "-").output)
     output = kernbench("why", saved).output
     assert max(map(len, output.splitlines())) <= max(width, 50)
-    kernels = [each for each in why["critical_path"] if each["kind"] == "kernel"]
-    time_ns = sum(each["end_ns"] - each["start_ns"] for each in kernels)
+    kernels = [item for item in why["critical_path"] if item["kind"] == "kernel"]
+    time_ns = sum(kernel["end_ns"] - kernel["start_ns"] for kernel in kernels)
     assert f"{format_ns(time_ns)} " in output
     assert ("times" in output) == (width >= 80)
 
@@ -73,7 +73,7 @@ def test_a_file_gets_the_json_and_the_screen_the_tables(saved: Path, tmp_path: P
 )
 def test_what_cannot_be_explained_is_one_line(saved: Path, given: list[str], said: str) -> None:
     folder = saved.parent
-    paths = [folder / each if "." in each and "/" not in each else each for each in given]
+    paths = [folder / item if "." in item and "/" not in item else item for item in given]
     done = kernbench("why", *paths)
     assert done.exit_code == 2, done.output
     assert said in done.output
@@ -86,7 +86,7 @@ def test_a_timeline_is_made_of_a_saved_run(saved: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     events = json.loads(gzip.decompress(traced.read_bytes()))["traceEvents"]
     assert {"critical path", "rank 0", "SIP 0"} <= {
-        each["args"]["name"] for each in events if each["name"] == "process_name"
+        event["args"]["name"] for event in events if event["name"] == "process_name"
     }
     done = kernbench("trace", saved, saved)
     assert (done.exit_code, "which this command reads" in done.output) == (2, True)
@@ -111,9 +111,9 @@ def test_diff_says_what_made_a_run_longer_and_fails_where_that_is_too_much(
     assert kernbench("diff", saved, longer, "--fail-over", "5%").exit_code == 1
     assert kernbench("diff", saved, longer, "--fail-over", "500%").exit_code == 0
     assert kernbench("diff", longer, saved, "--fail-over", "0%").exit_code == 0
-    found = json.loads(kernbench("diff", saved, longer, "--json", "-").output)
-    parts = sum(each["difference_ns"] for each in found["contributions"])
-    assert parts == pytest.approx(found["after_ns"] - found["before_ns"])
+    data = json.loads(kernbench("diff", saved, longer, "--json", "-").output)
+    parts = sum(item["difference_ns"] for item in data["contributions"])
+    assert parts == pytest.approx(data["after_ns"] - data["before_ns"])
 
 
 @pytest.mark.parametrize("share", ["5", "-5%", "much%", "nan%"])
@@ -138,7 +138,7 @@ def test_on_a_measured_machine_the_published_errors_stand_below(
 ) -> None:
     kept = tmp_path / "h100.run"
     done = kernbench("run", saved.parent / "bench.py", "--machine", "h100-sxm", "--save", kept)
-    (line,) = (each for each in done.output.splitlines() if each.startswith("published errors"))
+    (line,) = (line for line in done.output.splitlines() if line.startswith("published errors"))
     assert line in kernbench("why", kept).output
     assert json.loads(kernbench("why", kept, "--json", "-").output)["accuracy"]
     assert "published errors" not in kernbench("why", saved).output

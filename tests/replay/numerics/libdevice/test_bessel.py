@@ -24,9 +24,9 @@ EXACT = {"j": mpmath.besselj, "y": mpmath.bessely, "i": mpmath.besseli}
 
 def call(name: str, dtype: Floats, *arrays: Any) -> Array:
     suffix = "f" if dtype == np.float32 else ""
-    found: Array = find_function(f"__nv_{name}{suffix}", np.dtype(dtype), "here")(*arrays)
-    assert found.dtype == dtype
-    return found
+    result: Array = find_function(f"__nv_{name}{suffix}", np.dtype(dtype), "here")(*arrays)
+    assert result.dtype == dtype
+    return result
 
 
 def exact(kind: str, order: int, x: Any) -> Any:
@@ -34,21 +34,21 @@ def exact(kind: str, order: int, x: Any) -> Any:
         return EXACT[kind](order, mpmath.mpf(float(x)))
 
 
-def error_in_ulps(found: Any, expected: Any, dtype: Floats) -> float:
+def error_in_ulps(value: Any, expected: Any, dtype: Floats) -> float:
     with mpmath.workdps(40):
         return float(
-            abs(mpmath.mpf(float(found)) - expected) / float(np.spacing(dtype(abs(expected))))
+            abs(mpmath.mpf(float(value)) - expected) / float(np.spacing(dtype(abs(expected))))
         )
 
 
 def numbers_below_8(dtype: Floats) -> Array:
     generator = np.random.default_rng(7)
-    zeros = [zero for each in _ZEROS.values() for zero, _, _ in each]
+    zeros = [zero for item in _ZEROS.values() for zero, _, _ in item]
     beside = [zero + step for zero in zeros for step in (1e-9, 0.0099, -0.0101)]
     some = generator.uniform(0, 8, 60), 10 ** generator.uniform(-30, 0, 20), [1e-300, 1e-11, 8]
     x = np.array([*zeros, *beside, *np.concatenate(some)]).astype(dtype)
-    found: Array = x[np.greater(x, 0)]
-    return found
+    numbers: Array = x[np.greater(x, 0)]
+    return numbers
 
 
 @pytest.mark.parametrize("dtype", FAR)
@@ -57,11 +57,11 @@ def test_errors_are_within_those_of_cuda(name: str, dtype: Floats) -> None:
     kind, order = name[0], int(name[1])
     bound = BOUNDS[name][dtype is np.float64]
     x = numbers_below_8(dtype)
-    for number, found in zip(x, call(name, dtype, x), strict=True):
-        assert error_in_ulps(found, exact(kind, order, number), dtype) <= bound, number
+    for number, result in zip(x, call(name, dtype, x), strict=True):
+        assert error_in_ulps(result, exact(kind, order, number), dtype) <= bound, number
     far = np.array([8.5, 19.99, 20.01, 33.3, 1e3, 12345.678, 1e9]).astype(dtype)
-    for number, found in zip(far, call(name, dtype, far), strict=True):
-        assert abs(float(found - exact(kind, order, number))) <= FAR[dtype], number
+    for number, answer in zip(far, call(name, dtype, far), strict=True):
+        assert abs(float(answer - exact(kind, order, number))) <= FAR[dtype], number
 
 
 @pytest.mark.parametrize("dtype", FAR)
@@ -69,8 +69,8 @@ def test_errors_are_within_those_of_cuda(name: str, dtype: Floats) -> None:
 def test_modified_functions_are_within_cudas_six_units(order: int, dtype: Floats) -> None:
     last = 85.0 if dtype == np.float32 else 700.0
     x = np.array([1e-30, 0.1, 1, 3, 7.7, 15, 29.9, 30.1, 60, last]).astype(dtype)
-    for number, found in zip(x, call(f"cyl_bessel_i{order}", dtype, x), strict=True):
-        assert error_in_ulps(found, exact("i", order, number), dtype) <= 6, number
+    for number, result in zip(x, call(f"cyl_bessel_i{order}", dtype, x), strict=True):
+        assert error_in_ulps(result, exact("i", order, number), dtype) <= 6, number
 
 
 @pytest.mark.parametrize("order", [2, 5, 64, 128])
@@ -88,9 +88,9 @@ def test_other_orders(order: int) -> None:
 
 def test_orders_of_one_tile_may_differ() -> None:
     orders, x = np.arange(5, dtype=np.int32), np.array([2.5, 25.0, 1e-11, 0.5, 4.0])
-    found = call("jn", np.float64, orders, x)
+    result = call("jn", np.float64, orders, x)
     expected = [float(exact("j", int(order), at)) for order, at in zip(orders, x, strict=True)]
-    np.testing.assert_allclose(found, expected, rtol=1e-13, atol=0)
+    np.testing.assert_allclose(result, expected, rtol=1e-13, atol=0)
 
 
 @pytest.mark.parametrize("dtype", FAR)

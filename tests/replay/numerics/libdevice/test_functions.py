@@ -29,9 +29,9 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 def call(symbol: str, *values: Any, result: np.dtype[Any]) -> Any:
     function = find_function(f"__nv_{symbol}", result, "here")
-    found = function(*(np.asarray(value)[None] for value in values))
-    assert found.dtype == result
-    return found[0]
+    answer = function(*(np.asarray(value)[None] for value in values))
+    assert answer.dtype == result
+    return answer[0]
 
 
 NUMPY: dict[str, np.dtype[Any]] = {
@@ -45,19 +45,19 @@ NUMPY: dict[str, np.dtype[Any]] = {
 
 
 def words(node: ast.expr) -> list[str]:
-    return [str(each.value) for each in ast.walk(node) if isinstance(each, ast.Constant)]
+    return [str(item.value) for item in ast.walk(node) if isinstance(item, ast.Constant)]
 
 
 def overloads() -> list[tuple[str, list[np.dtype[Any]], np.dtype[Any]]]:
     """Return every symbol with its operands' types and its result's, as TTIR has them."""
-    found = []
+    answer = []
     for node in ast.walk(ast.parse(inspect.getsource(libdevice))):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 assert key is not None
                 names, (symbol, result) = words(key), words(value)
-                found.append((symbol, [NUMPY[name] for name in names], NUMPY[result]))
-    return found
+                answer.append((symbol, [NUMPY[name] for name in names], NUMPY[result]))
+    return answer
 
 
 def test_every_overload_of_tritons_libdevice_runs() -> None:
@@ -67,11 +67,11 @@ def test_every_overload_of_tritons_libdevice_runs() -> None:
     )
     for symbol, operands, result in every:
         arrays = [np.array([[1, 3], [0, 2]], dtype) for dtype in operands]
-        found = find_function(symbol, result, "here")(*arrays)
-        assert (found.dtype, found.shape) == (result, (2, 2)), symbol
+        answer = find_function(symbol, result, "here")(*arrays)
+        assert (answer.dtype, answer.shape) == (result, (2, 2)), symbol
         # Scalars of a kernel are one number for each program, and one for all broadcasts.
         one = [arrays[0][:1], *arrays[1:]]
-        np.testing.assert_array_equal(find_function(symbol, result, "here")(*one)[0], found[0])
+        np.testing.assert_array_equal(find_function(symbol, result, "here")(*one)[0], answer[0])
 
 
 def test_an_unknown_symbol_names_the_nearest_and_the_line() -> None:
@@ -81,8 +81,8 @@ def test_an_unknown_symbol_names_the_nearest_and_the_line() -> None:
 
 def reversed_bits(value: int, bits: int) -> int:
     text = f"{value % 2**bits:0{bits}b}"[::-1]
-    found = int(text, 2)
-    return found - 2**bits if found >= 2 ** (bits - 1) else found
+    result = int(text, 2)
+    return result - 2**bits if result >= 2 ** (bits - 1) else result
 
 
 @pytest.mark.parametrize(("suffix", "bits"), [("", 32), ("ll", 64)])
@@ -107,8 +107,8 @@ def test_high_halves_of_products(a: int, b: int) -> None:
     high = (a % 2**64) * (b % 2**64) >> 64
     assert int(call("umul64hi", x, y, result=I64)) % 2**64 == high
     small = [value % 2**32 - 2**31 for value in (a, b)]
-    found = call("mulhi", *map(np.int32, small), result=I32)
-    assert found == small[0] * small[1] >> 32
+    result = call("mulhi", *map(np.int32, small), result=I32)
+    assert result == small[0] * small[1] >> 32
 
 
 @given(a=INT32, b=INT32)
@@ -119,7 +119,7 @@ def test_means_do_not_overflow(a: int, b: int) -> None:
 
 @given(a=INT32, b=INT32, c=INT32)
 def test_integers_of_unsigned_functions(a: int, b: int, c: int) -> None:
-    given = np.int32(a), np.int32(b), np.int32(c)
+    arrays = np.int32(a), np.int32(b), np.int32(c)
     x, y, z = (value % 2**32 for value in (a, b, c))
     expected = {
         "uhadd": (x + y) // 2,
@@ -127,12 +127,12 @@ def test_integers_of_unsigned_functions(a: int, b: int, c: int) -> None:
         "umul24": (x % 2**24) * (y % 2**24),
     }
     for name, value in expected.items():
-        assert int(call(name, *given[:2], result=I32)) % 2**32 == value % 2**32, name
-    assert int(call("usad", *given, result=I32)) % 2**32 == (abs(x - y) + z) % 2**32
-    assert int(call("sad", *given, result=I32)) % 2**32 == (abs(a - b) + z) % 2**32
+        assert int(call(name, *arrays[:2], result=I32)) % 2**32 == value % 2**32, name
+    assert int(call("usad", *arrays, result=I32)) % 2**32 == (abs(x - y) + z) % 2**32
+    assert int(call("sad", *arrays, result=I32)) % 2**32 == (abs(a - b) + z) % 2**32
     stock = (x | y << 32).to_bytes(8, "little")
     picked = bytes(stock[z >> 4 * place & 7] for place in range(4))
-    assert int(call("byte_perm", *given, result=I32)) % 2**32 == int.from_bytes(picked, "little")
+    assert int(call("byte_perm", *arrays, result=I32)) % 2**32 == int.from_bytes(picked, "little")
 
 
 @given(x=st.floats())
@@ -146,15 +146,15 @@ def test_words_of_a_double(x: float) -> None:
 
 @given(x=st.floats(allow_nan=False))
 def test_the_reciprocal_of_a_high_word(x: float) -> None:
-    found = float(call("rcp64h", np.float64(x), result=F64))
-    assert struct.unpack("<I", struct.pack("<d", found)[:4]) == (0,)
-    assert math.copysign(1, found) == math.copysign(1, x)
+    result = float(call("rcp64h", np.float64(x), result=F64))
+    assert struct.unpack("<I", struct.pack("<d", result)[:4]) == (0,)
+    assert math.copysign(1, result) == math.copysign(1, x)
     if abs(x) < sys.float_info.min:
-        assert math.isinf(found)
+        assert math.isinf(result)
     elif abs(x) > 4e307:
-        assert abs(found) < 1e-307
+        assert abs(result) < 1e-307
     else:
-        assert found == pytest.approx(1 / x, rel=2**-19)
+        assert result == pytest.approx(1 / x, rel=2**-19)
 
 
 DIRECTIONS: dict[str, Callable[[Fraction], int]] = {
@@ -177,8 +177,8 @@ def test_floats_become_integers_in_the_direction_asked_for_and_saturate(
         ("ull", 0, 2**64 - 1, np.dtype(np.uint64)),
     ):
         exact = DIRECTIONS[mode](Fraction(x)) if math.isfinite(x) else int(math.copysign(2**99, x))
-        found = call(f"float2{name}_{mode}", np.float32(x), result=dtype)
-        assert int(found) == min(max(exact, low), high)
+        result = call(f"float2{name}_{mode}", np.float32(x), result=dtype)
+        assert int(result) == min(max(exact, low), high)
 
 
 def neighbours(x: float) -> tuple[float, float]:
@@ -191,13 +191,13 @@ def neighbours(x: float) -> tuple[float, float]:
 @pytest.mark.parametrize("mode", ["rz", "ru", "rd"])
 @given(value=INT64)
 def test_integers_become_floats_in_the_direction_asked_for(mode: str, value: int) -> None:
-    found = float(call(f"ll2float_{mode}", np.int64(value), result=F32))
-    below, above = neighbours(found)
+    result = float(call(f"ll2float_{mode}", np.int64(value), result=F32))
+    below, above = neighbours(result)
     exact = Fraction(value)
     if mode == "rd" or (mode == "rz" and value >= 0):
-        assert Fraction(found) <= exact < Fraction(above)
+        assert Fraction(result) <= exact < Fraction(above)
     else:
-        assert Fraction(below) < exact <= Fraction(found)
+        assert Fraction(below) < exact <= Fraction(result)
 
 
 def test_nan_is_no_integer_and_bits_stay_bits() -> None:

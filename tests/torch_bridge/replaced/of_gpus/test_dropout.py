@@ -43,11 +43,13 @@ def test_dropout_is_one_operation_of_a_device(data: bool, tmp_path: Path) -> Non
     path = tmp_path / "case.py"
     path.write_text(SOURCE.replace("EXPECTED", str(expected)).replace("DATA", str(data)))
     log = simulated(path, data=data).op_log
-    found = [each.template for each in log.instances if "dropout" in each.template.name]
-    forward, backward = found[:2]
+    templates = [
+        instance.template for instance in log.instances if "dropout" in instance.template.name
+    ]
+    forward, backward = templates[:2]
     assert [forward.name, backward.name] == ["aten.native_dropout", "aten.native_dropout_backward"]
     # The result and its mask for the backward; the mask alone: the cache has the gradients.
     assert (forward.hbm_bytes, backward.hbm_bytes) == (5 * 10**6, 10**6)
-    assert not any("bernoulli" in each.template.name for each in log.instances)
+    assert not any("bernoulli" in instance.template.name for instance in log.instances)
     torch.manual_seed(0)
     assert torch.nn.functional.dropout(torch.ones(64), 0.5).tolist() == expected

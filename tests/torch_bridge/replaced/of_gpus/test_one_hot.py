@@ -44,5 +44,5 @@ def test_ones_are_scattered_among_zeros_and_the_host_reads_nothing(
         "torch.nn.functional.one_hot(torch.zeros(512, 8, dtype=torch.long).cuda(), 64)\n"
     )
     log = simulated(program, machine="a100-sxm-80g", data=data).op_log
-    names = [each.template.name for each in log.instances]
+    names = [instance.template.name for instance in log.instances]
     assert names == ["copy_from_host", "aten.zeros", "aten.scatter_"]

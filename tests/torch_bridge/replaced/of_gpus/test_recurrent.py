@@ -121,7 +121,7 @@ def test_layers_are_one_operation_of_a_device(data: bool, tmp_path: Path) -> Non
     path = tmp_path / "case.py"
     path.write_text(SOURCE.replace("DATA", str(data)))
     log = simulated(path, data=data, machine="rtx-3090:1").op_log
-    names = [each.template.name for each in log.instances]
+    names = [instance.template.name for instance in log.instances]
     assert {"aten._cudnn_rnn", "aten._cudnn_rnn_backward"} <= set(names)
     # Those of the one layer that is composed.
     assert names.count("aten.tanh_backward") <= 12
@@ -134,10 +134,10 @@ def empty(*shape: int, dtype: Any = torch.float16) -> Any:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def weights(layers: int, directions: int, given: int, hidden: int) -> Iterator[Any]:
+def weights(layers: int, directions: int, number: int, hidden: int) -> Iterator[Any]:
     for layer in range(layers):
         for _ in range(directions):
-            yield empty(4 * hidden, given if not layer else directions * hidden)
+            yield empty(4 * hidden, number if not layer else directions * hidden)
             yield empty(4 * hidden, hidden)
             yield empty(4 * hidden)
             yield empty(4 * hidden)
@@ -175,8 +175,8 @@ def test_steps_of_all_layers_and_directions_are_one_chain(name: str) -> None:
     machine = load_machine(name, 1)
 
     def time(steps: int, **more: Any) -> int:
-        found: int = schedule(machine, steps, **more).duration_ps
-        return found
+        number: int = schedule(machine, steps, **more).duration_ps
+        return number
 
     step = (time(40) - time(20)) / 20
     assert step == pytest.approx((time(80) - time(40)) / 40, rel=0.2)
@@ -213,12 +213,12 @@ def test_a_chain_of_narrow_steps_is_within_half_of_what_was_measured(
     machine = load_machine(name, 1)
     for directions, measured in ((1, one_way_ms), (2, both_ways_ms)):
         how: dict[str, Any] = {"layers": 6, "directions": directions, "hidden": 256}
-        found = schedule(machine, 512, batch=10, dtype=torch.float32, **how).duration_ps / 1e9
-        for each in measured:
-            assert each / 1.6 < found < 1.6 * each
+        duration_ps = schedule(machine, 512, batch=10, dtype=torch.float32, **how).duration_ps / 1e9
+        for item in measured:
+            assert item / 1.6 < duration_ps < 1.6 * item
         # The host launches a step of one sequence in the same time.
         alone = schedule(machine, 512, batch=1, dtype=torch.float32, **how).duration_ps / 1e9
-        assert alone > 0.7 * found
+        assert alone > 0.7 * duration_ps
 
 
 WITHOUT_CUDNN = """
@@ -237,7 +237,7 @@ def test_without_cudnn_a_layer_is_composed_of_steps(tmp_path: Path, data: bool) 
     program = tmp_path / "composed.py"
     program.write_text(WITHOUT_CUDNN.replace("EXPECTED", str(torch.backends.mkldnn.enabled)))
     log = simulated(program, machine="a100-sxm-80g", data=data).op_log
-    names = [each.template.name for each in log.instances for _ in each.starts_ps]
+    names = [instance.template.name for instance in log.instances for _ in instance.starts_ps]
     # Two products and a kernel each, as on CUDA; not the layer of the host's library.
     assert names.count("aten.mm") == 8
     assert names.count("aten._thnn_fused_lstm_cell") == 4
@@ -318,7 +318,7 @@ def test_cells_are_two_products_and_a_kernel_of_a_device(tmp_path: Path, data: b
     program = tmp_path / "cells.py"
     program.write_text(CELLS.replace("DATA", str(data)))
     log = simulated(program, machine="a100-sxm-80g", data=data).op_log
-    names = {each.template.name for each in log.instances}
+    names = {instance.template.name for instance in log.instances}
     fused = "aten._thnn_fused_"
     assert {name.removeprefix(fused) for name in names if name.startswith(fused)} == {
         "lstm_cell", "lstm_cell_backward_impl", "gru_cell", "gru_cell_backward",

@@ -63,7 +63,7 @@ def test_norms_are_one_operation_of_a_device(data: bool, tmp_path: Path) -> None
     small = torch.nn.functional.rms_norm(torch.ones(1, 2, dtype=torch.bfloat16) * 1e-3, (2,))
     source = SOURCE.replace("EXPECTED", str(small.tolist()))
     path.write_text(source.replace("DATA", str(data)).replace("MIXED", ""))
-    names = [each.template.name for each in simulated(path, data=data).op_log.instances]
+    names = [instance.template.name for instance in simulated(path, data=data).op_log.instances]
     assert names.count("aten._fused_rms_norm") == 9 + data
     assert names.count("aten._fused_rms_norm_backward") == 9
     assert not {"aten.pow", "aten.rsqrt"} & set(names)
@@ -78,6 +78,6 @@ def test_norms_with_weights_of_another_dtype_are_composed(tmp_path: Path) -> Non
     path.write_text(
         f"import torch\nimport torch.nn.functional as F\nplain = torch.ones(6, 4)\n{MIXED}"
     )
-    names = {each.template.name for each in simulated(path, data=False).op_log.instances}
+    names = {instance.template.name for instance in simulated(path, data=False).op_log.instances}
     assert {"aten.pow", "aten.rsqrt"} <= names
     assert "aten._fused_rms_norm" not in names

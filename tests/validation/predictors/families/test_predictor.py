@@ -26,7 +26,7 @@ PREDICTOR = ProgramPredictor(presets(), ProgramFiles(folder=PROGRAMS))
 
 
 def row(tmp_path: Path, **fields: object) -> Row:
-    given = {
+    value = {
         "device": "A100-SXM4-80GB",
         "compile": "no",
         "nodes": 1,
@@ -38,7 +38,7 @@ def row(tmp_path: Path, **fields: object) -> Row:
         "rerunnable": "yes",
         **fields,
     }
-    line = ",".join(f'"{given.get(name, "")}"' for name in COLUMNS)
+    line = ",".join(f'"{value.get(name, "")}"' for name in COLUMNS)
     return rows_of(tmp_path, ",".join(COLUMNS) + "\n", line)[0]
 
 
@@ -99,9 +99,9 @@ def test_batches_of_the_dashboard_are_of_the_a100_of_40_gb(tmp_path: Path) -> No
     assert asked.device == "A100-SXM4-40GB"
     assert asked.program.args == ("AlbertForMaskedLM", "4", "amp")
     fields["model"] = "MBartForConditionalGeneration"
-    given = {"device": "A100", "local_batch": 16, "dtype": "amp", **fields}
+    value = {"device": "A100", "local_batch": 16, "dtype": "amp", **fields}
     lengths = [
-        PREDICTOR.asked(row(tmp_path, source=f"pt2-dash-{number}", **given)).program.args[3:]
+        PREDICTOR.asked(row(tmp_path, source=f"pt2-dash-{number}", **value)).program.args[3:]
         for number in (1831, 2049)
     ]
     assert lengths == [("128",), ()]
@@ -196,9 +196,9 @@ def test_rows_of_many_devices_say_their_ranks_and_sizes(tmp_path: Path) -> None:
         "parallelism": "FULL_SHARD",
         "dtype": "bf16",
     }
-    found = PREDICTOR.asked(row(tmp_path, source="llm-foundry-mpt", **sizes)).program
-    assert (found.ranks, found.nodes, found.folded_to) == (8, 1, 0)
-    assert found.args == (
+    program = PREDICTOR.asked(row(tmp_path, source="llm-foundry-mpt", **sizes)).program
+    assert (program.ranks, program.nodes, program.folded_to) == (8, 1, 0)
+    assert program.args == (
         "12", "512", "8", "2048", "50368", "1024", "4", "2", "full", "FULL_SHARD", "triton",
     )  # fmt: skip
 
@@ -221,10 +221,10 @@ def test_a_program_of_several_nodes_runs_on_the_cluster_of_its_source(
     )  # fmt: skip
     asked = PREDICTOR.asked(asked_row)
     assert (asked.program.ranks, asked.program.nodes) == (16, 2)
-    found = PREDICTOR.machine_of(asked, asked_row)
+    result = PREDICTOR.machine_of(asked, asked_row)
     name, _, size = machine.partition(":")
-    assert (found.name.partition(" ")[0], found.num_sips, found.num_hosts) == (name, 16, 2)
-    assert size == f"{found.num_hosts}x{found.sips_per_host}"
+    assert (result.name.partition(" ")[0], result.num_sips, result.num_hosts) == (name, 16, 2)
+    assert size == f"{result.num_hosts}x{result.sips_per_host}"
 
 
 @pytest.mark.parametrize(("device", "loss"), [("H100-SXM-80GB", 0.3), ("A100-SXM4-80GB", 0.18511)])
@@ -236,14 +236,14 @@ def test_training_for_many_steps_runs_at_the_clock_of_a_hot_device(
     )
     asked_row = row(tmp_path, source="llm-foundry-mpt", device=device, n_devices=8, **sizes)
     asked = PREDICTOR.asked(asked_row)
-    found = PREDICTOR.machine_of(asked, asked_row)
-    assert found.sip.sustained is not None
-    assert float(found.sip.sustained.clock_loss) == loss
-    assert float(found.sip.sustained.half_time_us) < 1
+    machine = PREDICTOR.machine_of(asked, asked_row)
+    assert machine.sip.sustained is not None
+    assert float(machine.sip.sustained.clock_loss) == loss
+    assert float(machine.sip.sustained.half_time_us) < 1
     # Kept answers are found by that name.
-    assert "sip.sustained.half_time_us=0.001" in found.name
+    assert "sip.sustained.half_time_us=0.001" in machine.name
     short = dataclasses.replace(asked, runs_hot=False)
-    assert PREDICTOR.machine_of(short, asked_row).name == found.name.partition(" ")[0]
+    assert PREDICTOR.machine_of(short, asked_row).name == machine.name.partition(" ")[0]
 
 
 @pytest.mark.parametrize(
@@ -274,9 +274,9 @@ def test_forwards_and_steps_in_turn_run_at_the_clock_of_a_hot_device(
 ) -> None:
     asked_row = row(tmp_path, **fields)
     asked = PREDICTOR.asked(asked_row)
-    found = PREDICTOR.machine_of(asked, asked_row)
+    machine = PREDICTOR.machine_of(asked, asked_row)
     assert asked.runs_hot == hot
-    assert ("sip.sustained.half_time_us=0.001" in found.name) == hot
+    assert ("sip.sustained.half_time_us=0.001" in machine.name) == hot
 
 
 def test_torchscripts_gelu_is_one_kernel_unless_the_program_is_compiled(tmp_path: Path) -> None:
@@ -390,14 +390,14 @@ def test_a_source_has_conditions_of_its_own_by_device(tmp_path: Path) -> None:
         "local_batch": 8,
         "metric": "Latency Avg",
     }
-    rows = {each: row(tmp_path, **said, device=each) for each in ("T4", "V100 16GB", "A100")}
-    asked = {device: dict(PREDICTOR.asked(each).conditions) for device, each in rows.items()}
+    rows = {name: row(tmp_path, **said, device=name) for name in ("T4", "V100 16GB", "A100")}
+    asked = {device: dict(PREDICTOR.asked(row).conditions) for device, row in rows.items()}
     assert asked["T4"].keys() == {"host.slowdown", "sip.sustained.clock_loss"}
     assert asked["V100 16GB"]["host.slowdown"] > 1 > asked["A100"]["host.slowdown"]
     slowdowns = {}
     for slowdown in (1, 2):
-        given = (("host.slowdown", slowdown),)
-        program = dataclasses.replace(PREDICTOR.asked(rows["T4"]), conditions=given)
+        value = (("host.slowdown", slowdown),)
+        program = dataclasses.replace(PREDICTOR.asked(rows["T4"]), conditions=value)
         machine = PREDICTOR.machine_of(program, rows["T4"])
         slowdowns[machine.name] = machine.spec.host and float(machine.spec.host.slowdown)
     assert slowdowns == {"t4 (host.slowdown=1)": 1, "t4 (host.slowdown=2)": 2}
@@ -561,14 +561,14 @@ def test_networks_of_timm_run_with_the_switches_of_their_file(
 
 def test_steps_that_had_other_kernels_have_those_of_their_release(tmp_path: Path) -> None:
     line = "timm-bench,RTX 3090,{},amp,{},no,{},resnet34,21.8,224,64,3.6,10"
-    found = {}
-    for each in (
+    result = {}
+    for name in (
         ("1.12", "nchw", "train"), ("1.13", "nhwc", "infer"), ("1.13", "nchw", "infer"),
         ("2.4.0", "nhwc", "infer"), ("2.1.0", "nchw", "infer"),
     ):  # fmt: skip
-        (row,) = rows_of(tmp_path, TIMM + "\n", line.format(*each))
-        found[each] = dict(PREDICTOR.asked(row).program.variables)
-    assert [each.get("KERNBENCH_TORCH_KERNELS") for each in found.values()] == [
+        (row,) = rows_of(tmp_path, TIMM + "\n", line.format(*name))
+        result[name] = dict(PREDICTOR.asked(row).program.variables)
+    assert [item.get("KERNBENCH_TORCH_KERNELS") for item in result.values()] == [
         "1.12", "1.13", "1.13", None, None
     ]  # fmt: skip
 
@@ -611,9 +611,9 @@ def test_planes_of_half_precision_are_convolved_in_three_dims_without_cudnn_by_2
     tmp_path: Path,
 ) -> None:
     line = "timm-bench,RTX 4090,2.9.1,{},{},no,infer,resnet34,21.8,224,64,3.6,10"
-    lines = [line.format(*each) for each in (("amp", "nchw"), ("amp", "nhwc"), ("fp32", "nchw"))]
+    lines = [line.format(*name) for name in (("amp", "nchw"), ("amp", "nhwc"), ("fp32", "nchw"))]
     texts = [PREDICTOR.asked(row).program.text() for row in rows_of(tmp_path, TIMM + "\n", *lines)]
-    assert ["use_columns(model)" in each for each in texts] == [True, False, False]
+    assert ["use_columns(model)" in text for text in texts] == [True, False, False]
     compile(texts[0], "the loop", "exec")
 
 
@@ -621,12 +621,12 @@ def test_planes_of_half_precision_are_convolved_in_three_dims_without_cudnn_by_2
 @pytest.mark.adr("0255-D4")
 def test_a_row_of_fms_is_the_program_of_plans_with_its_sizes(tmp_path: Path) -> None:
     sizes = {"layers": 40, "hidden": 5120, "heads": 40, "kv_heads": 40, "ffn": 13824}
-    given = {
+    value = {
         **sizes, "source": "fms-fsdp", "device": "A100-80GB", "n_devices": 128, "nodes": 16,
         "fsdp": 8, "vocab": 32000, "seq_len": 4096, "local_batch": 2, "compile": "yes",
         "model": "Llama-2 13b", "activation_checkpointing": "selective",
     }  # fmt: skip
-    line = ",".join(f'"{given.get(name, "")}"' for name in (*COLUMNS, "fsdp"))
+    line = ",".join(f'"{value.get(name, "")}"' for name in (*COLUMNS, "fsdp"))
     head = ",".join((*COLUMNS, "fsdp")) + "\n"
     (asked_row,) = rows_of(tmp_path, head, line)
     asked = PREDICTOR.asked(asked_row)

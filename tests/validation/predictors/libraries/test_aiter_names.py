@@ -35,8 +35,8 @@ def test_a_name_gives_maker_and_tile(
     impl: str, item_bytes: float, maker: str, tile: tuple[int, int, int]
 ) -> None:
     assert maker_of(impl) == maker
-    (found,) = named_tiles(impl, item_bytes, TileShares())
-    assert (found.m, found.n, found.k_bytes) == tile
+    (result,) = named_tiles(impl, item_bytes, TileShares())
+    assert (result.m, result.n, result.k_bytes) == tile
 
 
 def test_a_name_without_a_tile_takes_one_of_a_list(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_conversions_of_an_older_release_take_time_beside_its_kernel(
 ) -> None:
     narrow = {"device": "GB200-SXM", "attn_dtype": "fp8", "kv_dtype": "fp8", "note": ""}
     row = replace(long_prompt, device="GB200-SXM")
-    newer, mean, older = (time_us(predictor, row, **narrow, n_releases=each) for each in "321")
+    newer, mean, older = (time_us(predictor, row, **narrow, n_releases=item) for item in "321")
     assert newer < mean < older
     assert mean == pytest.approx((newer + older) / 2)
 

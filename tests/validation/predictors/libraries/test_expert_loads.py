@@ -73,7 +73,7 @@ def test_rows_left_by_rounding_fall_to_one_rank_or_to_all_in_turn() -> None:
 def test_random_tokens_touch_as_many_experts_as_are_expected() -> None:
     generator = np.random.default_rng(0)
     drawn = [
-        len({int(each) for _ in range(20) for each in generator.permutation(64)[:4]})
+        len({int(item) for _ in range(20) for item in generator.permutation(64)[:4]})
         for _ in range(50)
     ]
     load = load_of(Routing(20, 4, 64, distribution="random"))

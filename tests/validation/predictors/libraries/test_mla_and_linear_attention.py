@@ -35,11 +35,11 @@ def rows(folder: Path, header: str, *lines: str) -> list[Row]:
 def names(row: Row) -> list[str]:
     predictor = make_predictor(row.category)
     assert isinstance(predictor, LibraryPredictor)
-    return [each.name for each in predictor.measured(row).kernels]
+    return [kernel.name for kernel in predictor.measured(row).kernels]
 
 
 def test_mla_rows_name_the_launches_of_their_stack(tmp_path: Path) -> None:
-    found = rows(
+    result = rows(
         tmp_path, MLA,
         "s,H100-SXM-80GB,context_mla,trtllm,default,bfloat16,fp8,2,64,64,8,16,1",
         "s,H100-SXM-80GB,generation_mla,sglang,flash_attention,bfloat16,fp8,2,1,64,8,16,1",
@@ -49,7 +49,7 @@ def test_mla_rows_name_the_launches_of_their_stack(tmp_path: Path) -> None:
         "s,H100-SXM-80GB,mla_gen_post,vllm,vllm_torch_bmm,bfloat16,,64,,,8,,1",
     )  # fmt: skip
     attention = "mla_sglang_flash_attention_generation"
-    assert [names(row) for row in found] == [
+    assert [names(row) for row in result] == [
         ["mla_trtllm_default_context_fp8_prepare", "mla_trtllm_default_context_fp8"],
         [f"{attention}_fp8_cache", f"{attention}_fp8", f"{attention}_fp8_combine"],
         [attention, f"{attention}_combine"],
@@ -63,7 +63,7 @@ def test_linear_rows_name_the_launches_of_their_kernel(tmp_path: Path) -> None:
     qwen = "d,4,16,128,32,128,Qwen,,,,,,1".replace("d,", "2560,", 1)
     shard = qwen.replace("4,16,128,32", "4,4,128,8")
     mamba = "4096,4,,,,,Nano,128,64,64,8,128,1"
-    found = rows(
+    result = rows(
         tmp_path, LINEAR,
         f"s,L40S,gdn,sglang,causal_conv1d_fn,context,3,64,192,{shard}",
         f"s,RTX-PRO-6000-Server,gdn,sglang,causal_conv1d_fn,context,3,64,192,{qwen}",
@@ -74,7 +74,7 @@ def test_linear_rows_name_the_launches_of_their_kernel(tmp_path: Path) -> None:
         f"s,L40S,kda,vllm,fused_recurrent_kda,verify,3,4,12,{qwen}",
         f"s,L40S,kda,vllm,causal_conv1d_fn_qkv3,context,3,4,12,{qwen}",
     )  # fmt: skip
-    assert [names(row) for row in found] == [
+    assert [names(row) for row in result] == [
         ["linear_sglang_gdn_convolution"],
         ["linear_gdn_convolution_each"],
         ["linear_trtllm_convolution"],
@@ -98,9 +98,9 @@ def test_a_convolution_of_two_releases_is_the_mean_of_both(tmp_path: Path) -> No
     )  # fmt: skip
     predictor = make_predictor(looped.category)
     assert isinstance(predictor, LibraryPredictor)
-    found = predictor.measured(both)
-    alone = replace(found, other=())
-    times = [predictor.measured(each).time_us() for each in (looped, both, vllm, waits)]
+    measured = predictor.measured(both)
+    alone = replace(measured, other=())
+    times = [predictor.measured(item).time_us() for item in (looped, both, vllm, waits)]
     assert times[1] == pytest.approx((times[0] + alone.time_us()) / 2)
     # The other release lists chunks on the host, which the device waits for.
     start, per_sequence, per_token = CHUNK_LIST_HOSTS["b200"]
@@ -121,13 +121,13 @@ def test_an_unaligned_sequence_is_convolved_element_by_element(tmp_path: Path) -
 
 def test_shapes_at_the_edges_have_finite_times_that_grow(tmp_path: Path) -> None:
     line = "s,H100-SXM-80GB,{},trtllm,default,bfloat16,bfloat16,{},{},{},{},1,1"
-    made = [
+    texts = [
         line.format(op, batch, tokens if op == "context_mla" else 1, tokens, heads)
         for op in ("context_mla", "generation_mla")
         for batch, tokens, heads in ((1, 1, 1), (3, 1, 5), (1, 4097, 5), (1024, 1, 128))
     ]
     times = []
-    for row in rows(tmp_path, MLA, *made):
+    for row in rows(tmp_path, MLA, *texts):
         answer = make_predictor(row.category).predict(row)
         assert answer.time_us is not None, answer.why_not
         times.append(answer.time_us)
@@ -145,8 +145,8 @@ def test_what_no_kernel_is_described_for_is_named(tmp_path: Path) -> None:
         tmp_path, LINEAR,
         "s,L40S,rwkv,sglang,wkv6,context,3,64,192,2560,4,16,128,32,128,RWKV,,,,,,1",
     )  # fmt: skip
-    found = [make_predictor(row.category).predict(row).why_not for row in asked]
-    assert found == [
+    why_nots = [make_predictor(row.category).predict(row).why_not for row in asked]
+    assert why_nots == [
         "no kernel for context_mla of hf eager",
         "no kernel for sparse_context_mla",
         "no kernel for rwkv wkv6",

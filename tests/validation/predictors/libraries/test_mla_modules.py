@@ -29,12 +29,12 @@ def test_a_module_reads_each_of_its_weights_once(decodes: bool, weights_of_head:
         *before_attention(tokens, heads, decodes, machine),
         *after_attention(tokens, heads, decodes, machine),
     ]
-    products = [each for each in launches if each.name == "sglang_fp8_block_sglang"]
+    products = [launch for launch in launches if launch.name == "sglang_fp8_block_sglang"]
     queries, results, widened = 1536 * heads * 192, heads * 128 * 7168, heads * 256 * 512
     expected = queries + results + (0 if decodes else widened)
-    assert sum(each.hbm_read_bytes for each in products) == pytest.approx(expected, rel=0.02)
+    assert sum(product.hbm_read_bytes for product in products) == pytest.approx(expected, rel=0.02)
     # While it decodes, two batched products with the up-projection of keys and values.
-    batched = [each.hbm_read_bytes for each in launches if each.name == "mla_product"]
+    batched = [launch.hbm_read_bytes for launch in launches if launch.name == "mla_product"]
     up = 2.0 * heads * 512 * 128
     latent, narrow = 2.0 * tokens * heads * 512, 2.0 * tokens * heads * 128
     assert batched == [up + narrow, up + latent][: 2 * weights_of_head]

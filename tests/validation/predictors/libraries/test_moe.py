@@ -33,9 +33,9 @@ def triton(tokens: int, kernel: str = "sglang_fused_moe_triton", stack: str = "s
 
 
 def test_rows_are_answered_and_more_tokens_take_longer(tmp_path: Path) -> None:
-    found = rows(tmp_path / "moe.csv", _HEAD, *map(triton, (1, 64, 16384)))
-    predictor = make_predictor(found[0].category)
-    times = [predictor.predict(row).time_us or 0.0 for row in found]
+    result = rows(tmp_path / "moe.csv", _HEAD, *map(triton, (1, 64, 16384)))
+    predictor = make_predictor(result[0].category)
+    times = [predictor.predict(row).time_us or 0.0 for row in result]
     assert 5 < times[0] < times[1] < times[2]
     # 16384 tokens are 2 * 3 * 16384 * 8 * 4096 * 384 operations.
     assert times[2] > 2 * 3 * 16384 * 8 * 4096 * 384 / 989e6
@@ -54,22 +54,24 @@ def test_a_row_of_two_releases_is_the_mean_of_what_both_do(tmp_path: Path) -> No
         "s,{device},fused_moe,sglang,sglang_fused_moe_triton,bfloat16,2048,4096,1536,8,128,1,8,"
         "balanced,{releases},100"
     )
-    made = [("H200-SXM-141GB", 1), ("H200-SXM-141GB", 2), ("A100-SXM4-80GB", 1)]
-    found = rows(
+    names = [("H200-SXM-141GB", 1), ("H200-SXM-141GB", 2), ("A100-SXM4-80GB", 1)]
+    result = rows(
         tmp_path / "moe.csv",
         head,
-        *(line.format(device=device, releases=releases) for device, releases in made),
+        *(line.format(device=device, releases=releases) for device, releases in names),
     )
-    predictor = make_predictor(found[0].category)
+    predictor = make_predictor(result[0].category)
     assert isinstance(predictor, MoePredictor)
-    new, both, old = (predictor.measured(row) for row in found)
+    new, both, old = (predictor.measured(row) for row in result)
     assert not new.other
     assert not old.other
-    alone, other = (replace(both, kernels=each, other=()) for each in (both.kernels, both.other))
+    alone, other = (
+        replace(both, kernels=kernel, other=()) for kernel in (both.kernels, both.other)
+    )
     assert both.time_us() == pytest.approx((alone.time_us() + other.time_us()) / 2)
     assert alone.time_us() == new.time_us()
     # All 8 choices of a token are multiplied, not the one that is the rank's own.
-    products = [sum(kernel.flops for kernel in each) for each in (new.kernels, old.kernels)]
+    products = [sum(kernel.flops for kernel in item) for item in (new.kernels, old.kernels)]
     assert products[1] == pytest.approx(8 * products[0], rel=0.1)
 
 
@@ -95,7 +97,7 @@ def test_releases_of_tensorrt_llm_choose_many_experts_with_pytorch(
     (row,) = rows(tmp_path / "moe.csv", _HEAD, line)
     names = measured(row).names
     assert chosen in names
-    assert len([each for each in names if each.endswith("_choice")]) == 1
+    assert len([name for name in names if name.endswith("_choice")]) == 1
 
 
 def test_sglang_is_timed_with_its_choice_on_one_rank_and_without_on_several(
@@ -133,7 +135,7 @@ def test_what_deepep_received_is_in_eight_bits_already(tmp_path: Path) -> None:
         "32,uniform,100"
     )
     (row,) = rows(tmp_path / "moe.csv", _HEAD, line)
-    assert [each.name for each in measured(row).kernels] == [
+    assert [kernel.name for kernel in measured(row).kernels] == [
         "deepep_moe_fp8_block", "deepep_steps_activate", "deepep_moe_fp8_block",
     ]  # fmt: skip
 
@@ -169,9 +171,11 @@ def test_triton_takes_the_tile_of_its_default_configuration(
     (row,) = rows(tmp_path / "moe.csv", _HEAD, triton(tokens, kernel))
     predictor = make_predictor(row.category)
     assert isinstance(predictor, MoePredictor)
-    products = [each for each in predictor.measured(row).kernels if each.flops]
+    products = [kernel for kernel in predictor.measured(row).kernels if kernel.flops]
     rows_, columns, depth = tile
-    assert [each.tiles[0].trip.flops for each in products] == [2 * rows_ * columns * depth] * 2
+    assert [product.tiles[0].trip.flops for product in products] == [
+        2 * rows_ * columns * depth
+    ] * 2
     assert products[0].tiles[0].trips == 4096 / depth
 
 
@@ -205,10 +209,10 @@ def test_names_of_aiter_say_the_tile_and_whether_one_kernel_does_all(
     )
     predictor = make_predictor(row.category)
     assert isinstance(predictor, MoePredictor)
-    found = predictor.measured(row).kernels
-    assert (len(found), found[0].name) == (launches, name)
+    kernels = predictor.measured(row).kernels
+    assert (len(kernels), kernels[0].name) == (launches, name)
     # 31 of 256 experts are expected, with a row each, and 2 * 256 columns.
-    trip = found[0].tiles[0].trip
+    trip = kernels[0].tiles[0].trip
     assert trip.flops % (2 * tile * 128) == 0
     assert predictor.predict(row).time_us
 
@@ -227,7 +231,7 @@ def test_few_tokens_of_a_file_that_repeats_are_those_of_its_fewest(tmp_path: Pat
         line.format(1, "aiter/configs/glm5_ptpc_tuned_fmoe.csv"),
     )
     times = [
-        make_predictor(each.category).predict(each).time_us or 0 for each in (one, sixteen, own)
+        make_predictor(item.category).predict(item).time_us or 0 for item in (one, sixteen, own)
     ]
     assert times[0] == times[1] > times[2] > 0
 
@@ -248,7 +252,7 @@ def test_experts_have_a_gate_unless_the_model_has_none_and_the_source_says_so(
     (row,) = rows(tmp_path / "moe.csv", _HEAD, line)
     predictor = make_predictor(row.category)
     assert isinstance(predictor, MoePredictor)
-    found = [each for each in predictor.measured(row).kernels if each.flops]
-    read = [each.hbm_read_bytes for each in found]
-    assert len(found) == 2
+    kernels = [kernel for kernel in predictor.measured(row).kernels if kernel.flops]
+    read = [item.hbm_read_bytes for item in kernels]
+    assert len(kernels) == 2
     assert read[0] == pytest.approx((2 if gated else 1) * read[1], rel=0.1)

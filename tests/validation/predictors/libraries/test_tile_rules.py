@@ -14,9 +14,9 @@ def test_every_result_has_a_tile_of_the_first_rule_that_it_is_within(
     m: int, n: int, whose: tuple[str, str]
 ) -> None:
     rules = FP8_RULES[whose]
-    within = [each for each in rules if m <= each.most_rows and n <= each.most_cols]
+    within = [rule for rule in rules if m <= rule.most_rows and n <= rule.most_cols]
     for depth in (128, 1 << 20):
-        deep = [each.tile for each in within if each.least_depth <= depth]
+        deep = [item.tile for item in within if item.least_depth <= depth]
         assert ruled_tile(rules, m, n, depth) is deep[0]
 
 
@@ -40,9 +40,9 @@ def test_every_result_has_a_tile_of_the_first_rule_that_it_is_within(
 def test_shapes_take_the_tile_that_the_source_names(
     whose: tuple[str, str], m: int, n: int, tile: tuple[int, int], cluster: tuple[int, int]
 ) -> None:
-    found = ruled_tile(FP8_RULES[whose], m, n)
-    assert (found.m, found.n) == tile
-    assert (found.cluster_rows, found.cluster_cols) == cluster
+    result = ruled_tile(FP8_RULES[whose], m, n)
+    assert (result.m, result.n) == tile
+    assert (result.cluster_rows, result.cluster_cols) == cluster
 
 
 @pytest.mark.parametrize(
@@ -58,5 +58,5 @@ def test_shapes_take_the_tile_that_the_source_names(
 def test_vllm_on_blackwell_takes_wider_tiles_for_a_long_sum(
     m: int, k: int, tile: tuple[int, int], pes: int
 ) -> None:
-    found = ruled_tile(FP8_RULES["sm100", "vllm"], m, 4096, k)
-    assert ((found.m, found.n), found.pes) == (tile, pes)
+    result = ruled_tile(FP8_RULES["sm100", "vllm"], m, 4096, k)
+    assert ((result.m, result.n), result.pes) == (tile, pes)

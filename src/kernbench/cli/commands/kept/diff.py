@@ -72,25 +72,25 @@ def show_difference(options: DiffOptions) -> int:
         # Only one has steps: what both have is a whole.
         old = new = RunPart()
     parts = (old.window, new.window)
-    found = difference(before, after, parts)
+    result = difference(before, after, parts)
     lines = difference_by_line(before, after, parts) if options.lines else []
 
     def show(console: Console) -> None:
-        for each in (old, new):
-            if each.said:
-                console.print(Text(each.said))
-        print_difference(found, console)
+        for part in (old, new):
+            if part.said:
+                console.print(Text(part.said))
+        print_difference(result, console)
         if options.lines:
             print_difference_by_line(lines, console)
 
-    said = [each.said for each in (old, new) if each.said]
+    said = [item.said for item in (old, new) if item.said]
     if options.markdown == STDOUT:
-        print(difference_as_markdown(found, said), end="")
+        print(difference_as_markdown(result, said), end="")
     else:
         if options.markdown is not None:
-            write_text(options.markdown, difference_as_markdown(found, said))
-        show_or_write({**found, "lines": lines} if options.lines else found, options.json, show)
-    return FAILED if most is not None and slower_by(found) > most else DONE
+            write_text(options.markdown, difference_as_markdown(result, said))
+        show_or_write({**result, "lines": lines} if options.lines else result, options.json, show)
+    return FAILED if most is not None and slower_by(result) > most else DONE
 
 
 def parse_share(text: str) -> float:

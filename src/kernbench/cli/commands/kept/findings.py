@@ -62,13 +62,15 @@ def show_findings(options: FindingsOptions) -> int:
     saved = load_run(options.run)
     before = None if options.against is None else load_run(options.against)
     part = options.part(saved.log)
-    found = findings(saved, part)
+    ranked_findings = findings(saved, part)
     if options.markdown == STDOUT:
-        print(as_markdown(found), end="")
+        print(as_markdown(ranked_findings), end="")
     else:
         if options.markdown is not None:
-            write_text(options.markdown, as_markdown(found))
-        show_or_write(found, options.json, lambda console: print_findings(found, console))
+            write_text(options.markdown, as_markdown(ranked_findings))
+        show_or_write(
+            ranked_findings, options.json, lambda console: print_findings(ranked_findings, console)
+        )
     if most is None or before is None:
         return DONE
     slower = part.time_ps(saved.log) / options.part(before.log).time_ps(before.log) - 1

@@ -44,6 +44,6 @@ def show_memory(options: MemoryOptions) -> int:
     log = load_run(options.run).log
     # What does not fit does not fit in any step.
     part = options.part(log, is_steady=False)
-    found = memory_use(log, options.rank, part.window)
-    show_or_write(found, options.json, lambda console: print_memory(found, console))
+    use = memory_use(log, options.rank, part.window)
+    show_or_write(use, options.json, lambda console: print_memory(use, console))
     return DONE

@@ -60,9 +60,9 @@ def write_page(options: PageOptions) -> int:
     with Outputs({"--output": options.output}, inputs) as outputs:
         *before, run = map(load_run, inputs)
         part = part_of(run.log, options.range, options.steps)
-        found = findings(run, part) if options.findings else None
+        ranked_findings = findings(run, part) if options.findings else None
         with outputs.writing("--output") as file:
-            dump_page(file, run, before[0] if before else None, found, part)
+            dump_page(file, run, before[0] if before else None, ranked_findings, part)
         outputs.publish()
     print(f"page: {options.output} (open it in a browser)", file=sys.stderr)
     return DONE

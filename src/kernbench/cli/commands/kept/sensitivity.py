@@ -55,8 +55,8 @@ def show_sensitivity(options: SensitivityOptions) -> int:
         state[:] = done, whole
 
     with progress(lambda: f"{state[0]} of {state[1]} keys", lambda: state[0] / state[1]):
-        found = sensitivity(load_run(options.run), parse_share(options.by), options.key, step)
+        result = sensitivity(load_run(options.run), parse_share(options.by), options.key, step)
     show_or_write(
-        found, options.json, lambda console: print_sensitivity(found, console, options.top)
+        result, options.json, lambda console: print_sensitivity(result, console, options.top)
     )
     return DONE

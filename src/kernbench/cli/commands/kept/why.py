@@ -50,7 +50,7 @@ class _WhyCommand(TyperCommand):
     """The command, in which --lines may stand without the name of a kernel."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        asked = [place for place, each in enumerate(args) if each == "--lines"]
+        asked = [place for place, argument in enumerate(args) if argument == "--lines"]
         for place in reversed(asked):
             if place + 1 == len(args) or args[place + 1].startswith("-"):
                 args = [*args[: place + 1], OF_PROGRAM, *args[place + 1 :]]
@@ -114,9 +114,9 @@ def show_why(options: WhyOptions) -> int:
         cost = run.report.get("cost_usd")
         if cost is not None and part.window is not None:
             cost *= part.window.mean_ps / run.log.end_ps
-        found = energy if cost is None else {**energy, "cost_usd": cost}
+        energy_report = energy if cost is None else {**energy, "cost_usd": cost}
         show_or_write(
-            found,
+            energy_report,
             options.json,
             lambda console: print_energy(energy, run.machine.name, console, cost),
         )

@@ -68,8 +68,8 @@ def first_kind(order: Array, x: Array) -> Array:
 
 def second_kind(order: Array, x: Array) -> Array:
     """Return ``Y`` of integer orders, at least 0, like CUDA's ``yn``; NaN of negative numbers."""
-    found = _of_magnitude(_second_kind, order, x)
-    return np.asarray(np.where(x < 0, np.nan, np.where(x == 0, -np.inf, found)).astype(x.dtype))
+    magnitude = _of_magnitude(_second_kind, order, x)
+    return np.asarray(np.where(x < 0, np.nan, np.where(x == 0, -np.inf, magnitude)).astype(x.dtype))
 
 
 def modified_first_kind(order: int, x: Array) -> Array:
@@ -88,29 +88,29 @@ def _of_magnitude(
 ) -> Array:
     """Return a function of finite positive numbers at ``abs(x)``, and its limits elsewhere."""
     order, x = np.broadcast_arrays(order.astype(np.int64), x)
-    found = np.full(x.shape, np.nan, _WIDE)
+    result = np.full(x.shape, np.nan, _WIDE)
     wide = np.abs(x.astype(_WIDE))
     is_ordinary = np.isfinite(x) & (order >= 0)
     if is_ordinary.any():
-        found[is_ordinary] = function(order[is_ordinary], wide[is_ordinary])
-    found[np.isinf(x) & (order >= 0)] = at_infinity
+        result[is_ordinary] = function(order[is_ordinary], wide[is_ordinary])
+    result[np.isinf(x) & (order >= 0)] = at_infinity
     if odd_orders_are_odd:
-        found = np.where(np.signbit(x) & (order % 2 == 1), -found, found)
-    return np.asarray(found.astype(x.dtype))
+        result = np.where(np.signbit(x) & (order % 2 == 1), -result, result)
+    return np.asarray(result.astype(x.dtype))
 
 
 def _first_kind(order: Array, x: Array) -> Array:
-    found = np.empty_like(x)
+    first_kind = np.empty_like(x)
     # abs(J) is at most (x / 2)**n / n!, and n! at least (n / e)**n.
     some = np.maximum(order, 1)
     exponent = some * (np.log(np.maximum(x, _WIDE(1e-4000)) / 2) - np.log(some) + 1)
     vanishes = (exponent < -800) & (order > 0) & (x >= _SMALL)
-    found[vanishes] = 0
+    first_kind[vanishes] = 0
     upward = (x >= _FAR) & (order <= x) & ~vanishes
     first, second = _hankel(0, x[upward])[0], _hankel(1, x[upward])[0]
-    found[upward] = _recur_upward(order[upward], x[upward], first, second)
+    first_kind[upward] = _recur_upward(order[upward], x[upward], first, second)
     small = x < _SMALL
-    found[small] = _power(order[small], x[small])
+    first_kind[small] = _power(order[small], x[small])
     others = ~(vanishes | upward | small)
     if others.any():
         at, orders = x[others], order[others]
@@ -118,8 +118,8 @@ def _first_kind(order: Array, x: Array) -> Array:
         chosen = np.where(orders == 0, pairs.j[0], pairs.j_of_order)
         for index in (0, 1):
             chosen = np.where(orders == index, _beside_zeros("j", index, at, chosen), chosen)
-        found[others] = chosen
-    return found
+        first_kind[others] = chosen
+    return first_kind
 
 
 def _second_kind(order: Array, x: Array) -> Array:
@@ -144,15 +144,15 @@ def _second_kinds(x: Array) -> tuple[Array, Array]:
 
 def _recur_upward(order: Array, x: Array, first: Array, second: Array) -> Array:
     """Return the functions of an order from those of orders 0 and 1; overflows stay infinite."""
-    found = np.where(order == 0, first, second)
+    recur_upward = np.where(order == 0, first, second)
     below, here = first, second
     for index in range(1, int(order.max(initial=0))):
         if np.isinf(here).all():
-            return np.where(order > index, here, found)
+            return np.where(order > index, here, recur_upward)
         following = np.where(np.isinf(here), here, 2 * index / x * here - below)
         below, here = here, following
-        found = np.where(order == index + 1, here, found)
-    return found
+        recur_upward = np.where(order == index + 1, here, recur_upward)
+    return recur_upward
 
 
 def _recur_downward(order: Array, x: Array) -> _Pairs:
@@ -176,7 +176,7 @@ def _recur_downward(order: Array, x: Array) -> _Pairs:
             scale = np.where(np.abs(here) > 1e200, 1 / np.abs(here), _WIDE(1))
             above, here, sums = above * scale, here * scale, sums * scale
     unit = here + sums[0]
-    j0, j1, for_y0, for_y1, asked = (each / unit for each in (here, above, *sums[1:]))
+    j0, j1, for_y0, for_y1, asked = (item / unit for item in (here, above, *sums[1:]))
     logarithm = np.log(x / 2) + _EULER
     y0 = 2 / _PI * (logarithm * j0 - 2 * for_y0)
     y1 = 2 / _PI * ((logarithm - 1) * j1 - j0 / x - for_y1)
@@ -230,21 +230,21 @@ def _hankel(order: int, x: Array) -> tuple[Array, Array]:
 
 def _power(order: Array, x: Array) -> Array:
     """Return ``J`` of tiny numbers: the first term of its power series."""
-    found = np.ones_like(x)
+    power = np.ones_like(x)
     # From order 64 on, the term is zero in float64.
     for index in range(1, min(int(order.max(initial=0)), 64) + 1):
-        found = np.where(order >= index, found * (x / 2) / index, found)
-    return found
+        power = np.where(order >= index, power * (x / 2) / index, power)
+    return power
 
 
 def _growing(order: Array, x: Array) -> Array:
     of_one = order == 1
     term = np.where(of_one, x / 2, _WIDE(1))
-    found = term.copy()
+    array = term.copy()
     near = np.minimum(x, _FAR_GROWING)
     for index in range(1, 2 * _TERMS):
         term = term * (near / 2) ** 2 / (index * (index + order))
-        found = found + term
+        array = array + term
     far = x >= _FAR_GROWING
     for index in (0, 1):
         chosen = far & (order == index)
@@ -252,5 +252,5 @@ def _growing(order: Array, x: Array) -> Array:
         signs = [1, -1] * (_TERMS // 2)
         terms = _hankel_terms(index, at)
         total = sum((s * term for s, term in zip(signs, terms, strict=True)), np.zeros_like(at))
-        found[chosen] = np.exp(at) / np.sqrt(2 * _PI * at) * total
-    return found
+        array[chosen] = np.exp(at) / np.sqrt(2 * _PI * at) * total
+    return array

@@ -69,10 +69,10 @@ def _function(name: str) -> Function | None:
 def _of_type(function: Function, result: np.dtype[Any]) -> Function:
     def typed(*arrays: Array) -> Array:
         with np.errstate(all="ignore"):
-            found = np.asarray(function(*arrays))
-        if found.dtype == result:
-            return found
-        return found.astype(result)
+            answer = np.asarray(function(*arrays))
+        if answer.dtype == result:
+            return answer
+        return answer.astype(result)
 
     return typed
 
@@ -145,9 +145,9 @@ def _half_away(x: Array) -> Array:
 
 def _logb(x: Array) -> Array:
     _, exponent = np.frexp(x)
-    found = (exponent - 1).astype(x.dtype)
-    found = np.where(np.isinf(x), np.inf, np.where(x == 0, -np.inf, found))
-    return np.asarray(np.where(np.isnan(x), np.nan, found).astype(x.dtype))
+    result = (exponent - 1).astype(x.dtype)
+    result = np.where(np.isinf(x), np.inf, np.where(x == 0, -np.inf, result))
+    return np.asarray(np.where(np.isnan(x), np.nan, result).astype(x.dtype))
 
 
 def _ilogb(x: Array) -> Array:
@@ -192,8 +192,8 @@ def _first_set(x: Array) -> Array:
 
 
 def _reversed_bits(x: Array) -> Array:
-    each = np.unpackbits(_bits(x)[..., None].view(np.uint8), axis=-1, bitorder="little")
-    packed = np.packbits(each[..., ::-1], axis=-1, bitorder="little")
+    item = np.unpackbits(_bits(x)[..., None].view(np.uint8), axis=-1, bitorder="little")
+    packed = np.packbits(item[..., ::-1], axis=-1, bitorder="little")
     return np.asarray(np.ascontiguousarray(packed).view(x.dtype)[..., 0])
 
 
@@ -234,12 +234,12 @@ def _distance(a: Array, b: Array, more: Array) -> Array:
 def _picked_bytes(a: Array, b: Array, selector: Array) -> Array:
     """Four of the eight bytes of ``b`` above ``a``; the fourth bit of a selector is ignored."""
     both = _bits(a).astype(np.uint64) | (_bits(b).astype(np.uint64) << np.uint64(32))
-    found = np.zeros(both.shape, np.uint64)
+    result = np.zeros(both.shape, np.uint64)
     for place in range(4):
         chosen = (_bits(selector).astype(np.uint64) >> np.uint64(4 * place)) & np.uint64(7)
         byte = (both >> (chosen * np.uint64(8))) & np.uint64(0xFF)
-        found = found | (byte << np.uint64(8 * place))
-    return found.astype(np.uint32)
+        result = result | (byte << np.uint64(8 * place))
+    return result.astype(np.uint32)
 
 
 def _joined_words(high: Array, low: Array) -> Array:
@@ -256,10 +256,12 @@ def _reciprocal_of_high_word(x: Array) -> Array:
     Source: PTX ISA, ``rcp.approx.ftz.f64``, which does not specify the last bit of the high word.
     """
     flushed = np.where(np.abs(x) < np.finfo(np.float64).tiny, np.copysign(0, x), x)
-    found = np.reciprocal((flushed.view(np.uint64) & _HIGH_WORD).view(np.float64))
-    rounded = (found.view(np.uint64) + np.uint64(1 << 31)) & _HIGH_WORD
-    found = np.where(np.isfinite(found), rounded.view(np.float64), found)
-    return np.where(np.abs(found) < np.finfo(np.float64).tiny, np.copysign(0, found), found)
+    reciprocal = np.reciprocal((flushed.view(np.uint64) & _HIGH_WORD).view(np.float64))
+    rounded = (reciprocal.view(np.uint64) + np.uint64(1 << 31)) & _HIGH_WORD
+    reciprocal = np.where(np.isfinite(reciprocal), rounded.view(np.float64), reciprocal)
+    return np.where(
+        np.abs(reciprocal) < np.finfo(np.float64).tiny, np.copysign(0, reciprocal), reciprocal
+    )
 
 
 # -- conversions ------------------------------------------------------------------------------
@@ -290,19 +292,19 @@ def _to_integer(x: Array, dtype: np.dtype[Any]) -> Array:
 
 def _to_float(x: Array, dtype: np.dtype[Any], mode: str) -> Array:
     """Return numbers in a float type, rounded in the direction of ``mode``."""
-    found = x.astype(dtype)
+    array = x.astype(dtype)
     if mode == "rn":
-        return found
+        return array
     if x.dtype.kind == "f":
-        above, below = found > x, found < x
+        above, below = array > x, array < x
     else:
         # Exact, by Python's integers: a float near 2**64 may not fit in 64 bits.
-        error = np.frompyfunc(lambda f, i: (int(f) > i) - (int(f) < i), 2, 1)(found, x)
+        error = np.frompyfunc(lambda f, i: (int(f) > i) - (int(f) < i), 2, 1)(array, x)
         above, below = error.astype(np.int8) > 0, error.astype(np.int8) < 0
-    down = above & ((mode == "rd") | ((mode == "rz") & (found > 0)))
-    up = below & ((mode == "ru") | ((mode == "rz") & (found < 0)))
+    down = above & ((mode == "rd") | ((mode == "rz") & (array > 0)))
+    up = below & ((mode == "ru") | ((mode == "rz") & (array < 0)))
     towards = np.where(down, -np.inf, np.inf).astype(dtype)
-    return np.asarray(np.where(down | up, np.nextafter(found, towards), found))
+    return np.asarray(np.where(down | up, np.nextafter(array, towards), array))
 
 
 _BY_STEM: dict[str, Function] = {

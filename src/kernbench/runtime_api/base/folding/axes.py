@@ -42,7 +42,7 @@ def axes_of(ranks: Sequence[int], num_ranks: int) -> tuple[RankAxis, ...] | None
             size += 1
         if size == 1 or len(offsets) % (len(spanned) * size):
             return None
-        spanned = [stride * step + each for step in range(size) for each in spanned]
+        spanned = [stride * step + number for step in range(size) for number in spanned]
         axes.append(RankAxis(stride, size))
     if spanned != offsets or any(num_ranks % (axis.stride * axis.size) for axis in axes):
         return None

@@ -97,10 +97,10 @@ class Folding:
 
     def representative(self, rank: int) -> int:
         """Return the rank that runs for a rank."""
-        found = self.base
+        base = self.base
         for axis in self.axes:
-            found += (axis.position(rank) - axis.position(self.base)) * axis.stride
-        return found
+            base += (axis.position(rank) - axis.position(self.base)) * axis.stride
+        return base
 
     def positions(self, ranks: tuple[int, ...], rank: int) -> tuple[int, ...]:
         """Return the positions in a group for which a rank that runs stands, without its own.
@@ -112,16 +112,17 @@ class Folding:
 
     def _find_positions(self, ranks: tuple[int, ...], rank: int) -> tuple[int, ...]:
         members = frozenset(ranks)
-        for each in ranks:
-            if self.representative(each) not in members:
+        for number in ranks:
+            if self.representative(number) not in members:
                 raise UsageError(
-                    f"the program cannot be folded: rank {self.representative(each)} runs for rank "
-                    f"{each}, but is not in its group of ranks {shown(ranks)}; leave --fold out"
+                    f"the program cannot be folded: rank {self.representative(number)} runs for "
+                    f"rank {number}, but is not in its group of ranks {shown(ranks)}; "
+                    "leave --fold out"
                 )
         return tuple(
             position
-            for position, each in enumerate(ranks)
-            if each != rank and self.representative(each) == rank
+            for position, item in enumerate(ranks)
+            if item != rank and self.representative(item) == rank
         )
 
     def group_of(self, ranks: tuple[int, ...], rank: int) -> tuple[int, ...] | None:
@@ -135,7 +136,7 @@ class Folding:
         if axes is None:
             return None
         first = rank - sum(axis.position(rank) * axis.stride for axis in axes)
-        return tuple([each - min(ranks) + first for each in ranks])
+        return tuple([rank - min(ranks) + first for rank in ranks])
 
     def check_pair(self, ranks: tuple[int, ...], rank: int, peer: int) -> None:
         """Refuse a send or a receive between ranks of a group that one rank runs for.
@@ -212,14 +213,14 @@ class Folding:
     ) -> tuple[tuple[int, ...], ...]:
         """Return the replicas of a group that share links with it."""
         key = (schedule.op, schedule.algorithm, protocol, ranks)
-        found = self._found_rivals.get(key)
-        if found is None:
+        rivals = self._found_rivals.get(key)
+        if rivals is None:
             replicas = self.replicas(ranks)
             if replicas is None:
                 self.unseen.add(schedule.op)
                 replicas = ()
             taken = network.links_of(schedule, sips, protocol) if replicas else frozenset()
-            found = self._found_rivals[key] = tuple(
+            rivals = self._found_rivals[key] = tuple(
                 other
                 for other in replicas
                 if not taken.isdisjoint(
@@ -228,9 +229,9 @@ class Folding:
                     )
                 )
             )
-            if found:
+            if rivals:
                 self.sharing.add(schedule.op)
-        return found
+        return rivals
 
     def replicas(self, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
         """Return the other groups that do what a group does; None if they are not known."""
@@ -274,7 +275,7 @@ class Folding:
             return [*lines, f"folded: {self.differing}; run it without --fold"]
         if self.is_alike is False:
             return lines
-        return lines + [f"folded: {each}" for each in self._of_times()]
+        return lines + [f"folded: {time}" for time in self._of_times()]
 
     def _of_times(self) -> list[str]:
         """Return how its times are to those of a run of all ranks, if others do what is taken."""
@@ -289,13 +290,13 @@ class Folding:
                 "times are from those of all ranks"
             ]
         lines += [
-            f"groups that {each} at one time share links; the latest of them counts"
-            for each in sorted(self.sharing)
+            f"groups that {name} at one time share links; the latest of them counts"
+            for name in sorted(self.sharing)
         ]
         lines += [
-            f"other groups that {each} at the same time are not known, and take no links: with all "
+            f"other groups that {name} at the same time are not known, and take no links: with all "
             "ranks the run may be longer"
-            for each in sorted(self.unseen)
+            for name in sorted(self.unseen)
         ]
         if self.levelled:
             most = _at_most(sum(self.levelled.values()))
@@ -350,11 +351,11 @@ def _part_of(template: Template, positions: tuple[int, ...]) -> Template:
         numbers = np.full(num_ranks + 1, -1, dtype=np.int64)
         numbers[list(positions)] = range(len(positions))
         kept = numbers[rows["rank"]] >= 0
-        found = {name: each[kept] if each.ndim else each for name, each in rows.items()}
+        arrays = {name: row[kept] if row.ndim else row for name, row in rows.items()}
         for name in ("rank", "peer"):
             # The last number is that of nobody: -1 stays it.
-            found[name] = numbers[found[name]]
-        return found
+            arrays[name] = numbers[arrays[name]]
+        return arrays
 
     kept_shares = tuple(shares[position] for position in positions)
     return replace(

@@ -99,10 +99,10 @@ class Timetable:
         None if it came otherwise than in that run.
         """
         known = self._of.get((meeting.title, meeting.ranks))
-        found = known.popleft() if known else None
-        if found is not None and found.begun_ps >= now_ps:
-            starts_ps = dict(zip(meeting.ranks, found.starts_ps, strict=True))
+        collective_times = known.popleft() if known else None
+        if collective_times is not None and collective_times.begun_ps >= now_ps:
+            starts_ps = dict(zip(meeting.ranks, collective_times.starts_ps, strict=True))
             if all(starts_ps[rank] == ready for rank, ready in ready_ps.items()):
-                return found
+                return collective_times
         self.differing = self.differing or meeting.title
         return None

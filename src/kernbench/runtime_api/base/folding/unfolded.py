@@ -91,17 +91,17 @@ class _Unfolding:
             rank: np.array(self._actions.actors[actor].values, np.int64).reshape(-1, _WIDTH)
             for rank, actor in running.items()
         }
-        found = []
+        actors = []
         for rank in range(self._folding.num_ranks):
             runs = self._folding.representative(rank)
             moved = self._moved(values[runs].copy(), runs, rank, (running[runs], first + rank))
-            found.append(Actor(first + rank, rank, moved.ravel().tolist()))
-        return found
+            actors.append(Actor(first + rank, rank, moved.ravel().tolist()))
+        return actors
 
     def _moved(self, rows: Numbers, runs: int, rank: int, actor: tuple[int, int]) -> Numbers:
         """Change the actions of the rank that ran into those of another one; return them."""
         kinds, by = rows[:, 0], rank - runs
-        streams = np.array([self._moved_stream(each, by) for each in range(self._num_streams)])
+        streams = np.array([self._moved_stream(index, by) for index in range(self._num_streams)])
         for kind, place in _STREAM_AT.items():
             which = np.flatnonzero(kinds == kind)
             taken = rows[which, place]
@@ -131,54 +131,54 @@ class _Unfolding:
     def _moved_stream(self, stream: int, by: int) -> int:
         sip, index = self._streams[stream]
         moved = sip + by, index
-        found = self._stream_of.get(moved)
-        if found is None:
-            found = self._stream_of[moved] = len(self._streams)
+        moved_stream = self._stream_of.get(moved)
+        if moved_stream is None:
+            moved_stream = self._stream_of[moved] = len(self._streams)
             self._streams.append(moved)
-        return found
+        return moved_stream
 
     def _moved_work(self, work: int, by: int) -> int:
-        given = self._works[work]
-        if not by or "sip" not in given:
+        values = self._works[work]
+        if not by or "sip" not in values:
             return work
-        found = self._moved_works.get((work, by))
-        if found is None:
-            found = self._moved_works[work, by] = len(self._works)
-            self._works.append({**given, "sip": given["sip"] + by})
-        return found
+        moved_work = self._moved_works.get((work, by))
+        if moved_work is None:
+            moved_work = self._moved_works[work, by] = len(self._works)
+            self._works.append({**values, "sip": values["sip"] + by})
+        return moved_work
 
     def _moved_call(self, meeting: int, work: int, runs: int, rank: int) -> tuple[int, int]:
         """Return the meeting and the part of a rank, from those of the one that ran."""
-        given = self._meetings[meeting]
-        is_pair = bool(given["call"])
-        ranks = self._group(tuple(given["ranks"]), is_pair, runs, rank)
+        values = self._meetings[meeting]
+        is_pair = bool(values["call"])
+        ranks = self._group(tuple(values["ranks"]), is_pair, runs, rank)
         key = meeting, ranks
-        found = self._meeting_of.get(key)
-        if found is None:
-            if ranks == tuple(given["ranks"]):
-                found = meeting
+        number = self._meeting_of.get(key)
+        if number is None:
+            if ranks == tuple(values["ranks"]):
+                number = meeting
             else:
-                found = len(self._meetings)
-                self._meetings.append({**given, "ranks": ranks})
-            self._meeting_of[key] = found
-        return found, self._moved_part(work, ranks, is_pair, runs, rank)
+                number = len(self._meetings)
+                self._meetings.append({**values, "ranks": ranks})
+            self._meeting_of[key] = number
+        return number, self._moved_part(work, ranks, is_pair, runs, rank)
 
     def _group(
         self, ranks: tuple[int, ...], is_pair: bool, runs: int, rank: int
     ) -> tuple[int, ...]:
         key = ranks, is_pair, runs, rank
-        found = self._groups.get(key)
-        if found is None:
+        group = self._groups.get(key)
+        if group is None:
             # Of a pair both run.
-            found = (
-                tuple([each + rank - runs for each in ranks])
+            group = (
+                tuple([number + rank - runs for number in ranks])
                 if is_pair
                 else self._folding.group_of(ranks, rank)
             )
-            if found is None:
+            if group is None:
                 raise UsageError(f"ranks {shown(ranks)} are no row of a mesh of all ranks")
-            self._groups[key] = found
-        return found
+            self._groups[key] = group
+        return group
 
     def _moved_part(
         self, work: int, ranks: tuple[int, ...], is_pair: bool, runs: int, rank: int
@@ -186,17 +186,17 @@ class _Unfolding:
         if rank == runs:
             return work
         key = work, ranks, rank
-        found = self._parts.get(key)
-        if found is None:
-            given = self._works[work]
-            stream = given["stream"]
-            found = self._parts[key] = len(self._works)
+        moved_part = self._parts.get(key)
+        if moved_part is None:
+            values = self._works[work]
+            stream = values["stream"]
+            moved_part = self._parts[key] = len(self._works)
             self._works.append(
                 {
-                    **given,
-                    "sip": given["sip"] + rank - runs,
-                    "position": given["position"] if is_pair else ranks.index(rank),
+                    **values,
+                    "sip": values["sip"] + rank - runs,
+                    "position": values["position"] if is_pair else ranks.index(rank),
                     "stream": stream if stream < 0 else self._moved_stream(stream, rank - runs),
                 }
             )
-        return found
+        return moved_part

@@ -59,8 +59,8 @@ def priority(capability: int) -> tuple[str, ...]:
 
 def allows(kind: str) -> bool:
     """Whether the program allows a kind at present (``sdpa_kernel``)."""
-    found: bool = getattr(_C, f"_get_{_SWITCHES[kind]}_sdp_enabled")()
-    return found
+    flag: bool = getattr(_C, f"_get_{_SWITCHES[kind]}_sdp_enabled")()
+    return flag
 
 
 _SWITCHES = {FLASH: "flash", EFFICIENT: "mem_efficient", CUDNN: "cudnn", MATH: "math"}
@@ -96,7 +96,7 @@ def chosen_kind(call: AttentionCall, capability: int | None) -> str:
 
 def refusal(kind: str, call: AttentionCall, capability: int | None) -> str:
     """Return why kernels do not take a call, empty if they do."""
-    if any(len(each) != 4 for each in (call.query, call.key, call.value)):
+    if any(len(item) != 4 for item in (call.query, call.key, call.value)):
         return "query, key and value must have four dimensions"
     if why := _heads(call):
         return why
@@ -147,7 +147,7 @@ def _efficient(call: AttentionCall, capability: int) -> str:
         return "queries do not share keys in it"
     step = head_step(call.dtype, capability)
     if call.query[3] != call.key[3] or any(
-        not each[3] or each[3] % step for each in (call.query, call.value)
+        not query[3] or query[3] % step for query in (call.query, call.value)
     ):
         return f"head sizes must be multiples of {step}, the same of query and key"
     return ""

@@ -61,7 +61,7 @@ def flash_kernels(
     """Return the schedules of a call; None if kernels cannot do it."""
     call, lengths = problem
     # Sequences without keys leave a launch that does next to nothing.
-    counted = Counter(each for each in lengths if all(each)) or Counter({(1, 1): 1})
+    counted = Counter(length for length in lengths if all(length)) or Counter({(1, 1): 1})
     return _of_library(costs, call, counted, sip_id) or _of_own(costs, call, counted, sip_id)
 
 
@@ -92,8 +92,8 @@ def _of_library(
         for (q_len, kv_len), count in counted.items()
     ]
     if call.kernel.endswith("backward"):
-        passes = [flash_backward_launches(each, kernel) for each in problems]
-        launches = tuple(merged(each) for each in zip(*passes, strict=True))
+        passes = [flash_backward_launches(problem, kernel) for problem in problems]
+        launches = tuple(merged(pair) for pair in zip(*passes, strict=True))
     else:
         if kernel.splits is Splits.SINGLE_QUERY and not problems[0].is_single_of_group:
             # With a cache the keys are split whatever the heads: ``mha_fwd_kvcache``.
@@ -101,7 +101,7 @@ def _of_library(
         launches = ragged_launches(problems, kernel, sip.num_pes)
         if call.kernel.endswith("decode"):
             # Other layers' keys have taken the place of these in the shared cache.
-            launches = tuple(_from_memory(each, call.kernel) for each in launches)
+            launches = tuple(_from_memory(launch, call.kernel) for launch in launches)
     return timing_of_library(call.name, launches, sip, costs.library)
 
 

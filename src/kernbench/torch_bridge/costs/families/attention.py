@@ -58,17 +58,17 @@ class _AttentionCall(NamedTuple):
 
 def _key(costs: OperationCosts, call: OperationCall) -> _AttentionCall | None:
     """Return a pass; None if it is not one that kernels can do."""
-    given: dict[str, Any] = dict(zip(_names(call.func), call.args, strict=False)) | call.kwargs
-    if "attention_math" in call.name or "query" not in given:
+    kwargs: dict[str, Any] = dict(zip(_names(call.func), call.args, strict=False)) | call.kwargs
+    if "attention_math" in call.name or "query" not in kwargs:
         return None
-    query, key, value = given["query"], given["key"], given["value"]
+    query, key, value = kwargs["query"], kwargs["key"], kwargs["value"]
     dtype = kernel_dtype(query.dtype)
     if query.dim() != 4 or key.shape[:-1] != value.shape[:-1] or dtype is None:
         return None
     if not query.numel() or not key.numel() or not value.numel():
         return None
-    causal = bool(given.get("is_causal"))
-    masked = any(given.get(mask) is not None for mask in _MASKS)
+    causal = bool(kwargs.get("is_causal"))
+    masked = any(kwargs.get(mask) is not None for mask in _MASKS)
     # Where flash attention is called itself: PyTorch never asks it for the other corner.
     from_last = causal and call.func in _FROM_LAST and query.shape[2] != key.shape[2]
     shapes = (tuple(query.shape), tuple(key.shape), tuple(value.shape))
@@ -83,10 +83,10 @@ def _kernels(
 
     These take values of the size of keys.
     """
-    found = _of_library(costs, name, problem, sip_id)
+    kernels = _of_library(costs, name, problem, sip_id)
     query, key, value = problem.shapes
-    if found is not None or key != value:
-        return found
+    if kernels is not None or key != value:
+        return kernels
     offset = key[2] - query[2] if problem.from_last else 0
     own = OwnAttention(
         query, key, problem.dtype, problem.causal, problem.masked, "backward" in name, offset

@@ -43,8 +43,8 @@ def key(costs: OperationCosts, call: OperationCall) -> Blocks | None:
     if costs.library is None or not _is_dense(call.args[0]):
         return None
     arguments = (argument.name for argument in call.func._schema.arguments)
-    given = dict(zip(arguments, call.args, strict=False)) | call.kwargs
-    launches = geometry(given, call.result, costs.machine.sip_at(call.sip_id))
+    kwargs = dict(zip(arguments, call.args, strict=False)) | call.kwargs
+    launches = geometry(kwargs, call.result, costs.machine.sip_at(call.sip_id))
     return None if launches is None else Blocks(tuple(streams.copies(costs, call)), tuple(launches))
 
 
@@ -60,14 +60,14 @@ def _is_dense(x: Any) -> bool:
     return isinstance(x, Tensor) and x.layout is torch.strided and not x.is_nested and x.numel() > 0
 
 
-def _layer_norm(given: Arguments, result: Any, sip: SipSpec) -> Launches:
-    x, cols = given["input"], prod(given["normalized_shape"])
+def _layer_norm(arguments: Arguments, result: Any, sip: SipSpec) -> Launches:
+    x, cols = arguments["input"], prod(arguments["normalized_shape"])
     return aten.layer_norm(x.numel() // cols, cols, x.element_size(), sip)
 
 
-def _softmax(given: Arguments, result: Any, sip: SipSpec) -> Launches:
-    x = given["self"]
-    outer, cols, inner = _around(x, given["dim"])
+def _softmax(arguments: Arguments, result: Any, sip: SipSpec) -> Launches:
+    x = arguments["self"]
+    outer, cols, inner = _around(x, arguments["dim"])
     if inner > 1:
         return (aten.spatial_softmax(outer, cols, inner, x.element_size(), sip),)
     is_early = release_of_kernels() < aten.IN_SHARED_MEMORY
@@ -75,51 +75,55 @@ def _softmax(given: Arguments, result: Any, sip: SipSpec) -> Launches:
 
 
 def _softmax_backward(
-    given: Arguments, result: Any, sip: SipSpec, of_log: bool = False
+    arguments: Arguments, result: Any, sip: SipSpec, of_log: bool = False
 ) -> Launches:
-    grad = given["grad_output"]
-    outer, cols, inner = _around(grad, given["dim"])
+    grad = arguments["grad_output"]
+    outer, cols, inner = _around(grad, arguments["dim"])
     if inner > 1:
         return None
     return aten.softmax_backward(outer, cols, grad.element_size(), sip, of_log)
 
 
-def _group_norm(given: Arguments, result: Any, sip: SipSpec) -> Launches:
-    x, batch = given["input"], given["N"]
+def _group_norm(arguments: Arguments, result: Any, sip: SipSpec) -> Launches:
+    x, batch = arguments["input"], arguments["N"]
     if not x.is_contiguous():
         return None
-    return aten.group_norm(batch * given["group"], batch * given["C"], x.numel(), x.element_size())
+    return aten.group_norm(
+        batch * arguments["group"], batch * arguments["C"], x.numel(), x.element_size()
+    )
 
 
-def _batch_norm(given: Arguments, result: Any, sip: SipSpec) -> Launches:
-    x = given["input"]
-    if given["weight"] is not None or x.dim() < 3 or not x.is_contiguous():
+def _batch_norm(arguments: Arguments, result: Any, sip: SipSpec) -> Launches:
+    x = arguments["input"]
+    if arguments["weight"] is not None or x.dim() < 3 or not x.is_contiguous():
         # The vendor's library has those with weights.
         return None
     positions = prod(x.shape[2:])
-    trains = bool(given["training"])
+    trains = bool(arguments["training"])
     return aten.batch_norm(x.shape[0], x.shape[1], positions, x.element_size(), trains)
 
 
 def _reduction(
-    given: Arguments, result: Any, sip: SipSpec, is_of_moments: bool = False
+    arguments: Arguments, result: Any, sip: SipSpec, is_of_moments: bool = False
 ) -> Launches:
-    problem = _reduced(given, result, is_of_moments)
+    problem = _reduced(arguments, result, is_of_moments)
     return None if problem is None else (aten.reduction(problem, sip),)
 
 
-def _log_sum_exp(given: Arguments, result: Any, sip: SipSpec) -> Launches:
-    problem = _reduced(given, result)
+def _log_sum_exp(arguments: Arguments, result: Any, sip: SipSpec) -> Launches:
+    problem = _reduced(arguments, result)
     return None if problem is None else aten.log_sum_exp(problem, sip)
 
 
-def _reduced(given: Arguments, result: Any, is_of_moments: bool = False) -> aten.Reduction | None:
+def _reduced(
+    arguments: Arguments, result: Any, is_of_moments: bool = False
+) -> aten.Reduction | None:
     """Return what a call reduces; None where elements lie apart, or are complex."""
-    x = given["self"]
-    out = [each for each in (result if isinstance(result, tuple) else (result,)) if each.numel()]
+    x = arguments["self"]
+    out = [item for item in (result if isinstance(result, tuple) else (result,)) if item.numel()]
     if not out or x.dtype.is_complex:
         return None
-    reduced = _dims(x, given.get("dim"))
+    reduced = _dims(x, arguments.get("dim"))
     order = sorted((dim for dim in range(x.dim()) if x.shape[dim] > 1), key=x.stride)
     run, expected = 1, 1
     for dim in order:
@@ -140,19 +144,19 @@ def _reduced(given: Arguments, result: Any, is_of_moments: bool = False) -> aten
         run=run,
         is_along=is_along,
         itemsize=x.element_size(),
-        out_itemsize=sum(each.element_size() for each in out),
+        out_itemsize=sum(item.element_size() for item in out),
         is_of_moments=is_of_moments,
     )
 
 
-def _scan(given: Arguments, result: Any, sip: SipSpec) -> Launches:
-    x = given["self"]
-    outer, cols, inner = _around(x, given["dim"])
+def _scan(arguments: Arguments, result: Any, sip: SipSpec) -> Launches:
+    x = arguments["self"]
+    outer, cols, inner = _around(x, arguments["dim"])
     if outer == inner == 1:
         # A single pass with look-back: a stream of bytes.
         return None
     out = result if isinstance(result, tuple) else (result,)
-    size = sum(each.element_size() for each in out)
+    size = sum(item.element_size() for item in out)
     return (aten.scan(outer, cols, inner, x.element_size(), size),)
 
 
@@ -162,15 +166,15 @@ _BY_MORE_THREADS = (2, 8)
 _NOT_REDUCED = 0
 
 
-def _nll_loss(given: Arguments, result: Any, sip: SipSpec) -> Launches:
-    x = given["self"]
-    if given["reduction"] == _NOT_REDUCED or x.dim() != 2:
+def _nll_loss(arguments: Arguments, result: Any, sip: SipSpec) -> Launches:
+    x = arguments["self"]
+    if arguments["reduction"] == _NOT_REDUCED or x.dim() != 2:
         return None
     return (aten.nll_loss(x.shape[0], release_of_kernels() < _BY_MORE_THREADS),)
 
 
-def _moved_elements(given: Arguments, result: Any, sip: SipSpec) -> Launches:
-    x = given["self"]
+def _moved_elements(arguments: Arguments, result: Any, sip: SipSpec) -> Launches:
+    x = arguments["self"]
     return (aten.unlike(x.numel(), x.nbytes, x.nbytes),)
 
 
@@ -183,7 +187,7 @@ def _around(x: Tensor, dim: int) -> tuple[int, int, int]:
 def _dims(x: Tensor, dim: Any) -> set[int]:
     if dim is None or dim == []:
         return set(range(x.dim()))
-    return {each % max(x.dim(), 1) for each in (dim if isinstance(dim, (list, tuple)) else [dim])}
+    return {item % max(x.dim(), 1) for item in (dim if isinstance(dim, (list, tuple)) else [dim])}
 
 
 _GEOMETRIES: dict[str, _Geometry] = {

@@ -114,7 +114,7 @@ def _of_library(
     if is_depthwise and _is_of_aten(passes[0]):
         return _Direct(window_launch(call.name, _windows(args, result)), 0, flops)
     if not is_forward and is_depthwise and release_of_kernels() < _FAST_DEPTHWISE:
-        passes = tuple(replace(each, is_early=True) for each in passes)
+        passes = tuple(replace(convolution, is_early=True) for convolution in passes)
     has_bias = is_forward and args[2] is not None and not passes[0].is_depthwise
     biased = result.nbytes if has_bias else 0
     if is_forward:
@@ -126,7 +126,7 @@ def _of_library(
     return _Passes(
         passes,
         biased=biased,
-        copied=tuple(each.nbytes for each in _copied(args, is_forward)),
+        copied=tuple(item.nbytes for item in _copied(args, is_forward)),
         summed=0 if is_forward or not args[-1][2] else args[0].nbytes,
         flops=flops,
     )
@@ -185,9 +185,9 @@ def _kernels(
     passes, biased, copied, summed, flops = problem
     library = costs.library
     assert library is not None
-    kernels: list[LibraryKernel] = [streamed("conv_copy", each, each) for each in copied]
-    for each in passes:
-        kernels += convolution_kernels(each, sip, library).kernels
+    kernels: list[LibraryKernel] = [streamed("conv_copy", number, number) for number in copied]
+    for convolution in passes:
+        kernels += convolution_kernels(convolution, sip, library).kernels
     if biased:
         # PyTorch adds it by a kernel of its own.
         kernels.append(streamed("conv_bias", biased, biased))
@@ -202,26 +202,26 @@ def _passes(args: Any, result: Any, dtype: str, itemsize: int) -> Iterator[Convo
     if not isinstance(result, (list, tuple)):
         x, weight, _, stride, _, dilation, transposed, _, groups = args[:9]
         which = ConvolutionPass.TO_INPUT if transposed else ConvolutionPass.FORWARD
-        given, made = (result, x) if transposed else (x, result)
+        value, built = (result, x) if transposed else (x, result)
         planar = not _is_last(x, weight)
         yield _convolution(
-            given, made, weight, stride, dilation, groups, which, dtype, itemsize, planar
+            value, built, weight, stride, dilation, groups, which, dtype, itemsize, planar
         )
         return
     grad, x, weight, _, stride, _, dilation, transposed, _, groups, wanted = args[:11]
-    given, made = (grad, x) if transposed else (x, grad)
+    value, built = (grad, x) if transposed else (x, grad)
     planar = not _is_last(x, weight)
     to_x = ConvolutionPass.FORWARD if transposed else ConvolutionPass.TO_INPUT
     for is_wanted, which in zip(wanted, (to_x, ConvolutionPass.TO_WEIGHT), strict=False):
         if is_wanted:
             yield _convolution(
-                given, made, weight, stride, dilation, groups, which, dtype, itemsize, planar
+                value, built, weight, stride, dilation, groups, which, dtype, itemsize, planar
             )
 
 
 def _convolution(
-    given: Tensor,
-    made: Tensor,
+    tensor: Tensor,
+    result: Tensor,
     weight: Tensor,
     stride: Any,
     dilation: Any,
@@ -231,20 +231,20 @@ def _convolution(
     itemsize: int,
     planar: bool,
 ) -> Convolution:
-    plain = all(each == 1 for each in (*stride, *dilation))
+    plain = all(item == 1 for item in (*stride, *dilation))
     return Convolution(
-        given=given.shape[1],
-        made=made.shape[1],
-        given_positions=int(given.shape[0] * prod(given.shape[2:])),
-        made_positions=int(made.shape[0] * prod(made.shape[2:])),
+        given=tensor.shape[1],
+        made=result.shape[1],
+        given_positions=int(tensor.shape[0] * prod(tensor.shape[2:])),
+        made_positions=int(result.shape[0] * prod(result.shape[2:])),
         taps=prod(weight.shape[2:]),
         groups=groups,
         unit_stride=plain and tuple(weight.shape[2:]) == (3, 3),
         dtype=dtype,
         itemsize=itemsize,
         planar=planar,
-        dilated=any(each > 1 for each in dilation),
-        strided=any(each > 1 for each in stride),
+        dilated=any(item > 1 for item in dilation),
+        strided=any(item > 1 for item in stride),
         dims=weight.dim() - 2,
         by_graph=release_of_kernels() >= _BY_GRAPH,
         which=which,

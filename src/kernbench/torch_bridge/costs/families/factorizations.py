@@ -108,12 +108,12 @@ class _Steps(NamedTuple):
 
 
 def _key(costs: OperationCosts, call: OperationCall) -> _Steps:
-    found = _BY_NAME[call.name]
-    if found is _BOTH and call.args[1:2] == (_WITHOUT_PRODUCT,):
-        found = _REFLECTIONS
-    if found.is_bound:
+    reflections = _BY_NAME[call.name]
+    if reflections is _BOTH and call.args[1:2] == (_WITHOUT_PRODUCT,):
+        reflections = _REFLECTIONS
+    if reflections.is_bound:
         costs.bounded.add(call.name)
-    waits_ps = found.waits_ps(call.args[0], costs.machine.sip_at(call.sip_id))
+    waits_ps = reflections.waits_ps(call.args[0], costs.machine.sip_at(call.sip_id))
     return _Steps(num_bytes(call.args), num_bytes((call.result,)), waits_ps)
 
 

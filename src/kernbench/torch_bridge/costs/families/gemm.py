@@ -94,7 +94,7 @@ def multiplication(costs: OperationCosts, call: OperationCall, kind: str) -> Mul
 def _first_dtype(result: Any) -> Any:
     if isinstance(result, Tensor):
         return result.dtype
-    return next((each.dtype for each in result if isinstance(each, Tensor)), None)
+    return next((item.dtype for item in result if isinstance(item, Tensor)), None)
 
 
 def kernels(
@@ -112,9 +112,9 @@ def kernels(
     if dtype.itemsize == 1:
         # Raised at the program's call: not all machines multiply FP8.
         sip.gemm_flops_per_clock(dtype.name)
-    found = _by_library(costs, name, products, dtype, out_dtype, sip_id, precision, layout)
-    if found is not None:
-        return found
+    library = _by_library(costs, name, products, dtype, out_dtype, sip_id, precision, layout)
+    if library is not None:
+        return library
     if layout.grouped and len(products) > 1:
         products = _whole_tiles(products, dtype.itemsize)
     traces = [
@@ -174,7 +174,7 @@ def _by_library(
     if multiplied not in rates or f"blas_{family_of(multiplied)}" not in library.names():
         return None
     is_wide = dtype.itemsize != 2 or dtype.name in costs.precision.wide_sums
-    made = [
+    result = [
         Product(
             batch=batch,
             m=m,
@@ -195,10 +195,10 @@ def _by_library(
     ]
     kernels: list[LibraryKernel] = []
     if layout.grouped:
-        kernels += grouped_kernels(made, sip, library).kernels
+        kernels += grouped_kernels(result, sip, library).kernels
     else:
-        for each in made:
-            kernels += product_kernels(each, sip, library).kernels
+        for product in result:
+            kernels += product_kernels(product, sip, library).kernels
     return timing_of_library(name, kernels, sip, library, flops_of(products))
 
 
@@ -214,10 +214,10 @@ def _one(
     def launch(at: Any) -> None:
         a = _with_rows(at.tensor((*entries, m, k), dtype), a_row)
         b = _with_rows(at.tensor((*entries, k, n), dtype), b_row)
-        made = at.tensor((*entries, m, n), float32 if parts > 1 else out_dtype)
-        matmul(a, b, out=made, input_precision=precision)
+        tensor = at.tensor((*entries, m, n), float32 if parts > 1 else out_dtype)
+        matmul(a, b, out=tensor, input_precision=precision)
         if parts > 1:
-            call = sum_parts_call(at.tensor((batch, m, n), out_dtype), made, batch * m * n, parts)
+            call = sum_parts_call(at.tensor((batch, m, n), out_dtype), tensor, batch * m * n, parts)
             at.launch("sum", call.kernel, *call.args, grid=call.grid, **call.options)
 
     return launch
@@ -228,7 +228,7 @@ def _whole_tiles(products: Products, itemsize: int) -> Products:
     counts = Counter[tuple[int, int, int]]()
     for batch, m, n, k in products:
         blocks = gemm_blocks(m, n, itemsize)
-        by = zip((m, n, k), (blocks[f"BLOCK_{each}"] for each in "MNK"), strict=True)
+        by = zip((m, n, k), (blocks[f"BLOCK_{name}"] for name in "MNK"), strict=True)
         m, n, k = (-(-size // block) * block for size, block in by)
         counts[m, n, k] += batch
     return tuple((count, *sizes) for sizes, count in counts.items())

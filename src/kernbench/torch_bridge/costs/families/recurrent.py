@@ -115,13 +115,13 @@ class _Problem(NamedTuple):
 def _key(costs: OperationCosts, call: OperationCall) -> _Problem | None:
     """Return what determines the time of a call; None if there is nothing to compute."""
     names = (argument.name for argument in call.func._schema.arguments)
-    given = dict(zip(names, call.args, strict=False))
-    dtype = kernel_dtype(given["input"].dtype)
-    layers = _layers(given)
+    values = dict(zip(names, call.args, strict=False))
+    dtype = kernel_dtype(values["input"].dtype)
+    layers = _layers(values)
     if dtype is None or not layers.rows * layers.hidden:
         return None
     precision = costs.input_precision("recurrent", dtype, call.sip_id)
-    return _Problem(layers, dtype, precision, "output" in given)
+    return _Problem(layers, dtype, precision, "output" in values)
 
 
 def _kernels(costs: OperationCosts, name: str, problem: _Problem, sip_id: int) -> OperationTiming:
@@ -129,38 +129,38 @@ def _kernels(costs: OperationCosts, name: str, problem: _Problem, sip_id: int) -
     return reduce(in_turn, work.backward() if problem.is_backward else work.forward())
 
 
-def _layers(given: dict[str, Any]) -> _Layers:
-    x, mode, hidden = given["input"], given["mode"], given["hidden_size"]
-    sizes, is_first = given["batch_sizes"], given["batch_first"]
+def _layers(value: dict[str, Any]) -> _Layers:
+    x, mode, hidden = value["input"], value["mode"], value["hidden_size"]
+    sizes, is_first = value["batch_sizes"], value["batch_first"]
     if sizes:
         batches = tuple(Counter(sizes).items())
     else:
         steps, batch = x.shape[:2] if not is_first else (x.shape[1], x.shape[0])
         batches = ((batch, steps),)
-    has_projection = bool(given["proj_size"])
+    has_projection = bool(value["proj_size"])
     return _Layers(
         given=x.shape[-1],
         hidden=hidden,
-        made=given["proj_size"] or hidden,
+        made=value["proj_size"] or hidden,
         batches=batches,
         gates=GATES[mode],
         has_cell=mode == RecurrentKind.LSTM,
-        num_layers=given["num_layers"],
-        directions=1 + given["bidirectional"],
-        has_biases=given["weight_stride0"] - has_projection > 2,
-        train=given["train"],
-        drops=given["train"] and given["dropout"] > 0,
-        copied=() if sizes or not is_first else tuple(_copied(given)),
+        num_layers=value["num_layers"],
+        directions=1 + value["bidirectional"],
+        has_biases=value["weight_stride0"] - has_projection > 2,
+        train=value["train"],
+        drops=value["train"] and value["dropout"] > 0,
+        copied=() if sizes or not is_first else tuple(_copied(value)),
         size=x.element_size(),
     )
 
 
-def _copied(given: dict[str, Any]) -> Iterator[int]:
+def _copied(value: dict[str, Any]) -> Iterator[int]:
     """Yield the bytes of what lies sequence by sequence; backward, for inputs and for weights."""
-    for name in ("input",) if "output" not in given else ("input", "grad_output", "input"):
-        each = given[name]
-        if isinstance(each, Tensor) and not each.transpose(0, 1).is_contiguous():
-            yield prod(each.shape) * each.element_size()
+    for name in ("input",) if "output" not in value else ("input", "grad_output", "input"):
+        item = value[name]
+        if isinstance(item, Tensor) and not item.transpose(0, 1).is_contiguous():
+            yield prod(item.shape) * item.element_size()
 
 
 class _Work:
@@ -178,11 +178,11 @@ class _Work:
         layers = self._layers
         yield from self._copies()
         wide = layers.gates * layers.hidden
-        for number, given in enumerate(layers.of_layers):
+        for number, layer in enumerate(layers.of_layers):
             if number and layers.drops:
-                made = layers.rows * given
-                yield self._stream(made, made)
-            yield self._product(layers.directions, layers.rows, wide, given, a_shared=True)
+                rows = layers.rows * layer
+                yield self._stream(rows, rows)
+            yield self._product(layers.directions, layers.rows, wide, layer, a_shared=True)
         for batch, count in layers.chains:
             yield repeated(self._launched(self._step(batch)), count)
 
@@ -193,12 +193,12 @@ class _Work:
         for batch, count in layers.chains:
             yield repeated(self._launched(self._step_back(batch)), count)
         both = layers.directions * wide
-        for number, given in enumerate(layers.of_layers):
-            yield self._product(1, layers.rows, given, both)
+        for number, layer in enumerate(layers.of_layers):
+            yield self._product(1, layers.rows, layer, both)
             if number and layers.drops:
-                made = layers.rows * given
-                yield self._stream(made, made)
-            for inputs in (given, layers.made):
+                rows = layers.rows * layer
+                yield self._stream(rows, rows)
+            for inputs in (layer, layers.made):
                 yield self._product(layers.directions, wide, inputs, layers.rows)
             if layers.made != layers.hidden:
                 yield self._product(layers.directions, layers.made, layers.hidden, layers.rows)
@@ -212,29 +212,29 @@ class _Work:
 
     def _step(self, batch: int) -> OperationTiming:
         layers = self._layers
-        found = self._product(1, batch, layers.gates * layers.hidden, layers.made)
+        step = self._product(1, batch, layers.gates * layers.hidden, layers.made)
         # Reads the gates' parts from input and state; writes states, and gates for the gradients.
         read = 2 * layers.gates + layers.has_cell
         written = 1 + layers.has_cell + (layers.gates if layers.train else 0)
-        found = in_turn(found, self._gated(batch, read, written))
+        step = in_turn(step, self._gated(batch, read, written))
         if layers.made != layers.hidden:
-            found = in_turn(found, self._product(1, batch, layers.made, layers.hidden))
-        return found
+            step = in_turn(step, self._product(1, batch, layers.made, layers.hidden))
+        return step
 
     def _step_back(self, batch: int) -> OperationTiming:
         layers = self._layers
         # Reads what the gates gave, the cell before and after, and gradients of both states.
         read = layers.gates + 2 + 3 * layers.has_cell
-        found = self._gated(batch, read, layers.gates + layers.has_cell)
+        step_back = self._gated(batch, read, layers.gates + layers.has_cell)
         if layers.made != layers.hidden:
             projected = self._product(1, batch, layers.hidden, layers.made)
-            found = in_turn(projected, found)
+            step_back = in_turn(projected, step_back)
         wide = layers.gates * layers.hidden
-        return in_turn(found, self._product(1, batch, layers.made, wide))
+        return in_turn(step_back, self._product(1, batch, layers.made, wide))
 
     def _copies(self) -> Iterator[OperationTiming]:
-        for each in self._layers.copied:
-            yield timing_by_bytes(self._name, self._sip, each, each)
+        for number in self._layers.copied:
+            yield timing_by_bytes(self._name, self._sip, number, number)
 
     def _product(
         self, batch: int, m: int, n: int, k: int, *, a_shared: bool = False
@@ -244,20 +244,24 @@ class _Work:
         One that K can be cut for may be faster by itself.
         """
         layout = OperandLayout(a_shared=a_shared and batch > 1)
-        found = self._products(batch, m, n, k, layout)
+        product = self._products(batch, m, n, k, layout)
         if batch > 1:
             alone = repeated(self._products(1, m, n, k, PLAIN), batch)
-            found = min(found, alone, key=lambda each: each.template(True).duration_ps)
-        return found
+            product = min(
+                product,
+                alone,
+                key=lambda operation_timing: operation_timing.template(True).duration_ps,
+            )
+        return product
 
     def _products(
         self, batch: int, m: int, n: int, k: int, layout: OperandLayout
     ) -> OperationTiming:
         sizes = ((batch, m, n, k),)
         product = Multiplication(sizes, self._dtype, self._dtype, self._precision, layout)
-        found = self._costs.once(gemm.kernels, self._name, product, self._sip_id)
-        assert found is not None
-        return found
+        products = self._costs.once(gemm.kernels, self._name, product, self._sip_id)
+        assert products is not None
+        return products
 
     def _stream(self, read: int, written: int) -> OperationTiming:
         size = self._layers.size
@@ -274,7 +278,7 @@ class _Work:
             read * elements * layers.size,
             written * elements * layers.size,
             vector_ps(self._sip, work, elements),
-            elements={each.value: elements * count for each, count in work.items()},
+            elements={name.value: elements * count for name, count in work.items()},
         )
 
 

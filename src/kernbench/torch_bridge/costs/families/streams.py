@@ -61,12 +61,12 @@ def key(costs: OperationCosts, call: OperationCall) -> Streams:
     rule = rule_of(call.func)
     if not rule.is_known:
         costs.unknown[call.name] += 1
-    given, result = call.given, call.result
+    value, result = call.given, call.result
     read, written = moved(rule, call)
-    elements = most_elements((*given, result)) if rule.work else 0
+    elements = most_elements((*value, result)) if rule.work else 0
     stream = Stream(read, written, elements, rule.work, rule.passes, is_alone=not rule.is_stream)
-    if call.operation.is_elementwise and are_unlike((*given, result)):
-        stream = spread_out(costs, stream, result, spread_bytes(given, result))
+    if call.operation.is_elementwise and are_unlike((*value, result)):
+        stream = spread_out(costs, stream, result, spread_bytes(value, result))
     if rule.clones:
         return Stream(written, written), stream
     return (*copies(costs, call), stream)
@@ -85,10 +85,10 @@ def spread_out(costs: OperationCosts, stream: Stream, result: Any, spread: int) 
 def copies(costs: OperationCosts, call: OperationCall) -> Iterator[Stream]:
     """Yield the copies that make operands of a call contiguous, the last operand first."""
     for position in reversed(rule_of(call.func).copies):
-        each = call.args[position]
-        if has_steps(each) and not each.is_contiguous():
-            copy = Stream(each.nbytes, each.nbytes)
-            yield spread_out(costs, copy, each, spread_of_copy(each))
+        argument = call.args[position]
+        if has_steps(argument) and not argument.is_contiguous():
+            copy = Stream(argument.nbytes, argument.nbytes)
+            yield spread_out(costs, copy, argument, spread_of_copy(argument))
 
 
 def moved(rule: CostRule, call: OperationCall) -> tuple[int, int]:
@@ -100,7 +100,7 @@ def moved(rule: CostRule, call: OperationCall) -> tuple[int, int]:
         read = without_largest(call.given)
     read *= reads_of_rows(call.name, call.args)
     if rule.has_second_pass(call.args):
-        read += num_bytes(call.args[each] for each in rule.rereads)
+        read += num_bytes(call.args[reread] for reread in rule.rereads)
     return read, written
 
 
@@ -110,7 +110,7 @@ def bytes_of(call: OperationCall) -> tuple[int, int, int]:
     These are the changed arguments, if there are any.
     """
     args = call.args
-    over = num_bytes([args[each] for each in call.operation.written if each < len(args)])
+    over = num_bytes([args[number] for number in call.operation.written if number < len(args)])
     return over, num_bytes(call.given), over or num_bytes((call.result,))
 
 
@@ -122,9 +122,9 @@ def without_largest(values: Iterable[Any]) -> int:
 def kernels(costs: OperationCosts, name: str, streams: Streams, sip_id: int) -> OperationTiming:
     """Return the schedules of launches one after another."""
     sip = costs.machine.sip_at(sip_id)
-    *before, timing = (_timing(costs, name, each, sip) for each in streams)
-    for each in reversed(before):
-        timing = in_turn(each, timing)
+    *before, timing = (_timing(costs, name, stream, sip) for stream in streams)
+    for operation_timing in reversed(before):
+        timing = in_turn(operation_timing, timing)
     return timing
 
 

@@ -56,7 +56,7 @@ def _salted(value: Any, seed: bytes) -> int | None:
     if by is PurePath.__hash__:
         return _salted(str(value), seed)
     if by in (tuple.__hash__, frozenset.__hash__):
-        numbers = [_salted(each, seed) for each in _parts(value)]
+        numbers = [_salted(part, seed) for part in _parts(value)]
         if numbers and any(number is not None for number in numbers):
             parts = [hash(part) if number is None else number
                      for part, number in zip(_parts(value), numbers, strict=True)]  # fmt: skip

@@ -77,9 +77,9 @@ def wait_until(
     With a timeout of 0 s it looks once; None waits for ever. Errors name the wait by ``label``.
     """
     arrive()
-    found = check()
-    if found:
-        return found
+    until = check()
+    if until:
+        return until
     if timeout_s is not None and timeout_s <= 0:
         # A program may look again and again, and others must come to do what it looks for.
         current().host.glance(label)
@@ -92,17 +92,17 @@ def wait_until(
     for source in sources:
         source.watchers.append(own)
     try:
-        while not found:
+        while not until:
             left_s = -1.0 if end_ps is None else (end_ps - simulation.now_ps) / _PS_PER_S
             if (end_ps is not None and left_s <= 0) or not own.acquire(timeout=left_s):
                 return check()
-            found = check()
+            until = check()
             if own is wake:
                 break
     finally:
-        for each in sources:
-            each.watchers.remove(own)
-    return found
+        for watchable in sources:
+            watchable.watchers.remove(own)
+    return until
 
 
 class Wire:
@@ -151,8 +151,8 @@ class Channel(Watchable):
         """Let what was sent so far, and what will be, take its way to the other end."""
         self._wire = wire
         held, self._held = self._held, []
-        for each in held:
-            each(self._simulation.now_ps)
+        for call in held:
+            call(self._simulation.now_ps)
 
     @property
     def space(self) -> float:

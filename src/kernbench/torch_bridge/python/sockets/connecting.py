@@ -69,8 +69,8 @@ class ConnectingSocket(SocketHandle):
                     host = "0.0.0.0" if end.family == socket.AF_INET else "::"
                 elif host == "<broadcast>":
                     host = "255.255.255.255"
-                found = socket.getaddrinfo(host, port, end.family, end.kind)
-                return (found[0][4][0], port, *rest)
+                result = socket.getaddrinfo(host, port, end.family, end.kind)
+                return (result[0][4][0], port, *rest)
         with self._like(end) as real:
             real.connect_ex(address)
         raise TypeError(f"{type(self).__name__}: address must be a (host, port) tuple")
@@ -95,17 +95,17 @@ class ConnectingSocket(SocketHandle):
     def _accept(self) -> tuple[int, Any]:
         end = self._end
         if end is None:
-            found: tuple[int, Any] = super()._accept()  # type: ignore[misc]
-            return found
+            accept: tuple[int, Any] = super()._accept()  # type: ignore[misc]
+            return accept
         if end.pending is None:
             raise refusal(errno.EINVAL)
         self._wait(end, select.POLLIN, "accept")
-        made = end.pending.popleft()
-        made.process = current()
+        pending = end.pending.popleft()
+        pending.process = current()
         fd = end.network.new_fd()
-        made.num_handles += 1
-        current().sockets[fd] = made
-        return fd, made.peer_name
+        pending.num_handles += 1
+        current().sockets[fd] = pending
+        return fd, pending.peer_name
 
     def connect(self, address: Any) -> None:
         if self._end is None:
@@ -137,30 +137,34 @@ class ConnectingSocket(SocketHandle):
             return self._connect_datagrams(end, node, host, port)
         if node is None:
             return self._leave(end, (host, port, *rest))
-        found = end.network.listener(end, node, host, port)
-        if found is None and node == end.process.node and not self._reach(end, (host, port, *rest)):
+        connect = end.network.listener(end, node, host, port)
+        if (
+            connect is None
+            and node == end.process.node
+            and not self._reach(end, (host, port, *rest))
+        ):
             return 0
         if end.key is None:
             self._bind(end, end.network.own_address(end.process) or loopback(host), 0)
         end.peer_name = (host, port, *((0, 0) if end.family == socket.AF_INET6 else ()))
-        return self._shake_hands(end, found, now_ps)
+        return self._shake_hands(end, connect, now_ps)
 
-    def _shake_hands(self, end: Endpoint, found: Endpoint | None, now_ps: int) -> int:
+    def _shake_hands(self, end: Endpoint, endpoint: Endpoint | None, now_ps: int) -> int:
         """Connect after a message to the other side, and its answer."""
         simulation = end.network.simulation
-        wire = end.network.wire(end, end if found is None else found)
+        wire = end.network.wire(end, end if endpoint is None else endpoint)
         end.is_connecting = True
-        made: list[Endpoint] = []
+        endpoints: list[Endpoint] = []
 
         def comes() -> None:
-            if found is not None and found.pending is not None:
-                made.append(_accepted(found, end))
+            if endpoint is not None and endpoint.pending is not None:
+                endpoints.append(_accepted(endpoint, end))
             # Otherwise its answer is that nobody listens.
             simulation.call_at(simulation.now_ps + wire.latency_ps, answered)
 
         def answered() -> None:
             end.is_connecting = False
-            end.error = 0 if made else errno.ECONNREFUSED
+            end.error = 0 if endpoints else errno.ECONNREFUSED
             end.changed()
 
         simulation.call_at(now_ps + wire.latency_ps, comes)
@@ -176,15 +180,15 @@ class ConnectingSocket(SocketHandle):
 
     def _connect_file(self, end: Endpoint, address: Any, now_ps: int) -> int:
         users = end.network.users_of(file_key(end, address))
-        found = next((user for user in users if user.pending is not None), None)
+        endpoint = next((user for user in users if user.pending is not None), None)
         if not end.is_stream and users:
             end.peer, end.peer_name = users[0], users[0].name
             return 0
-        if found is None:
+        if endpoint is None:
             return self._reach(end, address)
-        end.peer_name = found.name
-        latency_ps = end.network.wire(end, found).latency_ps
-        _accepted(found, end, now_ps + latency_ps)
+        end.peer_name = endpoint.name
+        latency_ps = end.network.wire(end, endpoint).latency_ps
+        _accepted(endpoint, end, now_ps + latency_ps)
         return 0
 
     def _connect_datagrams(self, end: Endpoint, node: int | None, host: str, port: int) -> int:
@@ -238,29 +242,29 @@ class ConnectingSocket(SocketHandle):
 
 def _accepted(listener: Endpoint, client: Endpoint, at_ps: int | None = None) -> Endpoint:
     """Return the other end of a connection, which the listener can accept now or at a time."""
-    made = Endpoint(listener.network, listener.family, listener.kind, listener.proto)
-    made.process = listener.process
-    made.name, made.peer_name = client.peer_name, client.name
+    endpoint = Endpoint(listener.network, listener.family, listener.kind, listener.proto)
+    endpoint.process = listener.process
+    endpoint.name, endpoint.peer_name = client.peer_name, client.name
     if listener.family == socket.AF_INET6 and client.family == socket.AF_INET:
-        made.name, made.peer_name = (
-            (f"::ffff:{host}", port, 0, 0) for host, port in (made.name, made.peer_name)
+        endpoint.name, endpoint.peer_name = (
+            (f"::ffff:{host}", port, 0, 0) for host, port in (endpoint.name, endpoint.peer_name)
         )
-    made.options = dict(listener.options)
-    client.join(made)
+    endpoint.options = dict(listener.options)
+    client.join(endpoint)
 
     def comes() -> None:
         if listener.pending is None:
-            made.num_handles = 1
-            made.released(made.network.simulation.now_ps)
+            endpoint.num_handles = 1
+            endpoint.released(endpoint.network.simulation.now_ps)
         else:
-            listener.pending.append(made)
+            listener.pending.append(endpoint)
             listener.changed()
 
     if at_ps is None:
         comes()
     else:
         listener.network.simulation.call_at(at_ps, comes)
-    return made
+    return endpoint
 
 
 def loopback(host: str) -> str:

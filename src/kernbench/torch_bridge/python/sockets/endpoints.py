@@ -108,10 +108,10 @@ class Endpoint(Watchable):
         if self.incoming is None or self.outgoing is None:
             return select.POLLOUT | select.POLLHUP
         is_ended = self.incoming.is_ended or not self.reads
-        found = select.POLLIN if self.incoming.items or is_ended else 0
+        pollin = select.POLLIN if self.incoming.items or is_ended else 0
         if self.outgoing.space > 0 or not self.writes:
-            found |= select.POLLOUT
-        return found | (select.POLLHUP if is_ended and not self.writes else 0)
+            pollin |= select.POLLOUT
+        return pollin | (select.POLLHUP if is_ended and not self.writes else 0)
 
     def join(self, other: Endpoint) -> None:
         """Make this and another stream the two ends of a connection."""
@@ -189,10 +189,10 @@ class Endpoint(Watchable):
         if self.num_handles:
             return
         self.network.forget(self)
-        for each in self.pending or ():
-            each.num_handles = 1
-            each.reset(now_ps)
-            each.released(now_ps)
+        for endpoint in self.pending or ():
+            endpoint.num_handles = 1
+            endpoint.reset(now_ps)
+            endpoint.released(now_ps)
         self.pending = None if self.pending is None else deque()
         incoming = self.incoming
         if self.is_stream and incoming is not None:
@@ -269,7 +269,9 @@ class SocketNetwork:
     def bind_port(self, end: Endpoint, host: str, port: int) -> int:
         """Give a socket a port, any if it is 0, and return it."""
         if not port:
-            port = next(each for each in self._any_ports() if not self._users(end, host, each))
+            port = next(
+                any_port for any_port in self._any_ports() if not self._users(end, host, any_port)
+            )
         elif self._users(end, host, port):
             raise refusal(errno.EADDRINUSE)
         self.bind_key(end, (end.process.node, end.kind, port))
@@ -282,11 +284,11 @@ class SocketNetwork:
     def _users(self, end: Endpoint, host: str, port: int) -> list[Endpoint]:
         """Return the sockets because of which a socket cannot have a port."""
         return [
-            each
-            for each in self._bound.get((end.process.node, end.kind, port), ())
-            if _overlap(end, host, each, each.name[0])
-            and not _both(end, each, socket.SO_REUSEPORT)
-            and not (_both(end, each, socket.SO_REUSEADDR) and each.pending is None)
+            endpoint
+            for endpoint in self._bound.get((end.process.node, end.kind, port), ())
+            if _overlap(end, host, endpoint, endpoint.name[0])
+            and not _both(end, endpoint, socket.SO_REUSEPORT)
+            and not (_both(end, endpoint, socket.SO_REUSEADDR) and endpoint.pending is None)
         ]
 
     def bind_key(self, end: Endpoint, key: Any) -> None:
@@ -308,11 +310,11 @@ class SocketNetwork:
 
     def listener(self, end: Endpoint, node: int, host: str, port: int) -> Endpoint | None:
         """Return the socket that has an address for what another sends there."""
-        for each in self._bound.get((node, end.kind, port), ()):
-            if (each.pending is not None or not each.is_stream) and _overlap(
-                end, host, each, each.name[0]
+        for endpoint in self._bound.get((node, end.kind, port), ()):
+            if (endpoint.pending is not None or not endpoint.is_stream) and _overlap(
+                end, host, endpoint, endpoint.name[0]
             ):
-                return each
+                return endpoint
         return None
 
 
@@ -327,7 +329,7 @@ def _is_dual(end: Endpoint, host: str) -> bool:
 
 
 def _both(one: Endpoint, other: Endpoint, option: int) -> bool:
-    return all(each.options.get((socket.SOL_SOCKET, option)) for each in (one, other))
+    return all(endpoint.options.get((socket.SOL_SOCKET, option)) for endpoint in (one, other))
 
 
 def _is_own(host: str) -> bool:

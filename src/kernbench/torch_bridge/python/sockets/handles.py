@@ -25,8 +25,8 @@ def network() -> SocketNetwork | None:
     process = HERE.process
     if process is None or HERE.is_foreign:
         return None
-    found: SocketNetwork = process.session.network
-    return found
+    socket_network: SocketNetwork = process.session.network
+    return socket_network
 
 
 class SocketHandle(socket.socket):
@@ -124,11 +124,11 @@ class SocketHandle(socket.socket):
     def dup(self) -> Self:
         if self._end is None:
             return super().dup()
-        made = type(self).__new__(type(self))
-        made._io_refs, made._closed = 0, False
-        made._end, made._fd, made._timeout = self._end, self._end.network.new_fd(), self._timeout
+        kind = type(self).__new__(type(self))
+        kind._io_refs, kind._closed = 0, False
+        kind._end, kind._fd, kind._timeout = self._end, self._end.network.new_fd(), self._timeout
         self._end.num_handles += 1
-        return made
+        return kind
 
     def detach(self) -> int:
         if self._end is None:
@@ -161,8 +161,8 @@ class SocketHandle(socket.socket):
         if level == socket.SOL_SOCKET:
             if option == socket.SO_ERROR:
                 arrive()
-                found, end.error = end.error, 0
-                return found
+                number, end.error = end.error, 0
+                return number
             if option == socket.SO_ACCEPTCONN:
                 return int(end.pending is not None)
         with self._like(end) as real:

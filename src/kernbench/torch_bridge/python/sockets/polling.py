@@ -57,14 +57,14 @@ class FilesWait:
     def simulated(self) -> Ready:
         """Return which simulated sockets are ready."""
         ready = [(fd, end.ready() & (asked | _ALWAYS)) for fd, (end, asked) in self._asked.items()]
-        return [each for each in ready if each[1]]
+        return [pair for pair in ready if pair[1]]
 
     def real(self, timeout_s: float | None = 0.0) -> Ready:
         """Return which real files are ready, after a wait in the operating system."""
         if not self.real_fds and timeout_s == 0:
             return []
         timeout_ms = None if timeout_s is None else math.ceil(timeout_s * _MS_PER_S)
-        return [(self.real_fds[fd], found) for fd, found in self._poll.poll(timeout_ms)]
+        return [(self.real_fds[fd], number) for fd, number in self._poll.poll(timeout_ms)]
 
     def both(self) -> Ready:
         """Return all that are ready."""
@@ -83,12 +83,12 @@ class FilesWait:
         ends = [end for end, _ in self._asked.values()]
         names = ", ".join(end.describe() for end in ends[:_NAMED])
         label += f": {names}{', ...' if len(ends) > _NAMED else ''}" if names else ""
-        sources = [each for end in ends for each in end.sources()]
+        sources = [source for end in ends for source in end.sources()]
         return wait_until(self.both, sources, timeout_s, label, wake)
 
     def wait_outside(self, timeout_s: float | None, wake: Wake) -> Ready:
         """Block as long as the real clock says, while simulated time follows it."""
-        sources = [each for end, _ in self._asked.values() for each in end.sources()]
+        sources = [source for end, _ in self._asked.values() for source in end.sources()]
         for source in sources:
             source.watchers.append(wake)
         began_s = passed_s = _real_clock()
@@ -97,16 +97,16 @@ class FilesWait:
                 arrive()
             while True:
                 left_s = _LOOK_S if timeout_s is None else timeout_s - (passed_s - began_s)
-                found = self.simulated()
-                found += self.real(0.0 if found else max(min(left_s, _LOOK_S), 0.0))
-                if found or left_s <= 0:
-                    return found
+                outside = self.simulated()
+                outside += self.real(0.0 if outside else max(min(left_s, _LOOK_S), 0.0))
+                if outside or left_s <= 0:
+                    return outside
                 before_s, passed_s = passed_s, _real_clock()
                 if wake.acquire(timeout=passed_s - before_s):
                     return self.both()
         finally:
-            for each in sources:
-                each.watchers.remove(wake)
+            for item in sources:
+                item.watchers.remove(wake)
 
 
 _Base: Any = vars(selectors)["_BaseSelectorImpl"]
@@ -127,14 +127,14 @@ class WaitingSelector(_Base):
 
     def keys_of(self, ready: Ready) -> Any:
         """Return the keys of ready descriptors, with the events that were asked for."""
-        found = []
+        pairs = []
         for fd, events in ready:
             key = self._fd_to_key.get(fd)
             if key is not None:
                 can_read = selectors.EVENT_READ if events & ~select.POLLOUT else 0
                 can_write = selectors.EVENT_WRITE if events & ~select.POLLIN else 0
-                found.append((key, (can_read | can_write) & key.events))
-        return found
+                pairs.append((key, (can_read | can_write) & key.events))
+        return pairs
 
     def fileno(self) -> int:
         raise OSError("a selector of a simulated process has no file")
@@ -174,8 +174,8 @@ class WaitingPoll:
 
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> Ready:
         timeout_s = None if timeout is None or timeout < 0 else timeout / self._timeouts_per_s
-        found = FilesWait(self._asked).wait(timeout_s, "poll")
-        return found if maxevents < 0 else found[:maxevents]
+        wait = FilesWait(self._asked).wait(timeout_s, "poll")
+        return wait if maxevents < 0 else wait[:maxevents]
 
 
 class WaitingEpoll(WaitingPoll):
@@ -206,7 +206,7 @@ def waiting_select(
     rlist: Iterable[Any], wlist: Iterable[Any], xlist: Iterable[Any], timeout: float | None = None
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """``select.select``."""
-    asked = [list(each) for each in (rlist, wlist, xlist)]
+    asked = [list(item) for item in (rlist, wlist, xlist)]
     process = HERE.process
     fds = [{_fd_of(file) for file in files} for files in asked]
     own = {} if process is None else process.sockets
@@ -222,11 +222,11 @@ def waiting_select(
             masks[fd] = masks.get(fd, 0) | event
     ready = dict(FilesWait(masks).wait(timeout, "select"))
     counted = (~select.POLLOUT, ~select.POLLIN, select.POLLPRI)
-    found = [
+    result = [
         [file for file in files if ready.get(_fd_of(file), 0) & counts & (event | _ALWAYS)]
         for files, event, counts in zip(asked, events, counted, strict=True)
     ]
-    return found[0], found[1], found[2]
+    return result[0], result[1], result[2]
 
 
 def install(patches: Patches) -> None:

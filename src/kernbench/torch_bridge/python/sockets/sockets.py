@@ -138,9 +138,9 @@ class SimulatedSocket(ConnectingSocket):
     def _put_datagram(self, end: Endpoint, data: memoryview, address: Any) -> int:
         now_ps = arrive()
         if end.outgoing is not None:
-            found = end.peer
+            peer = end.peer
         elif end.family == socket.AF_UNIX:
-            found = next(iter(end.network.users_of(file_key(end, address))), None)
+            peer = next(iter(end.network.users_of(file_key(end, address))), None)
         else:
             host, port, *_ = self._resolved(end, address)
             node = end.network.node_of(host, end.process)
@@ -151,10 +151,10 @@ class SimulatedSocket(ConnectingSocket):
                 if error:
                     raise refusal(error)
                 return super().send(data)
-            found = end.network.listener(end, node, host, port)
-        if found is not None:
-            self._receive(found)
-            incoming = found.incoming
+            peer = end.network.listener(end, node, host, port)
+        if peer is not None:
+            self._receive(peer)
+            incoming = peer.incoming
             assert incoming is not None
             # Like real ones, datagrams are lost where there is no space.
             if incoming.space >= len(data):
@@ -193,11 +193,11 @@ def _by_descriptor(real: Callable[..., Any], name: str) -> Callable[..., Any]:
     def call(fd: int, *args: Any) -> Any:
         if network() is None or fd not in current().sockets:
             return real(fd, *args)
-        made = SimulatedSocket(fileno=fd)
+        simulated_socket = SimulatedSocket(fileno=fd)
         try:
-            return getattr(made, name)(*args)
+            return getattr(simulated_socket, name)(*args)
         finally:
-            made.detach()
+            simulated_socket.detach()
 
     return call
 

@@ -57,9 +57,9 @@ class ZmqFrame(bytes):
     def __new__(cls, data: Any = None, track: bool = False, *_: Any, **__: Any) -> Self:
         if isinstance(data, str):
             raise TypeError("Str objects not allowed. Only: bytes, buffer interfaces.")
-        made = super().__new__(cls, b"" if data is None else memoryview(data).tobytes())
-        made.tracker = sys.modules["zmq"]._FINISHED_TRACKER if track else None
-        return made
+        result = super().__new__(cls, b"" if data is None else memoryview(data).tobytes())
+        result.tracker = sys.modules["zmq"]._FINISHED_TRACKER if track else None
+        return result
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -254,17 +254,17 @@ def zmq_poll(sockets: Any, timeout: int = -1) -> list[tuple[Any, int]]:
     asked: dict[int, int] = {}
     by_fd: dict[int, Any] = {}
     with _raising():
-        for each, events in sockets:
-            if isinstance(each, ZmqSocket):
-                fd = each._open().level_fd
-                by_fd[fd] = each
-            elif isinstance(each, int) or hasattr(each, "fileno"):
-                fd = each if isinstance(each, int) else each.fileno()
+        for zmq_socket, events in sockets:
+            if isinstance(zmq_socket, ZmqSocket):
+                fd = zmq_socket._open().level_fd
+                by_fd[fd] = zmq_socket
+            elif isinstance(zmq_socket, int) or hasattr(zmq_socket, "fileno"):
+                fd = zmq_socket if isinstance(zmq_socket, int) else zmq_socket.fileno()
                 by_fd[fd] = fd
             else:
                 raise TypeError(
                     "Socket must be a 0MQ socket, an integer fd or have a fileno() method: "
-                    f"{each!r}"
+                    f"{zmq_socket!r}"
                 )
             asked[fd] = asked.get(fd, 0) | _to_poll(events)
         if not asked:
@@ -303,7 +303,7 @@ def _strerror(number: int) -> str:
 
 
 def _backend() -> ModuleType:
-    made = ModuleType(_OWN_PART)
+    backend = ModuleType(_OWN_PART)
     values: dict[str, Any] = {
         "Context": ZmqContext,
         "Socket": ZmqSocket,
@@ -320,15 +320,15 @@ def _backend() -> ModuleType:
         "_zmq": SimpleNamespace(),
     }
     others = ("proxy_steerable", "curve_keypair", "curve_public", "monitored_queue", "device")
-    vars(made).update(values, **dict.fromkeys(others, _not_simulated))
-    return made
+    vars(backend).update(values, **dict.fromkeys(others, _not_simulated))
+    return backend
 
 
 def install(patches: Patches) -> None:
     """Let programs that import ``zmq`` get pyzmq with sockets in simulated time."""
     before = {name: sys.modules.pop(name) for name in _modules()}
-    made = _backend()
-    sys.modules[_OWN_PART] = made
+    backend = _backend()
+    sys.modules[_OWN_PART] = backend
 
     def restore() -> None:
         for name in _modules():

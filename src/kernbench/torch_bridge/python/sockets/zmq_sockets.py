@@ -135,7 +135,7 @@ class ZmqCore(Watchable):
 
     def describe(self) -> str:
         """Return what errors call it."""
-        where = [each.decode() for each in (self.last_endpoint,) if each]
+        where = [last_endpoint.decode() for last_endpoint in (self.last_endpoint,) if last_endpoint]
         return f"a ZeroMQ {NAMES[self.kind]} socket" + (f" of {where[0]}" if where else "")
 
     def wake(self) -> None:
@@ -222,16 +222,16 @@ class ZmqCore(Watchable):
         self.changed()
 
     def disconnect(self, address: str) -> None:
-        found = next(
+        result = next(
             (connector for connector in self.connectors if connector.address == address), None
         )
-        if found is None:
+        if result is None:
             raise ZmqFailureError(errno.ENOENT)
-        self.connectors.remove(found)
-        self._stop_waiting(found)
-        if found.pipe in self.pipes:
-            self.pipes.remove(found.pipe)
-        found.pipe.outgoing.end(arrive())
+        self.connectors.remove(result)
+        self._stop_waiting(result)
+        if result.pipe in self.pipes:
+            self.pipes.remove(result.pipe)
+        result.pipe.outgoing.end(arrive())
 
     def try_to(self, connector: Connector, now_ps: int | None = None) -> None:
         """Connect if somebody is bound to the address."""
@@ -291,12 +291,12 @@ class ZmqCore(Watchable):
             return self.context.names.get(connector.address.partition("://")[2])
         if end.family == socket.AF_UNIX:
             key = file_key(end, end.peer_name)
-            found = next(iter(self.network.users_of(key)), None) if key else None
+            user = next(iter(self.network.users_of(key)), None) if key else None
         else:
             node = self.network.node_of(end.peer_name[0], self.process)
             assert node is not None
-            found = self.network.listener(end, node, *end.peer_name[:2])
-        return None if found is None else found.owner
+            user = self.network.listener(end, node, *end.peer_name[:2])
+        return None if user is None else user.owner
 
     def _channel(self, wire: Any) -> Channel:
         return Channel(self.network.simulation, wire, self.options[Option.SNDHWM] or _NO_LIMIT)
@@ -329,7 +329,9 @@ class ZmqCore(Watchable):
         self.pipes.remove(pipe)
         if self._talks_with is pipe and self.kind == REQ:
             self._talks_with = None
-        connector = next((each for each in self.connectors if each.pipe is pipe), None)
+        connector = next(
+            (connector for connector in self.connectors if connector.pipe is pipe), None
+        )
         if connector is not None and not self.is_closed:
             connector.pipe = Pipe(self._channel(None), self._channel(None), pipe.address)
             self.network.waiting.append(connector)
@@ -362,7 +364,7 @@ class ZmqCore(Watchable):
                 message = pipe.incoming.items.popleft()
                 pipe.incoming.unread -= 1
                 what, topic = message[0][:1], message[0][1:]
-                others = [each for p in self.pipes for each in p.topics]
+                others = [topic for p in self.pipes for topic in p.topics]
                 if what == b"\1":
                     pipe.topics.append(topic)
                     is_first = topic not in others or self.options[Option.XPUB_VERBOSE]
@@ -401,7 +403,7 @@ class ZmqCore(Watchable):
         if self.kind in SENDS_TO_ONE:
             if self.kind == REQ and self._talks_with is not None and part is None:
                 return False
-            return any(each.outgoing.space > 0 for each in self.pipes)
+            return any(pipe.outgoing.space > 0 for pipe in self.pipes)
         if self.kind == REP:
             return self._talks_with is not None
         if self.kind in NEVER_SENDS:
@@ -412,7 +414,7 @@ class ZmqCore(Watchable):
                 raise ZmqFailureError(errno.EHOSTUNREACH)
             return pipe.outgoing.space > 0
         if self.kind in PUBLISHES and self.options[Option.XPUB_NODROP]:
-            return all(each.outgoing.space > 0 for each in self.pipes)
+            return all(pipe.outgoing.space > 0 for pipe in self.pipes)
         return True
 
     def _pipe_of(self, routing_id: bytes) -> Pipe | None:
@@ -436,7 +438,7 @@ class ZmqCore(Watchable):
                 else:
                     self._put(self.pipes, message, now_ps)
             case _:
-                pipe = next(each for each in self.pipes if each.outgoing.space > 0)
+                pipe = next(pipe for pipe in self.pipes if pipe.outgoing.space > 0)
                 # The next message goes to the next one.
                 self.pipes.remove(pipe)
                 self.pipes.append(pipe)
@@ -480,7 +482,7 @@ class ZmqCore(Watchable):
             pipe, self._talks_with = self._talks_with, None
             assert pipe is not None
         else:
-            pipe = next(each for each in self.pipes if each.incoming.items)
+            pipe = next(pipe for pipe in self.pipes if pipe.incoming.items)
             # The next message comes from the next one that has some.
             self.pipes.remove(pipe)
             self.pipes.append(pipe)
@@ -535,8 +537,8 @@ class _Level:
         self.sources = core.sources
 
     def ready(self) -> int:
-        found = self._core.events()
-        return (select.POLLIN if found & 1 else 0) | (select.POLLOUT if found & 2 else 0)
+        events = self._core.events()
+        return (select.POLLIN if events & 1 else 0) | (select.POLLOUT if events & 2 else 0)
 
     def released(self, now_ps: int) -> None:
         """Leave it to the socket."""

@@ -50,8 +50,8 @@ def install(patches: Patches) -> None:
         patches.on_close(getattr(_C, f"_set_sdp_use_{kind}"), is_allowed)
     values.install(patches)
     # Not imported here: with it comes all of Dynamo, which then does not see what is replaced.
-    for each in filter(None, (torch.backends.cuda, sys.modules.get(_BIASES))):
-        patches.set(each, "can_use_flash_attention", _can_use_flash)
+    for item in filter(None, (torch.backends.cuda, sys.modules.get(_BIASES))):
+        patches.set(item, "can_use_flash_attention", _can_use_flash)
     patches.set(F, "scaled_dot_product_attention", scaled_dot_product_attention)
 
 
@@ -66,29 +66,31 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """Attention of device tensors by a GPU's operation; of others, as before."""
-    given = (query, key, value, attn_mask)
-    is_ours = any(device_of(each).type == DEVICE_TYPE for each in given[:3])
+    cast = (query, key, value, attn_mask)
+    is_ours = any(device_of(item).type == DEVICE_TYPE for item in cast[:3])
     if not is_ours or query.is_nested:
         # What C++ has does not take ragged tensors; it asks their class, which this stands before.
         is_ragged = query.is_nested and query.layout is torch.jagged
         known = jagged_scaled_dot_product_attention if is_ragged else _attention
-        found: Tensor = known(*given, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        return found
+        product_attention: Tensor = known(
+            *cast, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+        return product_attention
     # Before anything is looked at, as CUDA's autocast casts them, masks too.
-    given = cast_as_asked(*given)
-    _check(*given)
-    call = _call_of(*given, dropout_p, is_causal, enable_gqa)
+    cast = cast_as_asked(*cast)
+    _check(*cast)
+    call = _call_of(*cast, dropout_p, is_causal, enable_gqa)
     kind = chosen_kind(call, _capability())
     if kind == MATH:
         composed: Tensor = operations.by_products(
-            *given, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            *cast, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
         return composed
     flash = allows(FLASH) or allows(CUDNN)
-    made: Tensor = operations.fused(
-        *given, dropout_p, is_causal, scale=scale, flash_is_allowed=flash
+    attention: Tensor = operations.fused(
+        *cast, dropout_p, is_causal, scale=scale, flash_is_allowed=flash
     )
-    return made
+    return attention
 
 
 def _can_use_flash(params: Any, debug: bool = False) -> bool:
@@ -97,10 +99,10 @@ def _can_use_flash(params: Any, debug: bool = False) -> bool:
     Where the device has memory-efficient attention instead, it is the same operation, as of others.
     """
     if device_of(params.query).type != DEVICE_TYPE:
-        found: bool = _can_use(params, debug)
-        return found
-    given = (params.query, params.key, params.value)
-    call = _call_of(*given, params.attn_mask, params.dropout, params.is_causal, params.enable_gqa)
+        flag: bool = _can_use(params, debug)
+        return flag
+    triple = (params.query, params.key, params.value)
+    call = _call_of(*triple, params.attn_mask, params.dropout, params.is_causal, params.enable_gqa)
     return params.query.shape[-1] == params.value.shape[-1] and any(
         allows(kind) and not refusal(kind, call, _capability()) for kind in (FLASH, EFFICIENT)
     )
@@ -119,7 +121,7 @@ def _call_of(
     is_causal: bool,
     enable_gqa: bool,
 ) -> AttentionCall:
-    given = (query, key, value)
+    triple = (query, key, value)
     dtype = query.dtype
     if torch.is_autocast_enabled(DEVICE_TYPE) and dtype.is_floating_point:
         dtype = torch.get_autocast_dtype(DEVICE_TYPE)
@@ -131,9 +133,9 @@ def _call_of(
         masked=attn_mask is not None,
         causal=is_causal,
         grouped=enable_gqa,
-        differentiated=torch.is_grad_enabled() and any(each.requires_grad for each in given),
+        differentiated=torch.is_grad_enabled() and any(item.requires_grad for item in triple),
         dropout=dropout_p,
-        rows_are_dense=all(each.dim() and each.stride(-1) == 1 for each in given),
+        rows_are_dense=all(item.dim() and item.stride(-1) == 1 for item in triple),
     )
 
 
@@ -143,17 +145,17 @@ def _check(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) 
     Source: ``validate_sdpa_input`` of PyTorch's ``transformers/attention.cpp``.
     """
     named = {"query": query, "key": key, "value": value}
-    for what, found in (
-        ("dtype", [each.dtype for each in named.values()]),
-        ("device type", [device_of(each) for each in named.values()]),
+    for what, result in (
+        ("dtype", [item.dtype for item in named.values()]),
+        ("device type", [device_of(item) for item in named.values()]),
     ):
-        if len(set(found)) > 1:
+        if len(set(result)) > 1:
             of = what.split()[0]
-            each = ", ".join(f"{name}.{of}: {it}" for name, it in zip(named, found, strict=True))
+            text = ", ".join(f"{name}.{of}: {it}" for name, it in zip(named, result, strict=True))
             raise RuntimeError(
-                f"Expected query, key, and value to have the same {what}, but got {each} instead."
+                f"Expected query, key, and value to have the same {what}, but got {text} instead."
             )
-    if min(each.dim() for each in named.values()) < 2:
+    if min(item.dim() for item in named.values()) < 2:
         raise RuntimeError(
             "Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: "
             f"{query.dim()} key.dim: {key.dim()} and value.dim: {value.dim()} instead."

@@ -62,11 +62,11 @@ def attend_from_last(
     return flash(query, key, value, dropout_p, True, scale=scale)[0]
 
 
-def for_each_head(query: Any, each: Any) -> Any:
+def for_each_head(query: Any, value: Any) -> Any:
     """Return keys or values for each head of queries."""
-    if query.size(-3) == each.size(-3):
-        return each
-    return each.repeat_interleave(query.size(-3) // each.size(-3), -3)
+    if query.size(-3) == value.size(-3):
+        return value
+    return value.repeat_interleave(query.size(-3) // value.size(-3), -3)
 
 
 def by_products(
@@ -86,8 +86,8 @@ def by_products(
     """
     math = _aten._scaled_dot_product_attention_math.default
     mask = None if attn_mask is None else _added(query, attn_mask)
-    given = (query, key, value, mask, dropout_p, is_causal)
-    return math(*given, scale=scale, enable_gqa=enable_gqa)[0]
+    argument = (query, key, value, mask, dropout_p, is_causal)
+    return math(*argument, scale=scale, enable_gqa=enable_gqa)[0]
 
 
 def _added(query: Any, attn_mask: Any) -> Any:

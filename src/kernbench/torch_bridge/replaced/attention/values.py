@@ -49,10 +49,10 @@ def _flash(
     seed = _seed(dropout_p)
     bias, is_causal = _from_last(query, key, is_causal)
     out, lse = _forward(query, key, value, bias, dropout_p, is_causal, scale, seed)
-    made = torch.empty_like(query).copy_(out) if _lies_otherwise(out, query) else out
+    tensor = torch.empty_like(query).copy_(out) if _lies_otherwise(out, query) else out
     state = torch.tensor([seed, 0], dtype=torch.int64).to(torch.uint64)
     unused = torch.zeros((), dtype=torch.uint64)
-    return made, lse, None, None, query.size(2), key.size(2), state, unused, query.new_empty(0)
+    return tensor, lse, None, None, query.size(2), key.size(2), state, unused, query.new_empty(0)
 
 
 def _flash_backward(
@@ -77,10 +77,10 @@ def _flash_backward(
     seed = int(philox_seed.to(torch.int64).flatten()[0]) if dropout_p else 0
     bias, is_causal = _from_last(query, key, is_causal)
     asked = (dropout_p, is_causal, scale, seed)
-    made = _backward(grad_out, query, key, value, bias, out, logsumexp, *asked)
+    backward = _backward(grad_out, query, key, value, bias, out, logsumexp, *asked)
     return tuple(
-        torch.empty_like(to).copy_(each)
-        for each, to in zip(made, (query, key, value), strict=False)
+        torch.empty_like(to).copy_(item)
+        for item, to in zip(backward, (query, key, value), strict=False)
     )
 
 
@@ -126,8 +126,8 @@ def _efficient_backward(
     seed = int(philox_seed) if dropout_p else 0
     lse = logsumexp[..., : query.size(2)]
     asked = (dropout_p, is_causal, scale, seed)
-    *made, bias = _backward(grad_out, query, key, value, attn_bias, out, lse, *asked, of_bias)
-    return (*map(_by_row, made), None if bias is None else _in_aligned_rows(bias))
+    *result, bias = _backward(grad_out, query, key, value, attn_bias, out, lse, *asked, of_bias)
+    return (*map(_by_row, result), None if bias is None else _in_aligned_rows(bias))
 
 
 def _from_last(query: Tensor, key: Tensor, is_causal: bool) -> tuple[Tensor | None, bool]:
@@ -190,11 +190,16 @@ def _backward(
     """Return the gradients of queries, keys, values, and of the bias if it is asked for."""
     every_key, every_value = for_each_head(query, key), for_each_head(query, value)
     if not dropout_p and not of_bias and query.size(-1) == value.size(-1):
-        made = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        flash_attention = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad_out, query, every_key, every_value, out, lse, 0.0, is_causal,
             attn_mask=bias, scale=scale,
         )  # fmt: skip
-        return made[0], _summed(made[1], key), _summed(made[2], value), None
+        return (
+            flash_attention[0],
+            _summed(flash_attention[1], key),
+            _summed(flash_attention[2], value),
+            None,
+        )
     grad = _wide(grad_out)
     scores = _scores(query, every_key, bias, is_causal, scale)
     shares = _shares(scores, lse)
@@ -260,10 +265,10 @@ def _in_aligned_rows(bias: Tensor) -> Tensor:
     return room[..., :keys].copy_(bias)
 
 
-def _lies_otherwise(made: Tensor, like: Tensor) -> bool:
-    return made.stride() != torch.empty_like(like, device="meta").stride()
+def _lies_otherwise(tensor: Tensor, like: Tensor) -> bool:
+    return tensor.stride() != torch.empty_like(like, device="meta").stride()
 
 
-def _by_row(made: Tensor) -> Tensor:
+def _by_row(tensor: Tensor) -> Tensor:
     """Return a tensor whose memory has rows of all heads, as memory-efficient attention's."""
-    return made.transpose(1, 2).contiguous().transpose(1, 2)
+    return tensor.transpose(1, 2).contiguous().transpose(1, 2)

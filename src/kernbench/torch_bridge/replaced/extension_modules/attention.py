@@ -157,13 +157,13 @@ def _fa3(
     options = 0.0, scale, is_causal, window_size_left, window_size_right, softcap
     scales = (q_descale, k_descale, v_descale) if q.element_size() == 1 else ()
     most = max_seqlen_q or q.shape[0], max_seqlen_k or k.shape[0]
-    made = _varlen(
+    varlen = _varlen(
         asked, 3, q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_k, page_table, None, most,
         options, scales, q_v,
     )  # fmt: skip
-    found = [*made, q.new_empty(0), q.new_empty(0)]
+    result = [*varlen, q.new_empty(0), q.new_empty(0)]
     # vLLM's build returns a list.
-    return tuple(found) if len(asked.func._schema.returns) > 1 else found
+    return tuple(result) if len(asked.func._schema.returns) > 1 else result
 
 
 def _metadata(batch_size: int, seqused_k: Tensor) -> Tensor:
@@ -215,11 +215,11 @@ def _fa2(
             "flash_attn for training"
         )
     options = 0.0, softmax_scale, is_causal, window_size_left, window_size_right, softcap
-    made = _varlen(
+    varlen = _varlen(
         asked, 2, q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, alibi_slopes,
         (max_seqlen_q, max_seqlen_k), options, (),
     )  # fmt: skip
-    return [*made]
+    return [*varlen]
 
 
 def _latent(
@@ -244,17 +244,17 @@ def _latent(
     count = len(queries_of)
     options = options_of(0.0, scale, causal, -1, -1, 0.0)
 
-    def compute(*given: Any) -> None:
-        q = torch.cat(given[:count], -1)
-        cache, used, table, out, lse, *by = given[count:]
+    def compute(*value: Any) -> None:
+        q = torch.cat(value[:count], -1)
+        cache, used, table, out, lse, *by = value[count:]
         for number, length in enumerate(used.tolist()):
             keys = pages(cache.view(*cache.shape[:2], 1, size), table[number : number + 1], length)
             parts = [
-                part.float() if each is None else part.float() * each.float()
-                for part, each in zip((q[number : number + 1], keys), by, strict=True)
+                part.float() if item is None else part.float() * item.float()
+                for part, item in zip((q[number : number + 1], keys), by, strict=True)
             ]
-            made = attend(parts[0], parts[1], parts[1][..., :values], None, options)
-            out[number], lse[number] = made[0][0].to(out.dtype), made[1][0]
+            pair = attend(parts[0], parts[1], parts[1][..., :values], None, options)
+            out[number], lse[number] = pair[0][0].to(out.dtype), pair[1][0]
 
     library = attention_kernels(current().session.run.machine.spec.kernel_library or "")
     call = FlashCall(
@@ -398,13 +398,13 @@ def _merge(
     prefill_tokens_with_context: int | None = None,
 ) -> None:
     # Sums of no keys may be infinite of either sign.
-    sums = [each.masked_fill(each.isposinf(), float("-inf")) for each in (prefix_lse, suffix_lse)]
+    sums = [item.masked_fill(item.isposinf(), float("-inf")) for item in (prefix_lse, suffix_lse)]
     if prefill_tokens_with_context is not None:
         sums[0] = sums[0].clone()
         sums[0][:, prefill_tokens_with_context:] = float("-inf")
     whole = torch.logaddexp(*sums)
-    parts = [(each - whole).exp().nan_to_num(0.0).t().unsqueeze(-1) for each in sums]
-    made = prefix_output.float().nan_to_num(0.0) * parts[0] + suffix_output.float() * parts[1]
-    output.copy_(made)
+    parts = [(item - whole).exp().nan_to_num(0.0).t().unsqueeze(-1) for item in sums]
+    nan = prefix_output.float().nan_to_num(0.0) * parts[0] + suffix_output.float() * parts[1]
+    output.copy_(nan)
     if output_lse is not None:
         output_lse.copy_(whole)

@@ -87,7 +87,7 @@ def _cache_bytes(
 ) -> tuple[int, int]:
     # Tokens that only fill up a batch have no slots.
     new = key[: slot_mapping.shape[0]], value[: slot_mapping.shape[0]]
-    elements = sum(each.numel() for each in new)
+    elements = sum(item.numel() for item in new)
     return num_bytes((*new, slot_mapping)), elements * key_cache.element_size()
 
 
@@ -130,7 +130,7 @@ def _mla_bytes(
     kv_c: Tensor, k_pe: Tensor, kv_cache: Tensor, slot_mapping: Tensor, **named: Any
 ) -> tuple[int, int]:
     new = kv_c[: slot_mapping.shape[0]], k_pe[: slot_mapping.shape[0]]
-    stored = sum(each.numel() for each in new) * kv_cache.element_size()
+    stored = sum(item.numel() for item in new) * kv_cache.element_size()
     return num_bytes((*new, slot_mapping)), stored
 
 
@@ -175,8 +175,8 @@ def _gather_cache(
     if seq_starts is not None:
         places = places + seq_starts[rows].long() // size * size
     pages = block_table[rows, places // size].long()
-    found = src_cache[pages, places % size]
-    dst[:num_tokens] = as_read(found, kv_cache_dtype, scale, dst.dtype)
+    result = src_cache[pages, places % size]
+    dst[:num_tokens] = as_read(result, kv_cache_dtype, scale, dst.dtype)
 
 
 def _paged_rows(src_cache: Tensor, dst: Tensor, **named: Any) -> tuple[int, int]:
@@ -222,8 +222,8 @@ def _rope_and_cache_mla(
     kv_cache_scale: Tensor,
 ) -> None:
     cos, sin = cos_sin_cache.chunk(2, -1)
-    for each in (q_pe, k_pe):
-        heads = each if each.dim() == positions.dim() + 2 else each.unsqueeze(-2)
+    for item in (q_pe, k_pe):
+        heads = item if item.dim() == positions.dim() + 2 else item.unsqueeze(-2)
         heads.copy_(rotated(heads, cos, sin, positions, interleaved=not is_neox))
     _concat_and_cache_mla(kv_c, k_pe, kv_cache, slot_mapping, kv_cache_dtype, kv_cache_scale)
 

@@ -67,9 +67,9 @@ def _plain(name: str) -> None:
         ) -> None:
             rows, columns = _wide(a, sfa), _wide(b, sfb)
             left = rows.t() if a_turned else rows
-            made = left @ (columns if b_turned else columns.t()) * (more.get("alpha") or 1.0)
+            result = left @ (columns if b_turned else columns.t()) * (more.get("alpha") or 1.0)
             added = more.get("c")
-            d.copy_(made if added is None else made + added.float())
+            d.copy_(result if added is None else result + added.float())
 
         (m, n), k = d.shape, a.shape[0 if a_turned else 1]
         sizes = ((1, m, n, k),) if m and n and k else ()
@@ -104,12 +104,12 @@ def _contiguous(name: str) -> None:
                 if expert >= 0:
                     own = grouped_layout == expert
                     columns = _wide(b[expert], None if sfb is None else sfb[expert])
-                    made = rows[own] @ (columns if b_turned else columns.t())
-                    d[own] = made.to(d.dtype)
+                    row = rows[own] @ (columns if b_turned else columns.t())
+                    d[own] = row.to(d.dtype)
 
         def counts() -> list[int] | None:
-            found = numbers_of(grouped_layout)
-            return None if found is None else [*Counter(x for x in found if x >= 0).values()]
+            numbers = numbers_of(grouped_layout)
+            return None if numbers is None else [*Counter(x for x in numbers if x >= 0).values()]
 
         experts, (m, n) = b.shape[0], d.shape
         sizes = groups_of(asked.func, counts, m, experts, n, a.shape[1])
@@ -167,9 +167,9 @@ for _layout in ("nt", "nn", "tn", "tt"):
 
 
 @defines(
-    *(f"deep_gemm::{each}" for each in ("_ensure_jit", "init", "shutdown", "set_num_sms")),
-    *(f"deep_gemm::{each}" for each in ("set_tc_util", "set_pdl", "set_ignore_compile_dims")),
-    *(f"deep_gemm::{each}" for each in ("set_block_size_multiple_of",)),
+    *(f"deep_gemm::{name}" for name in ("_ensure_jit", "init", "shutdown", "set_num_sms")),
+    *(f"deep_gemm::{name}" for name in ("set_tc_util", "set_pdl", "set_ignore_compile_dims")),
+    *(f"deep_gemm::{name}" for name in ("set_block_size_multiple_of",)),
     "deep_gemm::use_deterministic_algorithms",
     on_host=True,
     ignores=(
@@ -200,15 +200,15 @@ def _num_sms(asked: OperatorAsked) -> int:
 
 @defines("deep_gemm::get_tma_aligned_size", on_host=True)
 def _aligned(asked: OperatorAsked, x: int, element_size: int) -> int:
-    each = _TMA_BYTES // element_size
-    return -(-x // each) * each
+    tma_bytes = _TMA_BYTES // element_size
+    return -(-x // tma_bytes) * tma_bytes
 
 
 def _of_columns(sf: Tensor, **_: Any) -> Tensor:
     """Return a tensor of the shape of scales whose columns lie one after another."""
     *batch, rows, columns = sf.shape
-    each = _TMA_BYTES // sf.element_size()
-    padded = -(-rows // each) * each
+    tma_bytes = _TMA_BYTES // sf.element_size()
+    padded = -(-rows // tma_bytes) * tma_bytes
     return sf.new_empty(*batch, columns, padded).transpose(-1, -2)[..., :rows, :]
 
 

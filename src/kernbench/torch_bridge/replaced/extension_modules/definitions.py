@@ -69,14 +69,14 @@ class OperatorAsked:
     def written(self) -> list[Tensor]:
         """The tensors that it writes."""
         return [
-            found
-            for each in self.func._schema.arguments
+            result
+            for argument in self.func._schema.arguments
             if (
-                each.name in self.into
+                argument.name in self.into
                 if self.into
-                else each.alias_info is not None and each.alias_info.is_write
+                else argument.alias_info is not None and argument.alias_info.is_write
             )
-            and isinstance(found := self.named.get(each.name), Tensor)
+            and isinstance(result := self.named.get(argument.name), Tensor)
         ]
 
     def run(
@@ -86,16 +86,16 @@ class OperatorAsked:
 
         ``follows``: without data, numbers that are known make what is written known, too.
         """
-        given, written = tuple(self.named.values()), self.written
+        value, written = tuple(self.named.values()), self.written
         by_position = self.by_position(compute)
-        run_kernel(self.func, by_position, given, written, timing)
+        run_kernel(self.func, by_position, value, written, timing)
         if follows:
-            follow_kernel(by_position, given, written)
+            follow_kernel(by_position, value, written)
 
     def by_position(self, compute: Callable[..., None]) -> Callable[..., None]:
         """Return a function of the arguments by position that calls one of them by name."""
         names = tuple(self.named)
-        return lambda *given: compute(**dict(zip(names, given, strict=True)))
+        return lambda *value: compute(**dict(zip(names, value, strict=True)))
 
 
 _DEFINITIONS: dict[str, OperatorDefinition] = {}
@@ -104,8 +104,8 @@ _DEFINITIONS: dict[str, OperatorDefinition] = {}
 @cache
 def definition_of(namespace: str, name: str) -> OperatorDefinition | None:
     """Return the definition of an operator, its namespace's own before one of all; else None."""
-    for each in _MODULES:
-        import_module(f"{__package__}.{each}")
+    for module in _MODULES:
+        import_module(f"{__package__}.{module}")
     return _DEFINITIONS.get(f"{namespace}::{name}") or _DEFINITIONS.get(name)
 
 
@@ -123,10 +123,10 @@ def defines(
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         parameters = frozenset(list(signature(function).parameters)[1:])
-        made = OperatorDefinition(
+        operator_definition = OperatorDefinition(
             unseen(function), parameters, shapes or _nothing, on_host, frozenset(ignores)
         )
-        _DEFINITIONS.update(dict.fromkeys(names, made))
+        _DEFINITIONS.update(dict.fromkeys(names, operator_definition))
         return function
 
     return add
@@ -155,10 +155,10 @@ def streams(
                 read, stored = moves(**named)
             else:
                 written = asked.written
-                held = {id(each) for each in written}
+                held = {id(item) for item in written}
                 stored = num_bytes(written)
-                read = num_bytes([each for each in named.values() if id(each) not in held])
-                read += num_bytes([named[each] for each in over])
+                read = num_bytes([item for item in named.values() if id(item) not in held])
+                read += num_bytes([named[name] for name in over])
             name = describe(asked.func).name
             costs = current().session.costs
             asked.run(
@@ -166,8 +166,8 @@ def streams(
             )
 
         taken = frozenset(parameters or signature(compute).parameters)
-        made = OperatorDefinition(unseen(call), taken, _nothing)
-        _DEFINITIONS.update(dict.fromkeys(names, made))
+        operator_definition = OperatorDefinition(unseen(call), taken, _nothing)
+        _DEFINITIONS.update(dict.fromkeys(names, operator_definition))
         return compute
 
     return add
@@ -187,27 +187,29 @@ def makes(
     def add(compute: Callable[..., None]) -> Callable[..., None]:
         parameters = signature(compute).parameters.values()
         named = frozenset(
-            each.name for each in parameters if each.kind is not Parameter.POSITIONAL_ONLY
+            parameter.name
+            for parameter in parameters
+            if parameter.kind is not Parameter.POSITIONAL_ONLY
         )
 
         def call(asked: OperatorAsked, **arguments: Any) -> Any:
-            found = result(**arguments)
-            results = found if isinstance(found, tuple) else (found,)
+            answer = result(**arguments)
+            results = answer if isinstance(answer, tuple) else (answer,)
             count, keys = len(results), tuple(arguments)
 
-            def by_position(*given: Any) -> None:
-                compute(*given[:count], **dict(zip(keys, given[count:], strict=True)))
+            def by_position(*value: Any) -> None:
+                compute(*value[:count], **dict(zip(keys, value[count:], strict=True)))
 
-            given = (*results, *arguments.values())
+            argument = (*results, *arguments.values())
             if timing is None:
                 takes = as_stream(asked.func, arguments.values(), results)
             else:
-                takes = timing(asked.func, found, **arguments)
-            run_kernel(asked.func, by_position, given, results, takes)
-            return found
+                takes = timing(asked.func, answer, **arguments)
+            run_kernel(asked.func, by_position, argument, results, takes)
+            return answer
 
-        made = OperatorDefinition(unseen(call), named, result)
-        _DEFINITIONS.update(dict.fromkeys(names, made))
+        operator_definition = OperatorDefinition(unseen(call), named, result)
+        _DEFINITIONS.update(dict.fromkeys(names, operator_definition))
         return compute
 
     return add
@@ -262,23 +264,23 @@ def bind(definition: OperatorDefinition, func: Any) -> Callable[..., Any]:
     Raises:
         UnsupportedTorchError: From a call with an argument that the definition does not have.
     """
-    arguments = {each.name: each.default_value for each in func._schema.arguments}
+    arguments = {argument.name: argument.default_value for argument in func._schema.arguments}
     name = describe(func).name
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         named = {**arguments, **kwargs, **dict(zip(arguments, args, strict=False))}
-        for each in arguments.keys() - definition.parameters:
+        for argument in arguments.keys() - definition.parameters:
             if (
-                each not in definition.ignores
-                and named[each] is not None
-                and named[each] != arguments[each]
+                argument not in definition.ignores
+                and named[argument] is not None
+                and named[argument] != arguments[argument]
             ):
                 raise UnsupportedTorchError(
-                    f"{name} with {each}={named[each]!r}: kernbench's definition of the operator "
-                    f"has no {each}; register your own by torch.library.impl({func._name!r}, "
-                    '"CUDA"), or use the engine without it'
+                    f"{name} with {argument}={named[argument]!r}: kernbench's definition of the "
+                    f"operator has no {argument}; register your own by "
+                    f'torch.library.impl({func._name!r}, "CUDA"), or use the engine without it'
                 )
-            del named[each]
+            del named[argument]
         if not definition.on_host:
             current().session.operators[name] = None
         return definition.call(OperatorAsked(func, named), **named)
@@ -288,11 +290,11 @@ def bind(definition: OperatorDefinition, func: Any) -> Callable[..., Any]:
 
 def shapes_of(definition: OperatorDefinition, func: Any) -> Callable[..., Any]:
     """Return the kernel of an operator for tensors without data."""
-    arguments = {each.name: each.default_value for each in func._schema.arguments}
+    arguments = {argument.name: argument.default_value for argument in func._schema.arguments}
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         named = {**arguments, **kwargs, **dict(zip(arguments, args, strict=False))}
-        named = {name: each for name, each in named.items() if name in definition.parameters}
+        named = {name: value for name, value in named.items() if name in definition.parameters}
         return definition.shapes(**named)
 
     return kernel
@@ -307,7 +309,7 @@ def as_routing(
     compute: Callable[..., None],
     scores: Tensor,
     ids: Tensor,
-    given: tuple[Any, ...] | None = None,
+    value: tuple[Any, ...] | None = None,
     written: Sequence[Tensor] | None = None,
 ) -> None:
     """Run a choice of experts by scores as one kernel, whose choice is even without data.
@@ -315,14 +317,14 @@ def as_routing(
     ``compute`` takes the arguments by name, or ``given`` by position where these are told.
     """
     written = asked.written if written is None else written
-    if given is None:
-        compute, given = asked.by_position(compute), tuple(asked.named.values())
+    if value is None:
+        compute, value = asked.by_position(compute), tuple(asked.named.values())
     costs, name = current().session.costs, describe(asked.func).name
     read, stored = num_bytes((scores,)), num_bytes(written)
     run_kernel(
         asked.func,
         compute,
-        given,
+        value,
         written,
         lambda sip_id: costs.streamed(name, read, stored, sip_id),
     )
@@ -334,11 +336,13 @@ def operators_of_package(folder: Path) -> Iterator[tuple[Path, dict[str, bool]]]
     for file in sorted(folder.rglob("*.so")):
         namespaces, schemas = operators_of(file)
         if schemas and needs_cuda(file):
-            names = [(own, each.partition("(")[0]) for own, each in schemas]
+            names = [(own, name.partition("(")[0]) for own, name in schemas]
             yield (
                 file.relative_to(folder.parent),
                 {
-                    name: any(definition_of(each, name) for each in (own or "", *namespaces))
+                    name: any(
+                        definition_of(namespace, name) for namespace in (own or "", *namespaces)
+                    )
                     for own, name in names
                 },
             )

@@ -20,8 +20,8 @@ from kernbench.torch_bridge.replaced.package_kernels.flash_values import rotated
 def normalized(x: Tensor, weight: Tensor | None, epsilon: float) -> Tensor:
     """Return rows over their root mean square, rounded, times a weight."""
     wide = x.float()
-    made = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)).to(x.dtype)
-    return made if weight is None else made * weight
+    result = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)).to(x.dtype)
+    return result if weight is None else result * weight
 
 
 def added(x: Tensor, residual: Tensor) -> Tensor:
@@ -106,8 +106,8 @@ _RESULTS = ("out", "result", "output")
 
 def _activation(name: str, activate: Callable[..., Tensor], how: tuple[str, ...]) -> None:
     def compute(input: Tensor, **named: Any) -> None:
-        (into,) = (each for key, each in named.items() if key in _RESULTS)
-        into.copy_(activate(input, **{each: named[each] for each in how}))
+        (into,) = (value for key, value in named.items() if key in _RESULTS)
+        into.copy_(activate(input, **{name: named[name] for name in how}))
 
     streams(name, parameters=("input", *_RESULTS, *how))(compute)
 
@@ -140,11 +140,11 @@ def _rotary_embedding(
     inverse: bool = False,
 ) -> None:
     cos, sin = cos_sin_cache.chunk(2, -1)
-    for each in (query, key):
-        if each is not None:
-            heads = _rows_of_heads(each, positions, head_size)[..., rope_dim_offset:]
-            made = rotated(heads, cos, sin, positions, interleaved=not is_neox, back=inverse)
-            heads.copy_(made)
+    for item in (query, key):
+        if item is not None:
+            heads = _rows_of_heads(item, positions, head_size)[..., rope_dim_offset:]
+            result = rotated(heads, cos, sin, positions, interleaved=not is_neox, back=inverse)
+            heads.copy_(result)
 
 
 def _embedding_bytes(out: Tensor, input_ids: Tensor, **named: Any) -> tuple[int, int]:

@@ -127,8 +127,8 @@ def _align(
     sorted_token_ids[places] = order.to(sorted_token_ids.dtype)
     num_tokens_post_pad.fill_(int(blocks.sum()) * block_size)
     experts_ids.fill_(-1)
-    found = torch.arange(num_experts).repeat_interleave(blocks)[: experts_ids.numel()]
-    experts_ids[: found.numel()] = found.to(experts_ids.dtype)
+    repeat_interleave = torch.arange(num_experts).repeat_interleave(blocks)[: experts_ids.numel()]
+    experts_ids[: repeat_interleave.numel()] = repeat_interleave.to(experts_ids.dtype)
 
 
 @streams("moe_sum")
@@ -165,8 +165,8 @@ _SCORES = (lambda x: x, torch.sigmoid)
 
 def _group_shapes(scores: Tensor, topk: int, **named: Any) -> tuple[Tensor, Tensor]:
     shape = scores.shape[0], topk
-    made = scores.new_empty(shape, dtype=torch.float32)
-    return made, scores.new_empty(shape, dtype=torch.int32)
+    result = scores.new_empty(shape, dtype=torch.float32)
+    return result, scores.new_empty(shape, dtype=torch.int32)
 
 
 @defines("grouped_topk", shapes=_group_shapes)
@@ -184,11 +184,11 @@ def _grouped_topk(
     weights, ids = _group_shapes(scores, topk)
 
     def compute(scores: Tensor, bias: Tensor, weights: Tensor, ids: Tensor) -> None:
-        found = _SCORES[scoring_func](scores.float())
-        at = choose_in_groups(found + bias.float(), n_group, topk_group, topk)
-        made = found.gather(1, at)
-        made = made / (made.sum(-1, keepdim=True) + 1e-20) if renormalize else made
-        weights.copy_(made * routed_scaling_factor)
+        result = _SCORES[scoring_func](scores.float())
+        at = choose_in_groups(result + bias.float(), n_group, topk_group, topk)
+        built = result.gather(1, at)
+        built = built / (built.sum(-1, keepdim=True) + 1e-20) if renormalize else built
+        weights.copy_(built * routed_scaling_factor)
         ids.copy_(at)
 
     as_routing(asked, compute, scores, ids, (scores, bias, weights, ids), (weights, ids))

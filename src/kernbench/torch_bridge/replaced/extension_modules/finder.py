@@ -68,16 +68,16 @@ def install(patches: Patches) -> None:
             return
         package = file.parent.name
         if package in _IN_CODE:
-            for each in _IN_CODE[package]:
-                operators.define_one(package, each, package)
+            for name in _IN_CODE[package]:
+                operators.define_one(package, name, package)
             raise OSError(f"{file} needs CUDA, and its text has not all operators' schemas")
         operators.define(file, package)
 
     patches.set(torch.ops, "load_library", load_library)
 
     def forget() -> None:
-        for each in names:
-            sys.modules.pop(each, None)
+        for item in names:
+            sys.modules.pop(item, None)
 
     patches.on_close(forget)
 
@@ -97,8 +97,8 @@ class _DefinedOperators:
         self._done.add(file)
         namespaces, schemas = operators_of(file)
         for own, schema in schemas:
-            for each in (own,) if own else namespaces:
-                self.define_one(each, schema, module)
+            for namespace in (own,) if own else namespaces:
+                self.define_one(namespace, schema, module)
 
     def define_one(self, namespace: str, schema: str, module: str) -> None:
         """Define an operator, by kernbench's definition or as one that says that it has none."""

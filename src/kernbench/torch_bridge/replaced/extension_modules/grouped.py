@@ -42,11 +42,11 @@ def groups_of(
     costs, name = current().session.costs, describe(func).name
 
     def read() -> tuple[tuple[int, int, int, int], ...]:
-        found = counts()
-        if found is None:
+        numbers = counts()
+        if numbers is None:
             costs.even_groups.add(name)
-            found = [rows // experts + (each < rows % experts) for each in range(experts)]
-        sizes = Counter(each for each in found if each > 0)
+            numbers = [rows // experts + (index < rows % experts) for index in range(experts)]
+        sizes = Counter(number for number in numbers if number > 0)
         return tuple((count, m, n, k) for m, count in sizes.items() if n and k)
 
     return read
@@ -56,10 +56,10 @@ def between_ends(offsets: Tensor, rows: int, experts: int) -> Callable[[], list[
     """Return what reads experts' counts of rows from where they begin."""
 
     def read() -> list[int] | None:
-        found = numbers_of(offsets)
-        if found is None:
+        numbers = numbers_of(offsets)
+        if numbers is None:
             return None
-        ends = found if len(found) > experts else [*found, rows]
+        ends = numbers if len(numbers) > experts else [*numbers, rows]
         return [end - begin for begin, end in pairwise(ends)]
 
     return read
@@ -160,8 +160,8 @@ def _problems(
     output_permutation.copy_(order.argsort())
     if blockscale_offsets is not None:
         padded = (-(-counts // 128) * 128).cumsum(0)
-        found = torch.cat((padded.new_zeros(1), padded))
-        blockscale_offsets.copy_(found[: blockscale_offsets.numel()])
+        tensor = torch.cat((padded.new_zeros(1), padded))
+        blockscale_offsets.copy_(tensor[: blockscale_offsets.numel()])
 
 
 @streams("get_cutlass_moe_mm_problem_sizes_from_expert_offsets", follows=True)
@@ -254,19 +254,19 @@ def _batched_align(
     experts_ids[:total] = of.to(experts_ids.dtype)
     number = torch.arange(total) - (blocks.cumsum(0) - blocks)[of]
     rows = number[:, None] * block_size + torch.arange(block_size)
-    found = (rows + of[:, None] * max_tokens_per_batch).where(rows < counts[of][:, None], none)
-    sorted_token_ids[: total * block_size] = found.flatten().to(sorted_token_ids.dtype)
+    result = (rows + of[:, None] * max_tokens_per_batch).where(rows < counts[of][:, None], none)
+    sorted_token_ids[: total * block_size] = result.flatten().to(sorted_token_ids.dtype)
 
 
 def blocks_of(expert_ids: Tensor, block: int) -> Callable[[], list[int] | None]:
     """Return what reads experts' counts of rows, those that fill up their blocks included."""
 
     def read() -> list[int] | None:
-        found = numbers_of(expert_ids)
-        if found is None:
+        numbers = numbers_of(expert_ids)
+        if numbers is None:
             return None
-        counts = Counter(each for each in found if each >= 0)
-        return [block * each for each in counts.values()]
+        counts = Counter(number for number in numbers if number >= 0)
+        return [block * count for count in counts.values()]
 
     return read
 
@@ -353,5 +353,7 @@ def _moe_marlin(
         weight = marlin_weights(
             b_q_weight[expert], b_scales[expert], zeros, kind, size_k, size_n, is_zp_float
         )
-        made = multiplied(a[choices // top_k], weight)
-        out[choices] = (made * weights[choices, None] if mul_topk_weights else made).to(out.dtype)
+        result = multiplied(a[choices // top_k], weight)
+        out[choices] = (result * weights[choices, None] if mul_topk_weights else result).to(
+            out.dtype
+        )

@@ -58,7 +58,7 @@ def _attribute(asked: OperatorAsked, attribute: int, device_id: int) -> int:
     if attribute not in _ATTRIBUTES:
         raise UnsupportedTorchError(
             f"get_device_attribute({attribute}): of cudaDeviceAttr kernbench has "
-            f"{', '.join(f'{each} ({name})' for each, name in _ATTRIBUTES.items())}"
+            f"{', '.join(f'{number} ({name})' for number, name in _ATTRIBUTES.items())}"
         )
     return int(getattr(torch.cuda.get_device_properties(device_id), _ATTRIBUTES[attribute]))
 

@@ -79,9 +79,9 @@ def unpacked(words: Tensor, bits: int, dim: int) -> Tensor:
 
 def packed(numbers: Tensor, bits: int) -> Tensor:
     """Return words of numbers that lie one after another in rows."""
-    each = _WORD // bits
-    parts = numbers.to(torch.int64).unflatten(-1, (-1, each))
-    words = (parts << torch.arange(each) * bits).sum(-1)
+    word = _WORD // bits
+    parts = numbers.to(torch.int64).unflatten(-1, (-1, word))
+    words = (parts << torch.arange(word) * bits).sum(-1)
     return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
 
 
@@ -112,8 +112,8 @@ def _awq_weights(words: Tensor, zeros: Tensor, scales: Tensor) -> Tensor:
 
 def multiplied(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return a product with sums in float32."""
-    made = rows.float() @ weight.to(rows.dtype).float()
-    return made if bias is None else made + bias.float()
+    result = rows.float() @ weight.to(rows.dtype).float()
+    return result if bias is None else result + bias.float()
 
 
 def _by_weights(*names: str, k: Callable[..., int]) -> Callable[..., Any]:
@@ -121,7 +121,7 @@ def _by_weights(*names: str, k: Callable[..., int]) -> Callable[..., Any]:
 
     def timing(func: Any, out: Tensor, **named: Any) -> Callable[[int], Any]:
         n, length = out.shape[-1], k(**named)
-        bytes_of = num_bytes([named[each] for each in names]) / (n * length)
+        bytes_of = num_bytes([named[name] for name in names]) / (n * length)
         sizes = ((1, out.numel() // n, n, length),) if out.numel() and length else ()
         return as_product(func, sizes, out.dtype, out.dtype, weight_bytes=bytes_of)
 
@@ -409,8 +409,8 @@ def _machete_mm(
         weight = weight + _grouped(group_zeros.float(), weight.shape[0])
     if channel_scales is not None:
         weight = weight * channel_scales.float().view(1, -1)
-    made = multiplied(A, weight)
-    out.copy_(made if token_scales is None else made * token_scales.float().view(-1, 1))
+    result = multiplied(A, weight)
+    out.copy_(result if token_scales is None else result * token_scales.float().view(-1, 1))
 
 
 @defines("machete_supported_schedules", on_host=True)

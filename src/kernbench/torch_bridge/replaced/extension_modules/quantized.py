@@ -136,8 +136,8 @@ def in_groups(
     if powers:
         scales = scales.log2().ceil().exp2()
     scale.copy_(scales if scale.shape == scales.shape else scales.t())
-    made = groups / scales.unsqueeze(-1)
-    result.copy_(_rounded(made.flatten(-2), result.dtype))
+    built = groups / scales.unsqueeze(-1)
+    result.copy_(_rounded(built.flatten(-2), result.dtype))
 
 
 @streams("per_token_group_fp8_quant")
@@ -258,9 +258,9 @@ def _rms_norm_rows(
     residual: Tensor | None,
 ) -> None:
     x = input if residual is None else added(input, residual)
-    made = normalized(x, weight, epsilon)
-    scale_rows(scale, result, made, scale_ub)
-    quantize(result, made, scale)
+    built = normalized(x, weight, epsilon)
+    scale_rows(scale, result, built, scale_ub)
+    quantize(result, built, scale)
 
 
 @defines("cutlass_scaled_mm")
@@ -282,8 +282,8 @@ def _scaled_mm(
         columns = b.float() * over_blocks(
             b_scales.view(1, -1) if b_scales.dim() < 2 else b_scales, b.shape
         )
-        made = rows @ columns
-        out.copy_(made if bias is None else made + bias.float())
+        result = rows @ columns
+        out.copy_(result if bias is None else result + bias.float())
 
     func = aten._scaled_mm.default if a.is_floating_point() else aten._int_mm.default
     asked.run(compute, as_operation(func, (a, b, a_scales, b_scales), out))
@@ -316,8 +316,8 @@ def _scaled_mm_azp(
         if azp is not None:
             less = less * azp.double().view(-1, 1)
         wide = (a.double() @ b.double() - less) * a_scales.double().view(-1, 1)
-        made = wide * b_scales.double().view(1, -1)
-        out.copy_(made if bias is None else made + bias.double())
+        result = wide * b_scales.double().view(1, -1)
+        out.copy_(result if bias is None else result + bias.double())
 
     func = aten._int_mm.default
     asked.run(compute, as_operation(func, (a, b, a_scales, b_scales), out))
@@ -386,8 +386,8 @@ def _to_nvfp4(
     most = torch.finfo(torch.float8_e4m3fn).max
     scales = (groups.abs().amax(-1) / 6 * by.float()).clamp(max=most).to(torch.float8_e4m3fn)
     wide = scales.float() / by.float()
-    made = torch.where(wide.unsqueeze(-1) > 0, groups / wide.unsqueeze(-1), 0.0)
-    output.copy_(to_fp4(made.clamp(-6, 6).flatten(-2)).view(output.shape))
+    tensor = torch.where(wide.unsqueeze(-1) > 0, groups / wide.unsqueeze(-1), 0.0)
+    output.copy_(to_fp4(tensor.clamp(-6, 6).flatten(-2)).view(output.shape))
     stored = scales.view(torch.uint8)
     of_bytes = swizzled(stored) if is_swizzled else stored
     output_scale.view(torch.uint8).copy_(of_bytes.view(output_scale.view(torch.uint8).shape))
@@ -451,7 +451,7 @@ def _scaled_fp4_mm(
             parts.append(numbers * wide.repeat_interleave(_FP4_GROUP, 1))
         out.copy_(parts[0] @ parts[1].t() * alpha.float())
 
-    pairs = (each.view(torch.float4_e2m1fn_x2) for each in (a, b.t()))
+    pairs = (item.view(torch.float4_e2m1fn_x2) for item in (a, b.t()))
     asked.run(compute, as_operation(aten._scaled_mm.default, tuple(pairs), out))
 
 

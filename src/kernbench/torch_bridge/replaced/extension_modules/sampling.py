@@ -20,9 +20,9 @@ def _largest_of(logits: Tensor, begins: Tensor, ends: Tensor, indices: Tensor, m
     """Write the places of rows' largest scores, from their begins on; -1 where there are less."""
     columns = torch.arange(logits.shape[1])
     there = (columns >= begins[:, None]) & (columns < ends[:, None])
-    found = logits.float().masked_fill(~there, float("-inf")).topk(min(most, logits.shape[1]), -1)
+    topk = logits.float().masked_fill(~there, float("-inf")).topk(min(most, logits.shape[1]), -1)
     indices.fill_(-1)
-    places = torch.where(found.values.isneginf(), -1, found.indices - begins[:, None])
+    places = torch.where(topk.values.isneginf(), -1, topk.indices - begins[:, None])
     indices[: len(places), : places.shape[1]] = places.to(indices.dtype)
 
 

@@ -107,8 +107,8 @@ def _scaled_mm(
     by_column = scales_b.view(1, -1) if scales_b.numel() == mat_b.shape[1] else scales_b
     rows = mat_a.float() * over_blocks(by_row.float(), mat_a.shape)
     columns = mat_b.float() * over_blocks(by_column.float(), mat_b.shape)
-    made = rows @ columns
-    out.copy_(made if bias is None else made + bias.float())
+    result = rows @ columns
+    out.copy_(result if bias is None else result + bias.float())
 
 
 @defines("bmm_fp8", ignores=("workspace_buffer", "cublas_handle"))
@@ -146,7 +146,7 @@ def _merge(
     v_a: Tensor, s_a: Tensor, v_b: Tensor, s_b: Tensor, v_merged: Tensor, s_merged: Tensor
 ) -> None:
     whole = torch.logaddexp(s_a, s_b)
-    parts = [(each - whole).exp().nan_to_num(0.0).unsqueeze(-1) for each in (s_a, s_b)]
+    parts = [(item - whole).exp().nan_to_num(0.0).unsqueeze(-1) for item in (s_a, s_b)]
     v_merged.copy_(v_a.float() * parts[0] + v_b.float() * parts[1])
     s_merged.copy_(whole)
 
@@ -203,10 +203,10 @@ def _gate(
     def compute(input: Tensor, bias: Tensor, weights: Tensor, ids: Tensor) -> None:
         scores = input.float().sigmoid()
         at = choose_in_groups(scores + bias.float(), num_expert_group, topk_group, chosen)
-        found = scores.gather(1, at)
-        total = found.sum(-1, keepdim=True)
+        result = scores.gather(1, at)
+        total = result.sum(-1, keepdim=True)
         ids[:, :chosen] = at.to(ids.dtype)
-        weights[:, :chosen] = found / total * by
+        weights[:, :chosen] = result / total * by
         if num_fused_shared_experts:
             # Shared experts come behind the others, with the share of all that is routed.
             ids[:, chosen:] = torch.arange(num_fused_shared_experts, dtype=ids.dtype) + len(bias)
@@ -227,10 +227,10 @@ def _kept_top_k(probs: Tensor, of_rows: Tensor | None, of_all: float) -> Tensor:
 
 def _kept_top_p(probs: Tensor, of_rows: Tensor | None, of_all: float) -> Tensor:
     """Return the fewest largest probabilities whose sum is at least a share."""
-    found = probs.float().sort(dim=-1, descending=True, stable=True)
-    before = found.values.cumsum(-1) - found.values
+    sort = probs.float().sort(dim=-1, descending=True, stable=True)
+    before = sort.values.cumsum(-1) - sort.values
     kept = before < _limits(of_rows, of_all)
-    return torch.zeros_like(kept).scatter_(-1, found.indices, kept)
+    return torch.zeros_like(kept).scatter_(-1, sort.indices, kept)
 
 
 def _renormalized(probs: Tensor, kept: Tensor) -> Tensor:

@@ -46,11 +46,11 @@ def needs_cuda(path: Path) -> bool:
 def operators_of(path: Path) -> RegisteredOperators:
     """Return the operators whose schemas a shared object has as text."""
     sections = _sections(path)
-    found = _REGISTERS.findall(sections.get(".strtab", b""))
+    matches = _REGISTERS.findall(sections.get(".strtab", b""))
     text = sections.get(".rodata", b"")
     # A name of a namespace is a text, too; other names go on with a key, a number, or types.
-    names = {_KEY.sub("", each.decode()) for each in found} & {
-        each.decode("latin-1") for each in text.split(b"\0")
+    names = {_KEY.sub("", item.decode()) for item in matches} & {
+        word.decode("latin-1") for word in text.split(b"\0")
     }
     schemas = tuple(dict.fromkeys(_schemas(text)))
     return RegisteredOperators(tuple(sorted(names)) or tuple(_called_like(path)), schemas)
@@ -60,16 +60,16 @@ def _called_like(path: Path) -> Iterator[str]:
     """Yield what namespaces may be called whose names were stripped: like a module, or package."""
     yield path.name.partition(".")[0]
     # The folder that it is imported from is the deepest of those that have it.
-    folders = [each for each in sys.path if each and path.is_relative_to(each)]
+    folders = [name for name in sys.path if name and path.is_relative_to(name)]
     if folders:
         yield path.relative_to(max(folders, key=len)).parts[0].partition(".")[0]
 
 
 def _schemas(text: bytes) -> Iterator[tuple[str | None, str]]:
-    for each in text.split(b"\0"):
-        if b"->" not in each or not each.isascii():
+    for word in text.split(b"\0"):
+        if b"->" not in word or not word.isascii():
             continue
-        parts = _SCHEMA.fullmatch(each.decode().strip())
+        parts = _SCHEMA.fullmatch(word.decode().strip())
         if parts is None:
             continue
         arguments = _WRITTEN.sub(partial(_numbered, count()), parts[3])
@@ -98,16 +98,16 @@ def _sections(path: Path) -> dict[str, bytes]:
                 (first,) = struct.unpack_from("<Q", whole, 40)
                 size, number, of_names = struct.unpack_from("<HHH", whole, 58)
                 headers = [
-                    struct.unpack_from("<IIQQQQ", whole, first + each * size)
-                    for each in range(number)
+                    struct.unpack_from("<IIQQQQ", whole, first + index * size)
+                    for index in range(number)
                 ]
                 names = headers[of_names][4]
             except (struct.error, IndexError):
                 # It was cut off.
                 return {}
-            found = {}
+            sections = {}
             for name_at, kind, _, _, at, length in headers:
                 name = whole[names + name_at : whole.find(b"\0", names + name_at)]
                 if name in wanted and kind != _NO_BYTES:
-                    found[name.decode()] = whole[at : at + length]
-            return found
+                    sections[name.decode()] = whole[at : at + length]
+            return sections

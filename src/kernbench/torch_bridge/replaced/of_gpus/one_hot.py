@@ -28,14 +28,14 @@ def install(patches: Patches) -> None:
         compose(library, "one_hot", partial(_one_hot, before))
 
 
-def _one_hot(before: Any, given: Tensor, num_classes: int = -1) -> Any:
+def _one_hot(before: Any, tensor: Tensor, num_classes: int = -1) -> Any:
     # The compiler's tensors are compared with all classes on a GPU, too.
-    is_there = type(given) in PLAIN and device_of(given).type == DEVICE_TYPE
-    if not is_there or given.dtype != torch.int64 or not given.numel():
-        return before.call_boxed(KEYSET, given, num_classes)
+    is_there = type(tensor) in PLAIN and device_of(tensor).type == DEVICE_TYPE
+    if not is_there or tensor.dtype != torch.int64 or not tensor.numel():
+        return before.call_boxed(KEYSET, tensor, num_classes)
     if num_classes != -1 and num_classes < 1:
         raise RuntimeError("Class values must be smaller than num_classes.")
     if num_classes == -1:
-        num_classes = int(given.max()) + 1
-    made = torch.zeros((*given.shape, num_classes), dtype=given.dtype, device=device_of(given))
-    return made.scatter_(-1, given.unsqueeze(-1), 1)
+        num_classes = int(tensor.max()) + 1
+    result = torch.zeros((*tensor.shape, num_classes), dtype=tensor.dtype, device=device_of(tensor))
+    return result.scatter_(-1, tensor.unsqueeze(-1), 1)

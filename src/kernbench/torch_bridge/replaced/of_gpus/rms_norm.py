@@ -43,11 +43,11 @@ def _rms_norm(
     _check(input, shape, weight)
     is_there = device_of(input).type == DEVICE_TYPE
     if is_there and (weight is None or weight.dtype == input.dtype):
-        found: Tensor = torch.ops.aten._fused_rms_norm(input, shape, weight, eps)[0]
-        return found
+        rms_norm: Tensor = torch.ops.aten._fused_rms_norm(input, shape, weight, eps)[0]
+        return rms_norm
     # As PyTorch does, so that the numbers are the same.
-    made, _ = _composed(input, shape, weight, eps)
-    return made
+    result, _ = _composed(input, shape, weight, eps)
+    return result
 
 
 def _check(input: Tensor, shape: list[int], weight: Tensor | None) -> None:
@@ -71,7 +71,7 @@ def _check(input: Tensor, shape: list[int], weight: Tensor | None) -> None:
 
 
 def _dims(shape: Sequence[int]) -> list[int]:
-    return [-each for each in range(len(shape), 0, -1)]
+    return [-index for index in range(len(shape), 0, -1)]
 
 
 def _composed(
@@ -81,10 +81,10 @@ def _composed(
     wide = input.float() if input.dtype in _HALVES else input
     least = torch.finfo(wide.dtype).eps if eps is None else eps
     scale = torch.rsqrt(torch.pow(wide, 2).mean(_dims(shape), keepdim=True).add_(least))
-    made = wide.mul(scale)
+    mul = wide.mul(scale)
     if weight is not None:
-        made = made.mul(weight)
-    return made.to(input.dtype), scale
+        mul = mul.mul(weight)
+    return mul.to(input.dtype), scale
 
 
 def _forward(
@@ -111,17 +111,17 @@ def _backward(
     """``aten::_fused_rms_norm_backward``: gradients of the input and of the weight."""
     of_input, of_weight = output_mask[0], output_mask[1] and weight is not None
     if input.is_meta:
-        made = torch.empty_like(input, memory_format=torch.contiguous_format)
-        return made if of_input else None, torch.empty_like(weight) if of_weight else None
+        tensor = torch.empty_like(input, memory_format=torch.contiguous_format)
+        return tensor if of_input else None, torch.empty_like(weight) if of_weight else None
     # What autograd makes of the composition, operation by operation, so that the bits are the same.
     wide, x = grad_out.to(rstd.dtype), input.to(rstd.dtype)
-    found: list[Any] = [None, None]
+    result: list[Any] = [None, None]
     if of_weight:
         assert weight is not None
-        found[1] = (wide * x.mul(rstd)).sum_to_size(weight.shape).to(weight.dtype)
+        result[1] = (wide * x.mul(rstd)).sum_to_size(weight.shape).to(weight.dtype)
     if of_input:
         scaled = wide if weight is None else wide * weight
         of_scale = (scaled * x).sum_to_size(rstd.shape)
         of_mean = (-0.5 * of_scale * rstd.pow(3)).expand(x.shape).div(math.prod(normalized_shape))
-        found[0] = (scaled * rstd + of_mean * (2 * x)).to(input.dtype)
-    return found[0], found[1]
+        result[0] = (scaled * rstd + of_mean * (2 * x)).to(input.dtype)
+    return result[0], result[1]

@@ -82,12 +82,12 @@ def _normalize(
     invstd: Tensor,
     eps: float,
 ) -> Tensor:
-    made = _centred(input, mean) * _per_channel(invstd, input)
+    centred = _centred(input, mean) * _per_channel(invstd, input)
     if weight is not None:
-        made = made * _per_channel(weight, input)
+        centred = centred * _per_channel(weight, input)
     if bias is not None:
-        made = made + _per_channel(bias, input)
-    return made.to(input.dtype)
+        centred = centred + _per_channel(bias, input)
+    return centred.to(input.dtype)
 
 
 def _backward_reduce(
@@ -120,6 +120,6 @@ def _backward(
 ) -> Tensor:
     total = count.sum()
     factor = _per_channel(invstd.square() * sum_dy_xmu / total, input)
-    made = _wide(grad_out) - _per_channel(sum_dy / total, input) - _centred(input, mean) * factor
+    wide = _wide(grad_out) - _per_channel(sum_dy / total, input) - _centred(input, mean) * factor
     scale = invstd if weight is None else invstd * weight
-    return (made * _per_channel(scale, input)).to(input.dtype)
+    return (wide * _per_channel(scale, input)).to(input.dtype)

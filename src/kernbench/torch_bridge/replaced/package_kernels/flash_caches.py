@@ -31,11 +31,11 @@ def pages(cache: Tensor, table: Tensor, count: int) -> Tensor:
     size = cache.shape[1]
     num_pages = -(-count // size)
     # Tables are filled up with -1.
-    found = cache[table[:, :num_pages].long().clamp(min=0)]
-    return found.flatten(1, 2)[:, :count]
+    result = cache[table[:, :num_pages].long().clamp(min=0)]
+    return result.flatten(1, 2)[:, :count]
 
 
-def cache_shapes(q: Tensor, k_cache: Tensor, v_cache: Tensor, *given: Any) -> Any:
+def cache_shapes(q: Tensor, k_cache: Tensor, v_cache: Tensor, *value: Any) -> Any:
     return made_for(q, v_cache, (q.shape[0], q.shape[2], q.shape[1]))
 
 
@@ -83,9 +83,9 @@ def with_cache(
                 places = lengths[:, None] + torch.arange(k.shape[1])
                 k = rotated(k, cos, sin, places, interleaved=interleaved)
             cache.append(k, v)
-        made = attend(q, *cache.held(), cache.lengths, options, alibi)
-        out.copy_(made[0])
-        lse.copy_(made[1])
+        pair = attend(q, *cache.held(), cache.lengths, options, alibi)
+        out.copy_(pair[0])
+        lse.copy_(pair[1])
 
     name = "_flash_attn_with_kvcache"
     call = call_of(name, kernel_of(queries), q, k_cache, options)
@@ -130,7 +130,7 @@ class _Cache:
         return k, v
 
 
-def no_shapes(*given: Any) -> None:
+def no_shapes(*value: Any) -> None:
     """Return nothing: the result is written to an operand."""
 
 

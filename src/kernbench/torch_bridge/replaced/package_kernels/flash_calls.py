@@ -46,8 +46,8 @@ class Lengths:
 def numbers_of(tensor: Tensor) -> list[int] | None:
     """Return the values of a tensor, which the host does not wait for; None without data."""
     with unobserved():
-        found = values_of(tensor)
-        return None if found is None else [int(each) for each in found.tolist()]
+        result = values_of(tensor)
+        return None if result is None else [int(item) for item in result.tolist()]
 
 
 def between(ends: Tensor, total: int) -> Callable[[], Sequence[int]]:
@@ -55,8 +55,8 @@ def between(ends: Tensor, total: int) -> Callable[[], Sequence[int]]:
     count = max(ends.numel() - 1, 1)
 
     def read() -> Sequence[int]:
-        found = numbers_of(ends)
-        return (-(-total // count),) * count if found is None else lengths_between(found)
+        numbers = numbers_of(ends)
+        return (-(-total // count),) * count if numbers is None else lengths_between(numbers)
 
     return read
 
@@ -65,8 +65,8 @@ def of_each(lengths: Tensor | None, count: int, assumed: int, more: int = 0) -> 
     """Return what reads lengths that are given by a tensor, else ``assumed``."""
 
     def read() -> Sequence[int]:
-        found = None if lengths is None else numbers_of(lengths)
-        return (assumed,) * count if found is None else [each + more for each in found]
+        numbers = None if lengths is None else numbers_of(lengths)
+        return (assumed,) * count if numbers is None else [number + more for number in numbers]
 
     return read
 
@@ -74,7 +74,7 @@ def of_each(lengths: Tensor | None, count: int, assumed: int, more: int = 0) -> 
 def launch(
     func: Any,
     compute: Callable[..., None],
-    given: tuple[Any, ...],
+    value: tuple[Any, ...],
     written: Sequence[Tensor],
     call: FlashCall,
     lengths: Lengths,
@@ -84,7 +84,7 @@ def launch(
     def timing(sip_id: int) -> Any:
         return costs.of(flash_kernels, call.name, FlashLengths(call, lengths.pairs()), sip_id)
 
-    run_kernel(func, compute, given, written, timing)
+    run_kernel(func, compute, value, written, timing)
 
 
 def call_of(name: str, kernel: str, q: Tensor, k: Tensor, options: FlashOptions) -> FlashCall:
@@ -130,9 +130,9 @@ def check(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 def check_lengths(**lengths: Tensor | None) -> None:
     """Refuse lengths of other integers than the kernels read, by name."""
-    for name, given in lengths.items():
-        if given is not None and given.dtype is not torch.int32:
-            raise RuntimeError(f"{name} must have dtype int32, but got {given.dtype}")
+    for name, length in lengths.items():
+        if length is not None and length.dtype is not torch.int32:
+            raise RuntimeError(f"{name} must have dtype int32, but got {length.dtype}")
 
 
 def check_sums(lse: Tensor, shape: tuple[int, ...]) -> None:
@@ -188,7 +188,7 @@ def made_for(q: Tensor, v: Tensor, lse: tuple[int, ...]) -> tuple[Tensor, Tensor
 
 def paged(ends: Tensor | None, count: int, assumed: int) -> Callable[[], Sequence[int]]:
     def read() -> Sequence[int]:
-        found = None if ends is None else numbers_of(ends)
-        return (assumed,) * count if found is None else lengths_between(found)
+        numbers = None if ends is None else numbers_of(ends)
+        return (assumed,) * count if numbers is None else lengths_between(numbers)
 
     return read

@@ -108,9 +108,9 @@ def _noted(function: Callable[..., Any], note: Callable[[], object]) -> Callable
     return call
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _forward(q: Tensor, k: Tensor, v: Tensor, *value: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     check(q, k, v)
-    *plain, alibi, _ = given
+    *plain, alibi, _ = value
     options = options_of(*plain)
     batch, queries, heads, _ = q.shape
     out, lse = made_for(q, v, (batch, heads, queries))
@@ -119,9 +119,9 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tens
     def compute(
         q: Tensor, k: Tensor, v: Tensor, alibi: Any, state: Tensor, out: Tensor, lse: Tensor
     ) -> None:
-        made = attend(q, k, v, None, seeded(options, state), alibi)
-        out.copy_(made[0])
-        lse.copy_(made[1])
+        pair = attend(q, k, v, None, seeded(options, state), alibi)
+        out.copy_(pair[0])
+        lse.copy_(pair[1])
 
     name = "_flash_attn_forward"
     call = call_of(name, kernel_of(queries), q, k, options)
@@ -130,10 +130,10 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tens
     return out, lse, q.new_empty(0), state
 
 
-def _shapes(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, ...]:
+def _shapes(q: Tensor, k: Tensor, v: Tensor, *value: Any) -> tuple[Tensor, ...]:
     batch, queries, heads, _ = q.shape
-    made = made_for(q, v, (batch, heads, queries))
-    return *made, q.new_empty(0), q.new_empty(2, dtype=torch.int64)
+    pair = made_for(q, v, (batch, heads, queries))
+    return *pair, q.new_empty(0), q.new_empty(2, dtype=torch.int64)
 
 
 def _varlen_forward(
@@ -144,11 +144,11 @@ def _varlen_forward(
     ends_k: Tensor,
     max_q: int,
     max_k: int,
-    *given: Any,
+    *value: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     check(q, k, v)
     check_lengths(cu_seqlens_q=ends_q, cu_seqlens_k=ends_k)
-    *plain, alibi, _, block_table, used = given
+    *plain, alibi, _, block_table, used = value
     options = options_of(*plain)
     out, lse = made_for(q, v, (q.shape[1], q.shape[0]))
     state = drawn(q, options.dropout)
@@ -177,9 +177,9 @@ def _varlen_forward(
     return out, lse, q.new_empty(0), state
 
 
-def _varlen_shapes(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, ...]:
-    made = made_for(q, v, (q.shape[1], q.shape[0]))
-    return *made, q.new_empty(0), q.new_empty(2, dtype=torch.int64)
+def _varlen_shapes(q: Tensor, k: Tensor, v: Tensor, *value: Any) -> tuple[Tensor, ...]:
+    pair = made_for(q, v, (q.shape[1], q.shape[0]))
+    return *pair, q.new_empty(0), q.new_empty(2, dtype=torch.int64)
 
 
 def attend_sequences(
@@ -202,10 +202,10 @@ def attend_sequences(
             more = _scaled(of_values[rows], scales[0][number]) if scales[0] is not None else None
             parts[0] = torch.cat((parts[0], of_values[rows] if more is None else more), -1)
             parts[1] = torch.cat((parts[1], parts[2]), -1)
-        queries, keys, values = (each[None] for each in parts)
-        made = attend(queries, keys, values, None, options, slopes)
-        out[rows] = made[0][0].to(out.dtype)
-        lse[:, rows] = made[1][0]
+        queries, keys, values = (part[None] for part in parts)
+        result = attend(queries, keys, values, None, options, slopes)
+        out[rows] = result[0][0].to(out.dtype)
+        lse[:, rows] = result[1][0]
 
 
 def _scaled(x: Tensor, scale: Tensor) -> Tensor:
@@ -226,19 +226,19 @@ def _sequences(
         count = of_keys[number + 1] - of_keys[number] if used is None else int(used[number])
         if table is None:
             first = of_keys[number]
-            k, v = (each[first : first + count] for each in caches)
+            k, v = (cache[first : first + count] for cache in caches)
         else:
-            k, v = (pages(each, table[number : number + 1], count)[0] for each in caches)
+            k, v = (pages(cache, table[number : number + 1], count)[0] for cache in caches)
         yield slice(begin, end), k, v
 
 
-def _rows_like(dout: Tensor, *given: Any) -> Tensor:
-    lse: Tensor = given[4]
+def _rows_like(dout: Tensor, *value: Any) -> Tensor:
+    lse: Tensor = value[4]
     return torch.empty_like(lse)
 
 
-def _backward(*given: Any) -> Tensor:
-    dout, q, k, v, out, lse, dq, dk, dv, *plain, alibi, _, state = given
+def _backward(*value: Any) -> Tensor:
+    dout, q, k, v, out, lse, dq, dk, dv, *plain, alibi, _, state = value
     check_sums(lse, (q.shape[0], q.shape[2], q.shape[1]))
     options = options_of(*plain)
     rows = lse.new_empty(lse.shape)
@@ -247,9 +247,9 @@ def _backward(*given: Any) -> Tensor:
         dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, alibi: Any,
         state: Any, *written: Tensor,
     ) -> None:  # fmt: skip
-        found = gradients(dout, q, k, v, out, lse, seeded(options, state), alibi)
-        for target, made in zip(written, found, strict=True):
-            target.copy_(made)
+        result = gradients(dout, q, k, v, out, lse, seeded(options, state), alibi)
+        for target, built in zip(written, result, strict=True):
+            target.copy_(built)
 
     name = "_flash_attn_backward"
     call = call_of(name, "backward", q, k, options)
@@ -260,8 +260,8 @@ def _backward(*given: Any) -> Tensor:
     return rows
 
 
-def _varlen_backward(*given: Any) -> Tensor:
-    dout, q, k, v, out, lse, dq, dk, dv, ends_q, ends_k, _, _, *plain, alibi, _, state = given
+def _varlen_backward(*value: Any) -> Tensor:
+    dout, q, k, v, out, lse, dq, dk, dv, ends_q, ends_k, _, _, *plain, alibi, _, state = value
     check_sums(lse, (q.shape[1], q.shape[0]))
     options = options_of(*plain)
     rows = lse.new_empty(lse.shape)
@@ -275,7 +275,7 @@ def _varlen_backward(*given: Any) -> Tensor:
             here = slice(of_queries[number], of_queries[number + 1])
             there = slice(of_keys[number], of_keys[number + 1])
             slopes = alibi if alibi is None or alibi.dim() == 1 else alibi[number : number + 1]
-            found = gradients(
+            result = gradients(
                 dout[None, here],
                 q[None, here],
                 k[None, there],
@@ -285,8 +285,8 @@ def _varlen_backward(*given: Any) -> Tensor:
                 seeded(options, state),
                 slopes,
             )
-            dq[here], dk[there], dv[there] = (each[0] for each in found[:3])
-            rows[:, here] = found[3][0]
+            dq[here], dk[there], dv[there] = (item[0] for item in result[:3])
+            rows[:, here] = result[3][0]
 
     name = "_flash_attn_varlen_backward"
     call = call_of(name, "backward", q, k, options)

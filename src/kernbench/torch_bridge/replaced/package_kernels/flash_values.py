@@ -73,12 +73,14 @@ def attend(
     batch, queries, heads, _ = q.shape
     out = q.new_empty(batch, queries, heads, v.shape[3])
     lse = q.new_empty(batch, heads, queries, dtype=torch.float32)
-    for each in _chunks(q, k, v, lengths, options, alibi):
-        p = each.probabilities if each.kept is None else each.probabilities * each.kept
-        made = (p @ each.v).flatten(1, 2).transpose(1, 2)
-        out[each.sequences, each.queries] = made.to(out.dtype)
-        found = each.lse.flatten(1, 2)
-        lse[each.sequences, :, each.queries] = found.masked_fill(found.isneginf(), float("inf"))
+    for chunk in _chunks(q, k, v, lengths, options, alibi):
+        p = chunk.probabilities if chunk.kept is None else chunk.probabilities * chunk.kept
+        transpose = (p @ chunk.v).flatten(1, 2).transpose(1, 2)
+        out[chunk.sequences, chunk.queries] = transpose.to(out.dtype)
+        flatten = chunk.lse.flatten(1, 2)
+        lse[chunk.sequences, :, chunk.queries] = flatten.masked_fill(
+            flatten.isneginf(), float("inf")
+        )
     return out, lse
 
 
@@ -102,20 +104,20 @@ def gradients(
     grad_k = torch.zeros_like(k, dtype=torch.float32)
     grad_v = torch.zeros_like(v, dtype=torch.float32)
     rows = (grad.float() * out.float()).sum(-1).transpose(1, 2)
-    for each in _chunks(q, k, v, None, options, alibi, lse):
-        at = each.sequences, each.queries
+    for chunk in _chunks(q, k, v, None, options, alibi, lse):
+        at = chunk.sequences, chunk.queries
         of_out = _by_kv_heads(grad[at], kv_heads)
-        of_rows = rows[each.sequences, :, each.queries].unflatten(1, (kv_heads, -1)).unsqueeze(-1)
-        p, of_p = each.probabilities, of_out @ each.v.transpose(-1, -2)
-        kept = p if each.kept is None else p * each.kept
-        grad_v[each.sequences] += (kept.transpose(-1, -2) @ of_out).sum(2).transpose(1, 2)
-        if each.kept is not None:
-            of_p = of_p * each.kept
+        of_rows = rows[chunk.sequences, :, chunk.queries].unflatten(1, (kv_heads, -1)).unsqueeze(-1)
+        p, of_p = chunk.probabilities, of_out @ chunk.v.transpose(-1, -2)
+        kept = p if chunk.kept is None else p * chunk.kept
+        grad_v[chunk.sequences] += (kept.transpose(-1, -2) @ of_out).sum(2).transpose(1, 2)
+        if chunk.kept is not None:
+            of_p = of_p * chunk.kept
         of_scores = p * (of_p - of_rows) * options.scale
-        if each.slope is not None:
-            of_scores = of_scores * each.slope
-        grad_q[at] = (of_scores @ each.k).flatten(1, 2).transpose(1, 2)
-        grad_k[each.sequences] += (of_scores.transpose(-1, -2) @ each.q).sum(2).transpose(1, 2)
+        if chunk.slope is not None:
+            of_scores = of_scores * chunk.slope
+        grad_q[at] = (of_scores @ chunk.k).flatten(1, 2).transpose(1, 2)
+        grad_k[chunk.sequences] += (of_scores.transpose(-1, -2) @ chunk.q).sum(2).transpose(1, 2)
     return grad_q.to(q.dtype), grad_k.to(k.dtype), grad_v.to(v.dtype), rows
 
 
@@ -196,7 +198,7 @@ def rotated(
     ``interleaved``, else of the first half and the second. ``back`` turns the other way.
     """
     size = 2 * cos.shape[-1]
-    of_tokens = [each[places].unsqueeze(-2).float() for each in (cos, sin)]
+    of_tokens = [item[places].unsqueeze(-2).float() for item in (cos, sin)]
     cosines, sines = of_tokens[0], -of_tokens[1] if back else of_tokens[1]
     turned = x[..., :size].float()
     if interleaved:
@@ -204,5 +206,5 @@ def rotated(
     else:
         first, second = turned.chunk(2, -1)
     pair = first * cosines - second * sines, first * sines + second * cosines
-    made = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
-    return torch.cat((made.to(x.dtype), x[..., size:]), -1)
+    flatten = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
+    return torch.cat((flatten.to(x.dtype), x[..., size:]), -1)

@@ -28,7 +28,7 @@ _OPERATIONS: dict[Any, Operation] = {}
 def run_kernel(
     func: Any,
     compute: Callable[..., None],
-    given: tuple[Any, ...],
+    value: tuple[Any, ...],
     written: Sequence[Tensor],
     timing: Callable[[int], OperationTiming | None],
 ) -> None:
@@ -43,23 +43,23 @@ def run_kernel(
     assert residence is not None
     sip_id, capture = residence.sip_id, process.capture
     if capture is not None:
-        capture.take_kernel(compute, given, list(written))
+        capture.take_kernel(compute, value, list(written))
     if is_meta(written[0]):
         forget(written)
     else:
         with unobserved():
-            compute(*given)
-    found = timing(sip_id)
-    if found is None:
+            compute(*value)
+    changing_timing = timing(sip_id)
+    if changing_timing is None:
         return
     if capture is not None:
-        first = found
-        found = ChangingTiming(lambda: timing(sip_id) or first)
+        first = changing_timing
+        changing_timing = ChangingTiming(lambda: timing(sip_id) or first)
     operation = _OPERATIONS.get(func)
     if operation is None:
         operation = _OPERATIONS[func] = describe(func)
-    process.host.meet(operation, given)
-    process.host.launch(operation.name, found, sip_id)
+    process.host.meet(operation, value)
+    process.host.launch(operation.name, changing_timing, sip_id)
 
 
 def fused(name: str, define: Callable[..., Any], *tensors: Tensor | None) -> Any:
@@ -85,12 +85,12 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[2:]
 
-        def again(*given: Tensor | None) -> tuple[Tensor | None, ...]:
-            of_results, operands = given[: len(gradients)], given[len(gradients) :]
+        def again(*tensor: Tensor | None) -> tuple[Tensor | None, ...]:
+            of_results, operands = tensor[: len(gradients)], tensor[len(gradients) :]
             return _gradients(ctx.define, operands, wanted, of_results)
 
-        found = _stream(f"{ctx.name}_backward", again, (*gradients, *tensors))
-        return None, None, *found
+        stream = _stream(f"{ctx.name}_backward", again, (*gradients, *tensors))
+        return None, None, *stream
 
 
 def _gradients(
@@ -103,11 +103,11 @@ def _gradients(
     # A replay of a graph runs below autograd.
     with torch.enable_grad(), torch._C._ForceDispatchKeyGuard(*DIFFERENTIATING):
         leaves = [
-            None if each is None else each.detach().requires_grad_(is_wanted)
-            for each, is_wanted in zip(operands, wanted, strict=True)
+            None if operand is None else operand.detach().requires_grad_(is_wanted)
+            for operand, is_wanted in zip(operands, wanted, strict=True)
         ]
-        made = define(*leaves)
-    results = made if isinstance(made, tuple) else (made,)
+        built = define(*leaves)
+    results = built if isinstance(built, tuple) else (built,)
     pairs = [
         (result, grad)
         for result, grad in zip(results, of_results, strict=True)
@@ -115,8 +115,10 @@ def _gradients(
     ]
     asked = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
     outputs, of_outputs = zip(*pairs, strict=True)
-    found = iter(torch.autograd.grad(outputs, asked, of_outputs))
-    return tuple(None if leaf is None or not leaf.requires_grad else next(found) for leaf in leaves)
+    tensor = iter(torch.autograd.grad(outputs, asked, of_outputs))
+    return tuple(
+        None if leaf is None or not leaf.requires_grad else next(tensor) for leaf in leaves
+    )
 
 
 def _stream(name: str, define: Callable[..., Any], tensors: Sequence[Tensor | None]) -> Any:
@@ -125,8 +127,8 @@ def _stream(name: str, define: Callable[..., Any], tensors: Sequence[Tensor | No
     residence = residence_of(next(tensor for tensor in tensors if tensor is not None))
     assert residence is not None
     with unobserved():
-        made = define(*tensors)
-    results = made if isinstance(made, tuple) else (made,)
+        stream = define(*tensors)
+    results = stream if isinstance(stream, tuple) else (stream,)
     for result in results:
         if result is not None:
             settle(result, residence.device, name)
@@ -136,4 +138,4 @@ def _stream(name: str, define: Callable[..., Any], tensors: Sequence[Tensor | No
     timing = process.session.costs.streamed(name, read, written, residence.sip_id)
     process.host.owe_triton(len(tensors) + len(results))
     process.host.launch(name, timing, residence.sip_id)
-    return made
+    return stream

@@ -103,8 +103,8 @@ class _DefiningLoader(importlib.abc.Loader):
         return getattr(self._loader, name)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        made: ModuleType | None = self._loader.create_module(spec)
-        return made
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         self._define()
@@ -117,11 +117,11 @@ def _refuse_part(fullname: str, top: str, path: Sequence[str]) -> None:
     Raises:
         ModuleNotFoundError: It is a stand-in.
     """
-    if any(Path(each).is_relative_to(FOLDER) for each in path):
+    if any(Path(name).is_relative_to(FOLDER) for name in path):
         parts = sorted(
-            ".".join(each.relative_to(FOLDER).with_suffix("").parts)
-            for each in (FOLDER / top).rglob("*.py")
-            if each.stem != "__init__"
+            ".".join(path.relative_to(FOLDER).with_suffix("").parts)
+            for path in (FOLDER / top).rglob("*.py")
+            if path.stem != "__init__"
         )
         raise ModuleNotFoundError(
             f"{fullname}: {top} is not installed, and kernbench's stand-in for it has no such "

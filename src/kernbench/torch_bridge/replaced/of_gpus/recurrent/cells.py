@@ -40,26 +40,26 @@ def install(library: Any) -> None:
 
 
 def lstm_step(
-    given: Tensor, state: Tensor, cell: Any, weights: Sequence[Tensor], biases: Sequence[Any]
+    tensor: Tensor, state: Tensor, cell: Any, weights: Sequence[Tensor], biases: Sequence[Any]
 ) -> tuple[Tensor, Tensor | None]:
     """Return the state and the cell after a step: two products and a kernel."""
-    of_input, of_state = given @ weights[0].t(), state @ weights[1].t()
-    made = _aten._thnn_fused_lstm_cell(of_input, of_state, cell, *biases)
-    return made[0], made[1]
+    of_input, of_state = tensor @ weights[0].t(), state @ weights[1].t()
+    thnn_fused_lstm_cell = _aten._thnn_fused_lstm_cell(of_input, of_state, cell, *biases)
+    return thnn_fused_lstm_cell[0], thnn_fused_lstm_cell[1]
 
 
 def gru_step(
-    given: Tensor, state: Tensor, cell: Any, weights: Sequence[Tensor], biases: Sequence[Any]
+    tensor: Tensor, state: Tensor, cell: Any, weights: Sequence[Tensor], biases: Sequence[Any]
 ) -> tuple[Tensor, Tensor | None]:
     """Return the state after a step, which has no cell: two products and a kernel."""
-    of_input, of_state = given @ weights[0].t(), state @ weights[1].t()
+    of_input, of_state = tensor @ weights[0].t(), state @ weights[1].t()
     return _aten._thnn_fused_gru_cell(of_input, of_state, state, *biases)[0], None
 
 
 def _cell(
     step: Callable[..., tuple[Tensor, Tensor | None]],
     before: Any,
-    given: Tensor,
+    tensor: Tensor,
     hx: Any,
     of_input: Tensor,
     of_state: Tensor,
@@ -67,27 +67,27 @@ def _cell(
     state_bias: Tensor | None = None,
 ) -> Any:
     """``torch.lstm_cell``, whose ``hx`` is a state and a cell, and ``torch.gru_cell``."""
-    if device_of(given).type != DEVICE_TYPE:
-        return before.call_boxed(KEYSET, given, hx, of_input, of_state, input_bias, state_bias)
+    if device_of(tensor).type != DEVICE_TYPE:
+        return before.call_boxed(KEYSET, tensor, hx, of_input, of_state, input_bias, state_bias)
     is_lstm = step is lstm_step
     if is_lstm and len(hx) != 2:
         raise RuntimeError("lstm_cell expects two hidden states")
     states = (*hx,) if is_lstm else (hx,)
-    _check(given, states, of_input, of_state)
-    made = step(given, states[0], states[-1], (of_input, of_state), (input_bias, state_bias))
-    return made if is_lstm else made[0]
+    _check(tensor, states, of_input, of_state)
+    pair = step(tensor, states[0], states[-1], (of_input, of_state), (input_bias, state_bias))
+    return pair if is_lstm else pair[0]
 
 
-def _check(given: Tensor, hx: Sequence[Tensor], of_input: Tensor, of_state: Tensor) -> None:
+def _check(tensor: Tensor, hx: Sequence[Tensor], of_input: Tensor, of_state: Tensor) -> None:
     """Refuse what PyTorch refuses, in its words."""
-    if given.size(1) != of_input.size(1):
+    if tensor.size(1) != of_input.size(1):
         raise RuntimeError(
-            f"input has inconsistent input_size: got {given.size(1)} expected {of_input.size(1)}"
+            f"input has inconsistent input_size: got {tensor.size(1)} expected {of_input.size(1)}"
         )
     for number, state in enumerate(hx):
-        if given.size(0) != state.size(0):
+        if tensor.size(0) != state.size(0):
             raise RuntimeError(
-                f"Input batch size {given.size(0)} doesn't match hidden{number} batch size "
+                f"Input batch size {tensor.size(0)} doesn't match hidden{number} batch size "
                 f"{state.size(0)}"
             )
         if state.size(1) != of_state.size(1):
@@ -97,18 +97,18 @@ def _check(given: Tensor, hx: Sequence[Tensor], of_input: Tensor, of_state: Tens
             )
 
 
-def _wide(given: Tensor) -> Tensor:
+def _wide(tensor: Tensor) -> Tensor:
     """Return numbers as the kernels compute with them."""
-    return given if given.dtype is torch.float64 else given.float()
+    return tensor if tensor.dtype is torch.float64 else tensor.float()
 
 
 def _gates(of_input: Tensor, of_state: Tensor, biases: Sequence[Tensor | None]) -> list[Tensor]:
     """Return what comes from the input and from the state, biases included, in wide numbers."""
-    found = [_wide(of_input), _wide(of_state)]
+    gates = [_wide(of_input), _wide(of_state)]
     for number, bias in enumerate(biases):
         if bias is not None:
-            found[number] = found[number] + _wide(bias)
-    return found
+            gates[number] = gates[number] + _wide(bias)
+    return gates
 
 
 def _lstm(
@@ -121,8 +121,8 @@ def _lstm(
     """``aten::_thnn_fused_lstm_cell``: state, cell, and what gates gave."""
     if of_input.is_meta:
         return cx.new_empty(cx.shape), cx.new_empty(cx.shape), of_input.new_empty(of_input.shape)
-    given, held = _gates(of_input, of_state, (input_bias, state_bias))
-    into, kept, new, shown = (given + held).chunk(4, 1)
+    value, held = _gates(of_input, of_state, (input_bias, state_bias))
+    into, kept, new, shown = (value + held).chunk(4, 1)
     into, kept, new, shown = into.sigmoid(), kept.sigmoid(), new.tanh(), shown.sigmoid()
     cell = kept * _wide(cx) + into * new
     state = shown * cell.tanh()
@@ -173,11 +173,11 @@ def _gru(
     kept_shape = (hx.size(0), _KEPT_BY_GRU * hx.size(1))
     if of_input.is_meta:
         return hx.new_empty(hx.shape), hx.new_empty(kept_shape)
-    given, held = (
-        each.chunk(3, 1) for each in _gates(of_input, of_state, (input_bias, state_bias))
+    value, held = (
+        gate.chunk(3, 1) for gate in _gates(of_input, of_state, (input_bias, state_bias))
     )
-    reset, update = (given[0] + held[0]).sigmoid(), (given[1] + held[1]).sigmoid()
-    new = (given[2] + reset * held[2]).tanh()
+    reset, update = (value[0] + held[0]).sigmoid(), (value[1] + held[1]).sigmoid()
+    new = (value[2] + reset * held[2]).tanh()
     before = _wide(hx)
     state = new + update * (before - new)
     kept = torch.cat([reset, update, new, before, held[2]], 1)

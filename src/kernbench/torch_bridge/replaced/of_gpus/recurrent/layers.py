@@ -47,19 +47,19 @@ def install(patches: Patches) -> None:
             library.impl("_cudnn_rnn_backward", _backward, key, allow_override=True)
 
 
-def _is_for_device(given: Tensor, params: Sequence[Tensor]) -> bool:
+def _is_for_device(tensor: Tensor, params: Sequence[Tensor]) -> bool:
     # One of both on the host is a mistake, which the operation finds.
-    return any(device_of(each).type == DEVICE_TYPE for each in (given, *params[:1]))
+    return any(device_of(item).type == DEVICE_TYPE for item in (tensor, *params[:1]))
 
 
 def _composed(
-    mode: int, before: Any, is_for_device: bool, given: Tensor, batch_sizes: Any, *args: Any
+    mode: int, before: Any, is_for_device: bool, tensor: Tensor, batch_sizes: Any, *args: Any
 ) -> Any:
     """Compose a layer of steps, as PyTorch does without cuDNN: on a device, of its cells."""
     if is_for_device and mode in _OF_CELLS:
         sizes = [] if batch_sizes is None else batch_sizes.tolist()
-        return _of_cells(mode, given, sizes, *args)
-    args = (given, *([] if batch_sizes is None else [batch_sizes]), *args)
+        return _of_cells(mode, tensor, sizes, *args)
+    args = (tensor, *([] if batch_sizes is None else [batch_sizes]), *args)
     if not is_for_device:
         return before.call_boxed(KEYSET, *args)
     # Tensors with data would be given to the host's library, which has a layer as one operation.
@@ -71,28 +71,28 @@ def _composed(
         torch._C._set_mkldnn_enabled(enabled)
 
 
-def _of_steps(mode: int, before: Any, given: Tensor, hx: Any, params: Any, *how: Any) -> Any:
+def _of_steps(mode: int, before: Any, tensor: Tensor, hx: Any, params: Any, *how: Any) -> Any:
     """``lstm.input`` and the like: all sequences of a batch have one length."""
-    is_for_device = _is_for_device(given, params)
+    is_for_device = _is_for_device(tensor, params)
     if not is_for_device or not torch.backends.cudnn.enabled:
-        return _composed(mode, before, is_for_device, given, None, hx, params, *how)
+        return _composed(mode, before, is_for_device, tensor, None, hx, params, *how)
     *how_else, batch_first = how
-    return _call(mode, given, [], hx, params, batch_first, *how_else)
+    return _call(mode, tensor, [], hx, params, batch_first, *how_else)
 
 
 def _of_packed(
-    mode: int, before: Any, given: Tensor, batch_sizes: Tensor, hx: Any, params: Any, *how: Any
+    mode: int, before: Any, tensor: Tensor, batch_sizes: Tensor, hx: Any, params: Any, *how: Any
 ) -> Any:
     """``lstm.data`` and the like: packed sequences, so many of which have each step."""
-    is_for_device = _is_for_device(given, params)
+    is_for_device = _is_for_device(tensor, params)
     if not is_for_device or not torch.backends.cudnn.enabled:
-        return _composed(mode, before, is_for_device, given, batch_sizes, hx, params, *how)
-    return _call(mode, given, batch_sizes.tolist(), hx, params, False, *how)
+        return _composed(mode, before, is_for_device, tensor, batch_sizes, hx, params, *how)
+    return _call(mode, tensor, batch_sizes.tolist(), hx, params, False, *how)
 
 
 def _of_cells(
     mode: int,
-    given: Tensor,
+    tensor: Tensor,
     batch_sizes: list[int],
     hx: Any,
     params: Any,
@@ -111,13 +111,13 @@ def _of_cells(
         dropout, train, bidirectional, batch_sizes,
     )  # fmt: skip
     weights = _by_layer(params, 2 + 2 * has_biases + (projected > 0))
-    out, state, cell = _run(network, given, weights, state, cell, (), apart=True)
+    out, state, cell = _run(network, tensor, weights, state, cell, (), apart=True)
     return (out, state) if cell is None else (out, state, cell)
 
 
 def _call(
     mode: int,
-    given: Tensor,
+    tensor: Tensor,
     batch_sizes: list[int],
     hx: Any,
     params: Any,
@@ -133,11 +133,11 @@ def _call(
     if cell is not None and cell.size(2) != hidden:
         hidden, projected = cell.size(2), hidden
     stride = 2 + 2 * has_biases + (projected > 0)
-    given, state, *params = cast_as_asked(given, state, *params)
+    tensor, state, *params = cast_as_asked(tensor, state, *params)
     if cell is not None:
         (cell,) = cast_as_asked(cell)
     out, state, cell, *_ = torch._cudnn_rnn(
-        given, list(params), stride, None, state, cell, mode, hidden, projected, num_layers,
+        tensor, list(params), stride, None, state, cell, mode, hidden, projected, num_layers,
         batch_first, dropout, train, bidirectional, batch_sizes, None,
     )  # fmt: skip
     return (out, state, cell) if mode == RecurrentKind.LSTM else (out, state)
@@ -159,11 +159,11 @@ def _padded(
     longest = max(sequence.size(0) for sequence in sequences)
     first, count = sequences[0], len(sequences)
     sizes = (count, longest) if batch_first else (longest, count)
-    made = first.new_full((*sizes, *first.shape[1:]), padding_value)
-    for number, each in enumerate(sequences):
-        start = longest - each.size(0) if padding_side == "left" else 0
-        made.select(0 if batch_first else 1, number).narrow(0, start, each.size(0)).copy_(each)
-    return made
+    result = first.new_full((*sizes, *first.shape[1:]), padding_value)
+    for number, item in enumerate(sequences):
+        start = longest - item.size(0) if padding_side == "left" else 0
+        result.select(0 if batch_first else 1, number).narrow(0, start, item.size(0)).copy_(item)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +194,11 @@ class _Network:
     def drops(self) -> bool:
         return self.train and self.dropout > 0 and self.num_layers > 1
 
-    def steps(self, given: Tensor) -> tuple[Tensor, ...]:
+    def steps(self, tensor: Tensor) -> tuple[Tensor, ...]:
         """Return ``(sequences, features)`` of each step."""
         if self.batch_sizes:
-            return given.split(list(self.batch_sizes))
-        return given.unbind(1 if self.batch_first else 0)
+            return tensor.split(list(self.batch_sizes))
+        return tensor.unbind(1 if self.batch_first else 0)
 
     def joined(self, steps: Sequence[Tensor]) -> Tensor:
         """Return a layer's output of all steps."""
@@ -208,30 +208,30 @@ class _Network:
         """Return all steps, one behind the other."""
         return torch.cat(list(steps)) if self.batch_sizes else torch.stack(list(steps))
 
-    def turned(self, made: Tensor) -> Tensor:
+    def turned(self, tensor: Tensor) -> Tensor:
         """Return all steps with sequences first, if the program has them so."""
-        return made.transpose(0, 1) if self.batch_first and not self.batch_sizes else made
+        return tensor.transpose(0, 1) if self.batch_first and not self.batch_sizes else tensor
 
-    def by_steps(self, made: Tensor) -> Tensor:
+    def by_steps(self, tensor: Tensor) -> Tensor:
         """Return the same values as they lie when cuDNN has written them."""
         if self.batch_first and not self.batch_sizes:
-            return made.transpose(0, 1).contiguous().transpose(0, 1)
-        return made.contiguous()
+            return tensor.transpose(0, 1).contiguous().transpose(0, 1)
+        return tensor.contiguous()
 
-    def shape_of_output(self, given: Tensor) -> tuple[int, ...]:
-        return (*given.shape[:-1], self.made * self.directions)
+    def shape_of_output(self, tensor: Tensor) -> tuple[int, ...]:
+        return (*tensor.shape[:-1], self.made * self.directions)
 
-    def num_reserved(self, given: Tensor) -> int:
+    def num_reserved(self, tensor: Tensor) -> int:
         """Return the bytes kept for the backward pass: what each gate gave, and the cell."""
         if not self.train:
             return 0
         kept = GATES[self.mode] + (self.mode == RecurrentKind.LSTM)
-        elements = math.prod(given.shape[:-1]) * self.hidden * self.directions * self.num_layers
-        return elements * kept * given.element_size()
+        elements = math.prod(tensor.shape[:-1]) * self.hidden * self.directions * self.num_layers
+        return elements * kept * tensor.element_size()
 
 
 def _forward(
-    given: Tensor,
+    tensor: Tensor,
     weight: list[Tensor],
     stride: int,
     weight_buf: Tensor | None,
@@ -241,24 +241,24 @@ def _forward(
 ) -> tuple[Tensor, ...]:
     """``aten::_cudnn_rnn``: output, states at the end, and what the backward pass needs."""
     network = _Network(*how)
-    reserve = given.new_empty(network.num_reserved(given), dtype=torch.uint8)
-    empty = given.new_empty(0)
-    if given.is_meta:
-        out = network.by_steps(given.new_empty(network.shape_of_output(given)))
+    reserve = tensor.new_empty(network.num_reserved(tensor), dtype=torch.uint8)
+    empty = tensor.new_empty(0)
+    if tensor.is_meta:
+        out = network.by_steps(tensor.new_empty(network.shape_of_output(tensor)))
         cell = empty if cx is None else torch.empty_like(cx, memory_format=torch.contiguous_format)
         return out, hx.new_empty(hx.shape), cell, reserve, empty
     masks: list[Tensor] = []
     if network.drops:
-        shape = (network.num_layers - 1, *network.shape_of_output(given))
+        shape = (network.num_layers - 1, *network.shape_of_output(tensor))
         masks = list(torch.empty(shape, dtype=torch.bool).bernoulli_(1 - network.dropout))
         flat = torch.stack(masks).flatten().view(torch.uint8)
         reserve[: flat.numel()] = flat
-    out, state, cell = _run(network, given, _by_layer(weight, stride), hx, cx, masks)
+    out, state, cell = _run(network, tensor, _by_layer(weight, stride), hx, cx, masks)
     return out, state, empty if cell is None else cell, reserve, empty
 
 
 def _backward(
-    given: Tensor,
+    tensor: Tensor,
     weight: list[Tensor],
     stride: int,
     weight_buf: Tensor,
@@ -275,25 +275,25 @@ def _backward(
     network = _Network(*how_else)
     if not network.train:
         raise RuntimeError("cudnn RNN backward can only be called in training mode")
-    operands = [given, hx, *([] if cx is None else [cx]), *weight]
-    if given.is_meta:
-        found = [torch.empty_like(operand) for operand in operands]
+    operands = [tensor, hx, *([] if cx is None else [cx]), *weight]
+    if tensor.is_meta:
+        tensors = [torch.empty_like(operand) for operand in operands]
     else:
         masks: list[Tensor] = []
         if network.drops:
-            shape = (network.num_layers - 1, *network.shape_of_output(given))
+            shape = (network.num_layers - 1, *network.shape_of_output(tensor))
             masks = list(reserve[: math.prod(shape)].view(torch.bool).reshape(shape))
         with torch.enable_grad(), torch._C._ForceDispatchKeyGuard(*DIFFERENTIATING):
             leaves = [operand.detach().requires_grad_() for operand in operands]
             there, state, *rest = leaves
             cell, rest = (None, rest) if cx is None else (rest[0], rest[1:])
-            made = _run(network, there, _by_layer(rest, stride), state, cell, masks)
+            triple = _run(network, there, _by_layer(rest, stride), state, cell, masks)
             pairs = [
                 (result, outer)
-                for result, outer in zip(made, (of_output, of_state, of_cell), strict=True)
+                for result, outer in zip(triple, (of_output, of_state, of_cell), strict=True)
                 if result is not None and outer is not None
             ]
-            found = list(
+            tensors = list(
                 torch.autograd.grad(
                     [result for result, _ in pairs],
                     leaves,
@@ -303,8 +303,8 @@ def _backward(
                 )
             )
     states = 1 if cx is None else 2
-    of_cx = None if cx is None else found[2]
-    return network.by_steps(found[0]), found[1], of_cx, found[1 + states :]
+    of_cx = None if cx is None else tensors[2]
+    return network.by_steps(tensors[0]), tensors[1], of_cx, tensors[1 + states :]
 
 
 def _by_layer(weight: Sequence[Tensor], stride: int) -> list[Sequence[Tensor]]:
@@ -314,7 +314,7 @@ def _by_layer(weight: Sequence[Tensor], stride: int) -> list[Sequence[Tensor]]:
 
 def _run(
     network: _Network,
-    given: Tensor,
+    tensor: Tensor,
     weights: Sequence[Sequence[Tensor]],
     hx: Tensor,
     cx: Tensor | None,
@@ -327,33 +327,33 @@ def _run(
     """
     states, cells = [], []
     for layer in range(network.num_layers):
-        made = []
+        result = []
         for direction in range(network.directions):
             at = layer * network.directions + direction
             cell = None if cx is None else cx[at]
             steps, state, cell = _pass(
-                network, given, weights[at], hx[at], cell, direction == 1, apart
+                network, tensor, weights[at], hx[at], cell, direction == 1, apart
             )
-            made.append(steps)
+            result.append(steps)
             states.append(state)
             cells.append(cell)
-        if len(made) == 1:
-            given = network.joined(made[0])
+        if len(result) == 1:
+            tensor = network.joined(result[0])
         elif apart:
-            given = network.turned(torch.cat([network.stacked(each) for each in made], -1))
+            tensor = network.turned(torch.cat([network.stacked(item) for item in result], -1))
         else:
-            given = network.joined([torch.cat(each, -1) for each in zip(*made, strict=True)])
+            tensor = network.joined([torch.cat(pair, -1) for pair in zip(*result, strict=True)])
         if masks and layer < network.num_layers - 1:
-            given = given * masks[layer] / (1 - network.dropout)
+            tensor = tensor * masks[layer] / (1 - network.dropout)
         elif apart and network.drops and layer < network.num_layers - 1:
-            given = torch.dropout(given, network.dropout, True)
+            tensor = torch.dropout(tensor, network.dropout, True)
     ended = torch.stack(states)
-    return given, ended, None if cx is None else torch.stack(cells)
+    return tensor, ended, None if cx is None else torch.stack(cells)
 
 
 def _pass(
     network: _Network,
-    given: Tensor,
+    tensor: Tensor,
     weight: Sequence[Tensor],
     state: Tensor,
     cell: Tensor | None,
@@ -369,9 +369,9 @@ def _pass(
     biases = rest[2:4] if len(rest) >= 4 else (None, None)
     projection = rest[-1] if network.projected else None
     steps = network.steps(
-        given if apart else torch.nn.functional.linear(given, of_input, biases[0])
+        tensor if apart else torch.nn.functional.linear(tensor, of_input, biases[0])
     )
-    first, made, ended = (state, cell), [], []
+    first, result, ended = (state, cell), [], []
     order = range(len(steps) - 1, -1, -1) if is_reverse else range(len(steps))
     count = len(steps[order[0]]) if len(steps) else len(state)
     at = _rows((state, cell), 0, count)
@@ -390,9 +390,9 @@ def _pass(
             at = _STEPS[network.mode](steps[number], recurrent, *at)
         if projection is not None:
             at = (torch.nn.functional.linear(at[0], projection), at[1])
-        made.append(at[0])
+        result.append(at[0])
     state, cell = _stacked([at, *reversed(ended)])
-    return made[::-1] if is_reverse else made, state, cell
+    return result[::-1] if is_reverse else result, state, cell
 
 
 _States = tuple[Tensor, Tensor | None]
@@ -417,9 +417,9 @@ def _lstm_step(of_input: Tensor, of_state: Tensor, state: Tensor, cell: Any) -> 
 
 
 def _gru_step(of_input: Tensor, of_state: Tensor, state: Tensor, cell: Any) -> _States:
-    given, held = of_input.chunk(3, -1), of_state.chunk(3, -1)
-    new = (given[2] + (given[0] + held[0]).sigmoid() * held[2]).tanh()
-    return new + (given[1] + held[1]).sigmoid() * (state - new), None
+    value, held = of_input.chunk(3, -1), of_state.chunk(3, -1)
+    new = (value[2] + (value[0] + held[0]).sigmoid() * held[2]).tanh()
+    return new + (value[1] + held[1]).sigmoid() * (state - new), None
 
 
 def _plain_step(

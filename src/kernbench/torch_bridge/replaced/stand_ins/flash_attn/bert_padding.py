@@ -16,8 +16,8 @@ def index_first_axis(x: Tensor, indices: Tensor) -> Tensor:
 
 def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -> Tensor:
     """Return zeros with values in some rows."""
-    made = values.new_zeros(first_axis_dim, *values.shape[1:])
-    return made.index_put((indices,), values)
+    result = values.new_zeros(first_axis_dim, *values.shape[1:])
+    return result.index_put((indices,), values)
 
 
 def unpad_input(
@@ -38,5 +38,5 @@ def unpad_input(
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
     """Return ``(batch, length, ...)`` with rows in their places, and zeros elsewhere."""
-    made = index_put_first_axis(hidden_states, indices, batch * seqlen)
-    return made.unflatten(0, (batch, seqlen))
+    axis = index_put_first_axis(hidden_states, indices, batch * seqlen)
+    return axis.unflatten(0, (batch, seqlen))

@@ -88,15 +88,15 @@ def _flash_attn_backward(
     rng_state: Tensor | None = None,
 ) -> Tensor:
     """Write the gradients of queries, keys and values; return the products of rows."""
-    made = [
-        torch.empty_like(like) if each is None else each
-        for each, like in zip((dq, dk, dv), (q, k, v), strict=True)
+    gradients = [
+        torch.empty_like(like) if item is None else item
+        for item, like in zip((dq, dk, dv), (q, k, v), strict=True)
     ]
-    found: Tensor = torch.ops.flash_attn._flash_attn_backward(
-        dout, q, k, v, out, softmax_lse, *made, dropout_p, softmax_scale, causal, window_size_left,
-        window_size_right, softcap, alibi_slopes, deterministic, rng_state,
+    row_products: Tensor = torch.ops.flash_attn._flash_attn_backward(
+        dout, q, k, v, out, softmax_lse, *gradients, dropout_p, softmax_scale, causal,
+        window_size_left, window_size_right, softcap, alibi_slopes, deterministic, rng_state,
     )  # fmt: skip
-    return found
+    return row_products
 
 
 def _flash_attn_varlen_backward(
@@ -124,16 +124,16 @@ def _flash_attn_varlen_backward(
     rng_state: Tensor | None = None,
     zero_tensors: bool = False,
 ) -> Tensor:
-    made = [
-        torch.empty_like(like) if each is None else each
-        for each, like in zip((dq, dk, dv), (q, k, v), strict=True)
+    gradients = [
+        torch.empty_like(like) if item is None else item
+        for item, like in zip((dq, dk, dv), (q, k, v), strict=True)
     ]
-    found: Tensor = torch.ops.flash_attn._flash_attn_varlen_backward(
-        dout, q, k, v, out, softmax_lse, *made, cu_seqlens_q, cu_seqlens_k, int(max_seqlen_q),
+    varlen_backward: Tensor = torch.ops.flash_attn._flash_attn_varlen_backward(
+        dout, q, k, v, out, softmax_lse, *gradients, cu_seqlens_q, cu_seqlens_k, int(max_seqlen_q),
         int(max_seqlen_k), dropout_p, softmax_scale, causal, window_size_left, window_size_right,
         softcap, alibi_slopes, deterministic, rng_state,
     )  # fmt: skip
-    return found
+    return varlen_backward
 
 
 # What FlashAttention calls them where PyTorch has operators of them, as here.
@@ -151,10 +151,10 @@ class _FlashAttention(torch.autograd.Function):
         ctx: Any, options: tuple[Any, ...], lengths: tuple[Any, ...], deterministic: bool,
         alibi: Tensor | None, table: Tensor | None, *tensors: Tensor,
     ) -> Any:  # fmt: skip
-        given: tuple[Any, ...] = (*_unpacked(tensors), *lengths, *options, alibi, False)
+        unpacked: tuple[Any, ...] = (*_unpacked(tensors), *lengths, *options, alibi, False)
         forward: Any = _flash_attn_varlen_forward if lengths else _flash_attn_forward
         paged = {"block_table": table} if lengths else {}
-        out, lse, _, state = forward(*given, **paged)
+        out, lse, _, state = forward(*unpacked, **paged)
         ctx.save_for_backward(*tensors, out, lse, state, alibi, *lengths[:2])
         ctx.options, ctx.lengths, ctx.deterministic = options, lengths[2:], deterministic
         ctx.is_paged, ctx.count = table is not None, len(tensors)
@@ -167,14 +167,14 @@ class _FlashAttention(torch.autograd.Function):
             raise RuntimeError("flash_attn: keys in pages have no gradient")
         tensors, rest = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
         out, lse, state, alibi, *ends = rest
-        made = [torch.empty_like(tensor) for tensor in tensors]
-        given = (dout, *_unpacked(tensors), out, lse, *_unpacked(made))
+        gradients = [torch.empty_like(tensor) for tensor in tensors]
+        value = (dout, *_unpacked(tensors), out, lse, *_unpacked(gradients))
         options = (*ctx.options, alibi, ctx.deterministic, state)
         if ends:
-            _flash_attn_varlen_backward(*given, *ends, *ctx.lengths, *options)
+            _flash_attn_varlen_backward(*value, *ends, *ctx.lengths, *options)
         else:
-            _flash_attn_backward(*given, *options)
-        return None, None, None, None, None, *made
+            _flash_attn_backward(*value, *options)
+        return None, None, None, None, None, *gradients
 
 
 def _unpacked(tensors: Any) -> Any:
@@ -376,8 +376,8 @@ def flash_attn_with_kvcache(
     return (out, lse) if return_softmax_lse else out
 
 
-def _refuse(**given: Any) -> None:
-    for name, value in given.items():
+def _refuse(**values: Any) -> None:
+    for name, value in values.items():
         if value is not None:
             raise NotImplementedError(
                 f"flash_attn: {name} is not a part of kernbench's stand-in; leave it out"

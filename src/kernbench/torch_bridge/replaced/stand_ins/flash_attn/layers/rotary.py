@@ -27,9 +27,9 @@ class _Rotate(torch.autograd.Function):
         cos, sin, ends, offsets = ctx.saved_tensors
         number, longest, interleaved, inplace = ctx.rest
         at = number if offsets is None else offsets
-        given = grad.clone() if inplace and not interleaved else grad
-        made = apply_rotary(given, cos, sin, at, ends, longest, interleaved, inplace, True)
-        return made, None, None, None, None, None, None, None
+        clone = grad.clone() if inplace and not interleaved else grad
+        rotary = apply_rotary(clone, cos, sin, at, ends, longest, interleaved, inplace, True)
+        return rotary, None, None, None, None, None, None, None
 
 
 def apply_rotary_emb(
@@ -43,10 +43,10 @@ def apply_rotary_emb(
     max_seqlen: int | None = None,
 ) -> Tensor:
     """Return ``x``, ``(batch, length, heads, size)``, rotated by ``(length, rotated / 2)``."""
-    made: Tensor = _Rotate.apply(
+    emb: Tensor = _Rotate.apply(
         x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleaved, inplace
     )
-    return made
+    return emb
 
 
 apply_rotary_emb_func = apply_rotary_emb
@@ -58,7 +58,7 @@ def apply_rotary_emb_torch(
     """Return the same by operations of PyTorch."""
     size = 2 * cos.shape[-1]
     turned, rest = x[..., :size], x[..., size:]
-    cos, sin = (each.unsqueeze(-2) for each in (cos, sin))
+    cos, sin = (item.unsqueeze(-2) for item in (cos, sin))
     if interleaved:
         first, second = turned[..., ::2], turned[..., 1::2]
         pair = first * cos - second * sin, first * sin + second * cos
@@ -169,8 +169,10 @@ def apply_rotary_emb_qkv_(
         raise NotImplementedError(
             "flash_attn: cos_k, sin_k and num_heads_q are not a part of kernbench's stand-in"
         )
-    made: Tensor = _RotatePacked.apply(qkv, 2, cos, sin, seqlen_offsets, interleaved)
-    return made
+    apply_rotary_emb_qkv: Tensor = _RotatePacked.apply(
+        qkv, 2, cos, sin, seqlen_offsets, interleaved
+    )
+    return apply_rotary_emb_qkv
 
 
 def apply_rotary_emb_kv_(
@@ -181,5 +183,5 @@ def apply_rotary_emb_kv_(
     seqlen_offsets: int | Tensor = 0,
 ) -> Tensor:
     """Rotate the keys of ``(batch, length, 2, heads, size)`` in place."""
-    made: Tensor = _RotatePacked.apply(kv, 1, cos, sin, seqlen_offsets, interleaved)
-    return made
+    apply_rotary_emb_kv: Tensor = _RotatePacked.apply(kv, 1, cos, sin, seqlen_offsets, interleaved)
+    return apply_rotary_emb_kv

@@ -39,8 +39,8 @@ class CrossEntropyLoss(torch.nn.Module):
         losses, of_lse = cross_entropy_loss(
             input, target, precomputed_lse, ignore_index=self.ignore_index, **self.options
         )
-        found = self._reduced(losses, target)
-        return (found, self._reduced(of_lse, target)) if self.return_z_loss else found
+        reduced = self._reduced(losses, target)
+        return (reduced, self._reduced(of_lse, target)) if self.return_z_loss else reduced
 
     def _reduced(self, losses: Tensor, target: Tensor) -> Tensor:
         if self.reduction == "none":

@@ -54,23 +54,23 @@ def layer_norm_fn(
     def define(x: Tensor, weight: Tensor, bias: Any, residual: Any) -> Any:
         total = x.float() if residual is None else x.float() + residual.float()
         if is_rms_norm:
-            made = total * torch.rsqrt(total.square().mean(-1, keepdim=True) + eps)
+            result = total * torch.rsqrt(total.square().mean(-1, keepdim=True) + eps)
         else:
             variance, mean = torch.var_mean(total, -1, correction=0, keepdim=True)
-            made = (total - mean) * torch.rsqrt(variance + eps)
-        made = made * (weight.float() + zero_centered_weight)
-        made = made if bias is None else made + bias.float()
-        made = made.to(out_dtype or x.dtype)
-        return (made, total.to(dtype_of_sum)) if prenorm else made
+            result = (total - mean) * torch.rsqrt(variance + eps)
+        result = result * (weight.float() + zero_centered_weight)
+        result = result if bias is None else result + bias.float()
+        result = result.to(out_dtype or x.dtype)
+        return (result, total.to(dtype_of_sum)) if prenorm else result
 
     return fused("flash_attn.layer_norm", define, x, weight, bias, residual)
 
 
 def rms_norm_fn(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *given: Any, **more: Any
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *value: Any, **more: Any
 ) -> Any:
     """Return the same by the root mean square."""
-    return partial(layer_norm_fn, is_rms_norm=True)(x, weight, bias, *given, **more)
+    return partial(layer_norm_fn, is_rms_norm=True)(x, weight, bias, *value, **more)
 
 
 class RMSNorm(torch.nn.Module):
@@ -88,8 +88,8 @@ class RMSNorm(torch.nn.Module):
         super().__init__()
         self.eps, self.dropout_p = eps, dropout_p
         self.zero_centered_weight = zero_centered_weight
-        made = torch.zeros if zero_centered_weight else torch.ones
-        self.weight = torch.nn.Parameter(made(hidden_size, device=device, dtype=dtype))
+        result = torch.zeros if zero_centered_weight else torch.ones
+        self.weight = torch.nn.Parameter(result(hidden_size, device=device, dtype=dtype))
         self.register_parameter("bias", None)
 
     def forward(
