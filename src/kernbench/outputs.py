@@ -83,7 +83,7 @@ class Outputs:
     def _add(self, option: str, target: _Target) -> None:
         for other, earlier in self._targets.items():
             if earlier.is_same(target):
-                raise OutputError(f"{other} and {option} both name {target.given}; take two files")
+                raise OutputError(f"{other} and {option} both name {target.text}; take two files")
         self._targets[option] = target
 
     def refuse(self, inputs: Iterable[str | os.PathLike[str]]) -> None:
@@ -116,7 +116,7 @@ class Outputs:
 
     def path_of(self, option: str) -> str:
         """Return the path of an output as it was given."""
-        return self._targets[option].given
+        return self._targets[option].text
 
     @contextlib.contextmanager
     def writing(self, option: str) -> Iterator[BinaryIO]:
@@ -267,7 +267,7 @@ class _Target:
 
     def __init__(self, said: str, text: str, result: os.stat_result | None) -> None:
         self.said = said
-        self.given = text
+        self.text = text
         self._found = result
         self._file: BinaryIO | None = None
         self.is_written = False
@@ -349,7 +349,7 @@ class _Straight(_Target):
                 stream.flush()
         try:
             if self._number is None:
-                number = os.open(self.given, os.O_WRONLY)
+                number = os.open(self.text, os.O_WRONLY)
             else:
                 number = os.dup(self._number)
             with open(number, "wb") as out:  # noqa: PTH123

@@ -32,6 +32,22 @@ def test_no_class_has_the_name_of_another() -> None:
     assert not unknown, "name each after what it is, as TileLoad and TileOrigins are"
 
 
+def test_variables_have_nouns() -> None:
+    """Words that fit any variable say nothing of one."""
+    vague = {"each", "found", "given", "made"}
+    places = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for folder in ("src", "validation")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in vague)
+        or (isinstance(node, ast.arg) and node.arg in vague)
+    ]
+    # What saved runs call a column stays.
+    others = [place for place in places if "saved/described.py" not in place]
+    assert not others, "name it after what it holds"
+
+
 def test_words_that_are_listed_are_names_of_several_classes() -> None:
     result = classes()
     assert {name for name in WORDS if len(result[name]) > 1} == set(WORDS)

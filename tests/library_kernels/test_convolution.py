@@ -18,7 +18,7 @@ from kernbench.library_kernels import (
 SIP = load_machine("a100-sxm-80g").sip
 LIBRARY = load_library("sm80")
 PLAIN = Convolution(
-    given=128, made=256, given_positions=64 * 28 * 28, made_positions=64 * 28 * 28, taps=9
+    in_channels=128, out_channels=256, in_positions=64 * 28 * 28, out_positions=64 * 28 * 28, taps=9
 )
 
 TO_INPUT = ConvolutionPass.TO_INPUT
@@ -38,14 +38,14 @@ def flops(convolution: Convolution) -> float:
     st.sampled_from(ConvolutionPass),
 )  # fmt: skip
 def test_a_convolution_does_at_least_its_products(
-    given: int, made: int, positions: int, taps: int, which: ConvolutionPass
+    channels: int, outputs: int, positions: int, taps: int, which: ConvolutionPass
 ) -> None:
     convolution = Convolution(
-        given=given, made=made, given_positions=positions, made_positions=positions, taps=taps,
-        unit_stride=False, which=which,
+        in_channels=channels, out_channels=outputs, in_positions=positions, out_positions=positions,
+        taps=taps, unit_stride=False, which=which,
     )  # fmt: skip
-    if made > 1 and given * taps > 1:
-        assert flops(convolution) >= 2 * given * made * positions * taps
+    if outputs > 1 and channels * taps > 1:
+        assert flops(convolution) >= 2 * channels * outputs * positions * taps
 
 
 def moves(choice: KernelChoice) -> int:
@@ -87,7 +87,7 @@ def test_a_planar_image_is_taken_as_it_is_where_that_is_faster() -> None:
     seen = set()
     # Of few channels, rearranging is most of the work; of many, a fast product pays for it.
     for channels in (16, 64, 256, 1024, 4096):
-        planar = replace(PLAIN, given=channels, made=channels, planar=True)
+        planar = replace(PLAIN, in_channels=channels, out_channels=channels, planar=True)
         result = chosen(planar)
         moved = convolution_kernels(planar, SIP, without("conv_half_planar"))
         assert result.total_us <= moved.total_us
@@ -99,13 +99,13 @@ def test_a_planar_image_is_taken_as_it_is_where_that_is_faster() -> None:
 @pytest.mark.parametrize(("width", "is_moved"), [(4, False), (8, True), (16, False)])
 def test_planes_of_groups_of_eight_are_rearranged(width: int, is_moved: bool) -> None:
     channels = 48 * width
-    grouped = replace(PLAIN, given=channels, made=channels, groups=48, planar=True)
+    grouped = replace(PLAIN, in_channels=channels, out_channels=channels, groups=48, planar=True)
     assert (moves(of_rtx_3090(grouped)) == 2) == is_moved
 
 
 def test_groups_of_odd_widths_run_on_the_vector_engine_channels_last() -> None:
     def name(width: int, **changes: Any) -> str:
-        groups = replace(PLAIN, given=width * 8, made=width * 8, groups=8)
+        groups = replace(PLAIN, in_channels=width * 8, out_channels=width * 8, groups=8)
         return chosen(replace(groups, **changes)).kernels[-1].name
 
     assert [name(number) for number in (16, 24, 32, 56, 128)] == [
@@ -118,7 +118,7 @@ def test_groups_of_odd_widths_run_on_the_vector_engine_channels_last() -> None:
     several = ((16, 32, True), (16, 40, True), (16, 18, False), (8, 24, True), (8, 7, False))
     for width, count, is_product in (*several, (48, 8, True), (56, 8, False)):
         channels = width * count
-        grouped = replace(gradient, given=channels, made=channels, groups=count)
+        grouped = replace(gradient, in_channels=channels, out_channels=channels, groups=count)
         result = chosen(grouped).kernels[-1].name
         assert result == ("conv_half" if is_product else "conv_grouped_gradient_last")
     assert name(24, planar=True) in ("conv_half", "conv_half_planar")
@@ -130,7 +130,9 @@ def test_gradients_of_few_groups_are_slower_in_planes_too() -> None:
 
     def found(width: int, count: int, which: ConvolutionPass) -> KernelChoice:
         channels = width * count
-        grouped = replace(PLAIN, given=channels, made=channels, groups=count, planar=True)
+        grouped = replace(
+            PLAIN, in_channels=channels, out_channels=channels, groups=count, planar=True
+        )
         return convolution_kernels(replace(grouped, which=which), sip, library)
 
     for which in ConvolutionPass:
@@ -150,7 +152,7 @@ def of_rtx_3090(convolution: Convolution) -> KernelChoice:
 
 def test_groups_that_make_unlike_many_channels_are_launched_one_by_one() -> None:
     pictures = 512
-    one = Convolution(given=192, made=1152, given_positions=49, made_positions=49, taps=1)
+    one = Convolution(in_channels=192, out_channels=1152, in_positions=49, out_positions=49, taps=1)
     alone = of_rtx_3090(replace(one, planar=True)).total_us
     channels: dict[str, Any] = {"given": 192 * pictures, "made": 1152 * pictures}
     rtx_3090 = of_rtx_3090(replace(one, groups=pictures, planar=True, **channels))
@@ -162,10 +164,10 @@ def test_groups_that_make_unlike_many_channels_are_launched_one_by_one() -> None
 
 
 def test_a_plain_product_that_makes_odd_rows_of_even_ones_is_slow_channels_last() -> None:
-    plain = replace(PLAIN, given=1024, made=2053, taps=1, unit_stride=False)
+    plain = replace(PLAIN, in_channels=1024, out_channels=2053, taps=1, unit_stride=False)
     odd = of_rtx_3090(plain)
     assert odd.kernels[0].name == "conv_half_odd"
-    assert odd.total_us > 4 * of_rtx_3090(replace(plain, made=2056)).total_us
+    assert odd.total_us > 4 * of_rtx_3090(replace(plain, out_channels=2056)).total_us
     # Of more taps, of odd rows too, of planes, and as a gradient of even widths, it is not.
     others: list[dict[str, Any]] = [
         {"taps": 9}, {"given": 1025}, {"planar": True}, {"which": TO_INPUT}, {"by_graph": False},
@@ -173,13 +175,13 @@ def test_a_plain_product_that_makes_odd_rows_of_even_ones_is_slow_channels_last(
     for changes in others:
         names = [kernel.name for kernel in of_rtx_3090(replace(plain, **changes)).kernels]
         assert "conv_half_odd" not in names
-    turned = replace(plain, given=2053, made=1024, which=TO_INPUT)
+    turned = replace(plain, in_channels=2053, out_channels=1024, which=TO_INPUT)
     assert of_rtx_3090(turned).kernels[0].name == "conv_half_odd"
 
 
 def test_earlier_releases_pad_channels_and_have_fewer_kernels_of_groups() -> None:
     def pads(number: int, result: int, **changes: Any) -> int:
-        early = replace(PLAIN, given=number, made=result, by_graph=False)
+        early = replace(PLAIN, in_channels=number, out_channels=result, by_graph=False)
         return moves(of_rtx_3090(replace(early, **changes)))
 
     assert [pads(*item) for item in ((64, 64), (42, 64), (42, 84), (3, 64))] == [0, 1, 2, 0]
@@ -187,7 +189,9 @@ def test_earlier_releases_pad_channels_and_have_fewer_kernels_of_groups() -> Non
 
     def grouped(width: int, count: int, by_graph: bool) -> KernelChoice:
         channels = width * count
-        plain = replace(PLAIN, given=channels, made=channels, groups=count, by_graph=by_graph)
+        plain = replace(
+            PLAIN, in_channels=channels, out_channels=channels, groups=count, by_graph=by_graph
+        )
         return of_rtx_3090(plain)
 
     for width in (16, 64):
@@ -200,13 +204,15 @@ def test_earlier_releases_pad_channels_and_have_fewer_kernels_of_groups() -> Non
 
 def test_wide_groups_fill_up_tiles_and_dilated_ones_have_no_kernel_of_gradients() -> None:
     def grouped(width: int, **changes: Any) -> KernelChoice:
-        plain = replace(PLAIN, given=8 * width, made=8 * width, groups=8)
+        plain = replace(PLAIN, in_channels=8 * width, out_channels=8 * width, groups=8)
         return of_rtx_3090(replace(plain, **changes))
 
     assert grouped(56).kernels[0].name == "conv_grouped_last"
     assert grouped(373).kernels[0].name == "conv_half"
     assert grouped(373).total_us == pytest.approx(grouped(384).total_us, rel=0.1)
-    many = replace(PLAIN, given=128, made=128, groups=32, which=TO_INPUT, unit_stride=False)
+    many = replace(
+        PLAIN, in_channels=128, out_channels=128, groups=32, which=TO_INPUT, unit_stride=False
+    )
     assert of_rtx_3090(many).kernels[0].name == "conv_half"
     dilated = of_rtx_3090(replace(many, dilated=True))
     assert dilated.kernels[0].name == "conv_grouped_gradient_last"
@@ -216,7 +222,9 @@ def test_wide_groups_fill_up_tiles_and_dilated_ones_have_no_kernel_of_gradients(
 def test_one_channel_of_planes_needs_no_matrix_engine(architecture: str) -> None:
     machine = load_machine({"sm86": "rtx-3090", "sm120": "rtx-pro-6000-max-q"}[architecture])
     positions = 2048 * 16 * 16
-    one = replace(PLAIN, given=512, made=1, given_positions=positions, made_positions=positions)
+    one = replace(
+        PLAIN, in_channels=512, out_channels=1, in_positions=positions, out_positions=positions
+    )
     one = replace(one, taps=1, unit_stride=False, planar=True)
     kernels = convolution_kernels(one, machine.sip, load_library(architecture))
     assert (
@@ -231,24 +239,24 @@ def test_winograd_saves_multiplications_of_float32_where_it_can() -> None:
     assert {kernel.name for kernel in chosen(exact).kernels} == {"conv_winograd"}
     strided = replace(exact, unit_stride=False)
     assert chosen(exact).total_us < chosen(strided).total_us
-    assert flops(exact) < 2 * 128 * 256 * PLAIN.made_positions * 9
+    assert flops(exact) < 2 * 128 * 256 * PLAIN.out_positions * 9
 
 
 @pytest.mark.adr("0128-D7")
 def test_a_channel_by_itself_needs_no_matrix_engine() -> None:
-    depthwise = replace(PLAIN, made=128, groups=128)
+    depthwise = replace(PLAIN, out_channels=128, groups=128)
     (kernel,) = chosen(depthwise).kernels
     assert not kernel.flops
     work = sum(tile.count * tile.trips * tile.trip.simple for tile in kernel.tiles)
-    assert work == pytest.approx(128 * PLAIN.made_positions * 9)
-    assert kernel.hbm_bytes == 2 * 2 * 128 * PLAIN.made_positions
+    assert work == pytest.approx(128 * PLAIN.out_positions * 9)
+    assert kernel.hbm_bytes == 2 * 2 * 128 * PLAIN.out_positions
 
 
 @pytest.mark.adr("0128-D7")
 def test_groups_of_few_channels_do_not_pay_for_whole_tiles() -> None:
-    grouped = replace(PLAIN, given=256, groups=32)
+    grouped = replace(PLAIN, in_channels=256, groups=32)
     # 72 of K are two trips of 64.
-    assert flops(grouped) <= 2 * 256 * 128 * PLAIN.made_positions
+    assert flops(grouped) <= 2 * 256 * 128 * PLAIN.out_positions
 
 
 @pytest.mark.adr("0128-D7")
@@ -260,7 +268,7 @@ def test_gradients_of_weights_cut_their_long_sum() -> None:
 
 @pytest.mark.adr("0128-D7")
 def test_channels_of_float32_by_themselves_are_slow_channels_last() -> None:
-    depthwise = replace(PLAIN, made=128, groups=128, dtype="tf32", itemsize=4)
+    depthwise = replace(PLAIN, out_channels=128, groups=128, dtype="tf32", itemsize=4)
     planar = replace(depthwise, planar=True)
     half = replace(depthwise, dtype="float16", itemsize=2)
     assert chosen(depthwise).total_us > 5 * chosen(planar).total_us > 5 * chosen(half).total_us
@@ -277,12 +285,12 @@ def test_planes_of_half_precision_cost_more_than_channels_last() -> None:
     slow = convolution_kernels(alone, SIP, without("conv_half_planar"))
     fast = convolution_kernels(alone, SIP, without("conv_half_planar", "conv_rearrange_half"))
     assert moves(fast) == 2
-    rearranged_us = 2 * (alone.given_bytes + alone.made_bytes) / 2.039e6
+    rearranged_us = 2 * (alone.in_bytes + alone.out_bytes) / 2.039e6
     assert slow.total_us - fast.total_us == pytest.approx(rearranged_us / 0.8, rel=0.1)
 
 
 def test_gradients_of_depthwise_weights_are_slow_in_float32_and_in_early_releases() -> None:
-    half = replace(PLAIN, made=128, groups=128, which=ConvolutionPass.TO_WEIGHT)
+    half = replace(PLAIN, out_channels=128, groups=128, which=ConvolutionPass.TO_WEIGHT)
     early = replace(half, is_early=True)
     wide = replace(half, dtype="float32", itemsize=4, planar=True)
     assert [kernel.name for kernel in chosen(early).kernels] == ["conv_depthwise_weight_last_early"]
@@ -298,7 +306,9 @@ def test_gradients_of_depthwise_weights_are_slow_in_float32_and_in_early_release
 def test_gradients_of_wide_groups_are_taken_by_tiles_of_128_channels_last() -> None:
     def us_of_element(width: int, groups: int) -> float:
         channels = width * groups
-        conv = replace(PLAIN, given=channels, made=channels, groups=groups, which=TO_INPUT)
+        conv = replace(
+            PLAIN, in_channels=channels, out_channels=channels, groups=groups, which=TO_INPUT
+        )
         return chosen(conv).total_us / channels
 
     # 56 channels of a group take as long as 128, unless groups are a multiple of 32.

@@ -21,10 +21,10 @@ def volume(
 ) -> Convolution:
     """Return a convolution by the shapes of its input and its output."""
     return Convolution(
-        given=numbers[1],
-        made=result[1],
-        given_positions=numbers[0] * math.prod(numbers[2:]),
-        made_positions=result[0] * math.prod(result[2:]),
+        in_channels=numbers[1],
+        out_channels=result[1],
+        in_positions=numbers[0] * math.prod(numbers[2:]),
+        out_positions=result[0] * math.prod(result[2:]),
         taps=taps,
         which=which,
         dtype=more.pop("dtype", "tf32"),
@@ -83,7 +83,7 @@ def test_patches_of_few_channels_are_gathered_as_fast_as_measured(
 
 
 def test_a_thread_tries_all_taps_whatever_the_channels() -> None:
-    wider = dataclasses.replace(NARROW, made=2 * NARROW.made)
+    wider = dataclasses.replace(NARROW, out_channels=2 * NARROW.out_channels)
     assert time_ms("t4", wider) == pytest.approx(time_ms("t4", NARROW), rel=0.02)
     longer = dataclasses.replace(NARROW, taps=2 * NARROW.taps)
     assert time_ms("t4", longer) == pytest.approx(2 * time_ms("t4", NARROW), rel=0.05)
@@ -102,11 +102,11 @@ def test_a_thread_tries_all_taps_whatever_the_channels() -> None:
 def test_what_tensor_cores_have_kernels_for_is_left_to_them(how: dict[str, Any]) -> None:
     assert volume_launch("volume", dataclasses.replace(NARROW, **how), False, False) is None
     assert volume_launch("volume", NARROW, True, False) is None
-    assert volume_launch("volume", dataclasses.replace(FEW, given=32), False, False) is None
+    assert volume_launch("volume", dataclasses.replace(FEW, in_channels=32), False, False) is None
 
 
 def test_without_tf32_every_strided_gradient_is_direct() -> None:
-    wide = dataclasses.replace(NARROW, given=64)
+    wide = dataclasses.replace(NARROW, in_channels=64)
     assert volume_launch("volume", wide, True, False) is None
     exact = dataclasses.replace(wide, dtype="float32")
     assert volume_launch("volume", exact, True, False) is not None

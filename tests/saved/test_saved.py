@@ -64,7 +64,7 @@ def test_a_saved_run_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert run.log.host_spans == log.host_spans
     assert run.log.sites == log.sites
     value, kept = (
-        [instance.template.given for instance in some.instances] for some in (log, run.log)
+        [instance.template.launched_with for instance in some.instances] for some in (log, run.log)
     )
     assert kept == value
     assert {"itemsize": 4} in kept

@@ -7,7 +7,17 @@ from collections.abc import Sequence
 import pytest
 
 from kernbench.errors import UsageError
-from kernbench.serving import Lengths, Load, Output, Request, State, Taken, drive, driving, figures
+from kernbench.serving import (
+    Output,
+    ServedRequest,
+    ServingLoad,
+    State,
+    Taken,
+    TokenLengths,
+    drive,
+    driving,
+    figures,
+)
 from kernbench.serving.figures import objectives_of, row_of
 
 
@@ -62,12 +72,12 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> OneAtATime:
     return OneAtATime(clock)
 
 
-def arrivals(*rows: tuple[float, int]) -> Load:
+def arrivals(*rows: tuple[float, int]) -> ServingLoad:
     requests = [
-        Request(number=number, arrival_s=time_s, input_tokens=4, output_tokens=tokens)
+        ServedRequest(number=number, arrival_s=time_s, input_tokens=4, output_tokens=tokens)
         for number, (time_s, tokens) in enumerate(rows)
     ]
-    return Load(name="by hand", requests=tuple(requests))
+    return ServingLoad(name="by hand", requests=tuple(requests))
 
 
 @pytest.mark.adr("0269-D2")
@@ -86,7 +96,7 @@ def test_a_request_counts_from_when_it_came_and_is_taken_between_steps(engine: O
 
 @pytest.mark.adr("0269-D2")
 def test_a_closed_loop_sends_as_another_request_ends(engine: OneAtATime) -> None:
-    load = Load.closed(2, 4, Lengths(4, 4), Lengths(2, 2), seed=0)
+    load = ServingLoad.closed(2, 4, TokenLengths(4, 4), TokenLengths(2, 2), seed=0)
     rows = drive(engine, load).rows
     # Served one after another, two in flight: each arrives as the one before the last ends.
     assert [row.arrival_s for row in rows] == [0, 0, 2, 4]
@@ -107,13 +117,13 @@ def test_figures_are_those_of_the_rows(engine: OneAtATime) -> None:
 
 
 def test_prompts_of_a_load_do_not_begin_alike(engine: OneAtATime) -> None:
-    drive(engine, Load.closed(1, 20, Lengths(8, 8), Lengths(1, 1), seed=0))
+    drive(engine, ServingLoad.closed(1, 20, TokenLengths(8, 8), TokenLengths(1, 1), seed=0))
     assert len({tuple(prompt) for prompt in engine.prompts}) == 20
     assert all(0 <= token < 100 for prompt in engine.prompts for token in prompt)
 
 
 def test_a_request_longer_than_the_model_is_refused_before_any_step(engine: OneAtATime) -> None:
-    load = Load.closed(1, 2, Lengths(60, 60), Lengths(5, 5), seed=0)
+    load = ServingLoad.closed(1, 2, TokenLengths(60, 60), TokenLengths(5, 5), seed=0)
     with pytest.raises(UsageError, match=r"60 tokens and asks for 5, together 65; .*takes 64"):
         drive(engine, load)
     assert not engine.prompts
@@ -129,8 +139,8 @@ def test_an_engine_that_makes_nothing_is_named(
 
 
 def test_arrivals_are_poisson_and_rates_scale_them() -> None:
-    lengths = Lengths(1, 9)
-    slow, fast = (Load.poisson(rate, 4000, lengths, lengths, seed=3) for rate in (2.0, 8.0))
+    lengths = TokenLengths(1, 9)
+    slow, fast = (ServingLoad.poisson(rate, 4000, lengths, lengths, seed=3) for rate in (2.0, 8.0))
     gaps = [
         after.arrival_s - before.arrival_s
         for before, after in zip(slow.requests, slow.requests[1:], strict=False)
@@ -150,14 +160,14 @@ def test_arrivals_are_poisson_and_rates_scale_them() -> None:
 
 
 def test_bursts_come_at_once_and_keep_the_rate() -> None:
-    load = Load.poisson(4.0, 4000, Lengths(1, 1), Lengths(1, 1), seed=1, burst=8)
+    load = ServingLoad.poisson(4.0, 4000, TokenLengths(1, 1), TokenLengths(1, 1), seed=1, burst=8)
     times = [request.arrival_s for request in load.requests]
     assert all(times[at : at + 8] == [times[at]] * 8 for at in range(0, 4000, 8))
     assert times[-1] == pytest.approx(1000, rel=0.15)
 
 
 def test_all_come_at_once_at_an_infinite_rate() -> None:
-    load = Load.poisson(float("inf"), 5, Lengths(1, 1), Lengths(1, 1), seed=1)
+    load = ServingLoad.poisson(float("inf"), 5, TokenLengths(1, 1), TokenLengths(1, 1), seed=1)
     assert {request.arrival_s for request in load.requests} == {0.0}
 
 

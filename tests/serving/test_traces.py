@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernbench.errors import UsageError
-from kernbench.serving import Load, read_trace
+from kernbench.serving import ServingLoad, read_trace
 
 BURST = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
 5,ChatGPT,472,18,490,Conversation log
@@ -29,12 +29,12 @@ def write(path: Path, text: str) -> Path:
 def test_columns_of_burstgpt_are_read(tmp_path: Path) -> None:
     rows = read_trace(write(tmp_path, BURST))
     assert rows == [(5.0, 472, 18), (45.0, 1087, 230), (118.5, 417, 276)]
-    load = Load.recorded("trace", rows)
+    load = ServingLoad.recorded("trace", rows)
     assert [request.arrival_s for request in load.requests] == [0, 40, 113.5]
 
 
 def test_columns_of_azure_are_read_to_a_part_of_a_second(tmp_path: Path) -> None:
-    load = Load.recorded("trace", read_trace(write(tmp_path, AZURE), most=2))
+    load = ServingLoad.recorded("trace", read_trace(write(tmp_path, AZURE), most=2))
     assert [request.arrival_s for request in load.requests] == pytest.approx(
         [0, 4.314579], abs=1e-6
     )

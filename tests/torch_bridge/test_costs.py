@@ -56,12 +56,12 @@ def launched(work: Any) -> Any:
 def test_schedules_name_the_tensors_of_their_calls_and_equal_ones_are_one_object() -> None:
     shapes = ((4, 64), (8, 32), (4, 64))
     first, other, again = (template(aten.relu.default, empty(*shape)) for shape in shapes)
-    assert first.given == {"shapes": [[4, 64]], "dtypes": ["bfloat16"]}
-    assert other.given["shapes"] == [[8, 32]]
+    assert first.launched_with == {"shapes": [[4, 64]], "dtypes": ["bfloat16"]}
+    assert other.launched_with["shapes"] == [[8, 32]]
     assert first is again
     assert first.duration_ps == other.duration_ps
     pair = template(aten.cat.default, [empty(4, 64), empty(8, 64)])
-    assert pair.given["shapes"] == [[4, 64], [8, 64]]
+    assert pair.launched_with["shapes"] == [[4, 64], [8, 64]]
 
 
 @pytest.mark.adr("0064-D1")

@@ -48,7 +48,7 @@ class _Lines(TextIOBase):
         self._pattern = re.compile(program.reads)
         self._left = program.line
         self._rest = ""
-        self.found: float | None = None
+        self.time: float | None = None
 
     def writable(self) -> bool:
         return True
@@ -57,10 +57,10 @@ class _Lines(TextIOBase):
         *whole, self._rest = (self._rest + text).split("\n")
         for line in whole:
             said = self._pattern.search(line)
-            if said is not None and self.found is None:
+            if said is not None and self.time is None:
                 self._left -= 1
                 if not self._left:
-                    self.found = float(said.group(1).replace(",", ""))
+                    self.time = float(said.group(1).replace(",", ""))
                     raise SystemExit(0)
         return len(text)
 
@@ -167,11 +167,11 @@ def _answer_by(program: Program, machine: Machine, folding: Folding | None) -> P
         reason = f"exits with {end.code}" if end.code else reason
     except (Exception, BaseExceptionGroup) as error:
         reason = _reason(error)
-    if lines.found is None:
+    if lines.time is None:
         return ProgramAnswer(why_not=reason)
-    step_us = lines.found * program.unit_us
+    step_us = lines.time * program.unit_us
     if program.units_per_step:
-        step_us = program.units_per_step / lines.found * 1e6 if lines.found else 0.0
+        step_us = program.units_per_step / lines.time * 1e6 if lines.time else 0.0
     host_share = 0.0 if program.of_kernels else _host_share(context, step_us)
     window_us = step_us + (APART_S * 1e6 if program.of_kernels else 0.0)
     shares = _shares(context, window_us, host_share)

@@ -25,7 +25,7 @@ class Source:
     owner: str
     name: str
     commits: tuple[str, ...]
-    made: tuple[str, ...] = ()
+    built: tuple[str, ...] = ()
     """Folders in it whose makefile builds an extension of Python, with pybind11."""
     paths: tuple[str, ...] = (".",)
     """What of it is checked out."""
@@ -44,7 +44,7 @@ SOURCES = (
     Source(owner="karpathy", name="nanoGPT", commits=("5a725d90",)),
     Source(owner="pytorch-labs", name="gpt-fast", commits=("32971d3",)),
     Source(
-        owner="NVIDIA", name="Megatron-LM", commits=("d98e8a6",), made=("megatron/core/datasets",)
+        owner="NVIDIA", name="Megatron-LM", commits=("d98e8a6",), built=("megatron/core/datasets",)
     ),
     Source(
         owner="pytorch",
@@ -112,7 +112,7 @@ def fetch(source: Source, programs: Path, clones: Path | None = None) -> None:
         less = ["--filter=blob:none"] if clones is None else []
         _run(["git", "clone", "--quiet", "--no-checkout", *less, origin, str(part)])
         _run(["git", "-C", str(part), "checkout", "--quiet", commit, "--", *source.paths])
-        for name in source.made:
+        for name in source.built:
             _make(part / name)
         part.rename(folder)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 StrPath = str | os.PathLike[str]
 
 
-class _Folder:
+class _RunFolder:
     """A folder that goes with this object, or at the end of the process."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class RunResult(Printed):
     saved: SavedRun
     output: str = field(default="", compare=False)
     """What the program printed, and the report of the command."""
-    _folder: _Folder | None = field(default=None, compare=False)
+    _folder: _RunFolder | None = field(default=None, compare=False)
     """Holds the run's file as long as there is the result; None where a name was given."""
 
     @property
@@ -246,10 +246,10 @@ def _result(run: RunResult | StrPath) -> RunResult:
     return run if isinstance(run, RunResult) else RunResult(load_saved(run))
 
 
-def _place(save: StrPath | None) -> tuple[_Folder | None, str]:
+def _place(save: StrPath | None) -> tuple[_RunFolder | None, str]:
     if save is not None:
         return None, os.fspath(save)
-    folder = _Folder()
+    folder = _RunFolder()
     return folder, str(folder.path / "kept.run")
 
 

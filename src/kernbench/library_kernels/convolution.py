@@ -81,13 +81,13 @@ class ConvolutionPass(Enum):
 class Convolution:
     """A convolution of images of one batch; ``given`` is its input, ``made`` its output."""
 
-    given: int
+    in_channels: int
     """Channels of the input."""
-    made: int
+    out_channels: int
     """Channels of the output."""
-    given_positions: int
+    in_positions: int
     """Positions of the input: batch times height times width."""
-    made_positions: int
+    out_positions: int
     """Positions of the output."""
     taps: int
     """Elements of a window."""
@@ -114,15 +114,15 @@ class Convolution:
 
     @property
     def is_depthwise(self) -> bool:
-        return self.groups == self.given and self.groups > 1
+        return self.groups == self.in_channels and self.groups > 1
 
     @property
-    def given_bytes(self) -> int:
-        return self.given * self.given_positions * self.itemsize
+    def in_bytes(self) -> int:
+        return self.in_channels * self.in_positions * self.itemsize
 
     @property
-    def made_bytes(self) -> int:
-        return self.made * self.made_positions * self.itemsize
+    def out_bytes(self) -> int:
+        return self.out_channels * self.out_positions * self.itemsize
 
 
 def convolution_kernels(
@@ -185,7 +185,7 @@ def _candidates(
 
 
 def _has_grouped_kernel(conv: Convolution) -> bool:
-    number, result = conv.given // conv.groups, conv.made // conv.groups
+    number, result = conv.in_channels // conv.groups, conv.out_channels // conv.groups
     if number != result:
         return False
     if conv.which is ConvolutionPass.FORWARD:
@@ -197,7 +197,7 @@ def _has_grouped_kernel(conv: Convolution) -> bool:
         return False
     if number not in _GROUP_WIDTHS:
         return number in _GRADIENT_WIDTHS
-    return not conv.given % _AT_A_TIME if number <= _NARROW else conv.groups >= _AT_A_TIME
+    return not conv.in_channels % _AT_A_TIME if number <= _NARROW else conv.groups >= _AT_A_TIME
 
 
 def _is_moved(conv: Convolution) -> bool:
@@ -216,7 +216,7 @@ def _is_for_winograd(conv: Convolution) -> bool:
         and conv.taps == 9
         and conv.groups == 1
         and family_of(conv.dtype) == "float32"
-        and min(conv.given, conv.made) >= _WINOGRAD_CHANNELS
+        and min(conv.in_channels, conv.out_channels) >= _WINOGRAD_CHANNELS
         and conv.which is not ConvolutionPass.TO_WEIGHT
     )
 
@@ -228,7 +228,7 @@ def _has_odd_rows(conv: Convolution) -> bool:
     times as long, and so do those of ECA-ResNet-101-D, pruned to odd numbers. Odd rows that are
     loaded are padded: RegNetY-2560's of 4103 channels that make as many are as fast as others.
     """
-    taken, number = conv.given, conv.made
+    taken, number = conv.in_channels, conv.out_channels
     if conv.which is not ConvolutionPass.FORWARD:
         taken, number = number, taken
     is_plain = not conv.planar and conv.groups == conv.taps == 1
@@ -247,7 +247,7 @@ def _winograd_name(kernel: LibraryKernel) -> str:
 
 def _widths(conv: Convolution) -> tuple[int, int]:
     """Return how many channels a group takes and makes."""
-    return conv.given // conv.groups, conv.made // conv.groups
+    return conv.in_channels // conv.groups, conv.out_channels // conv.groups
 
 
 def _product(conv: Convolution, padded: bool, multiple: int = _ALIGNED) -> Product:
@@ -258,14 +258,14 @@ def _product(conv: Convolution, padded: bool, multiple: int = _ALIGNED) -> Produ
             # Their kernels go along K tap by tap.
             number, result = _whole_trips(conv.which, number, result)
     if conv.which is ConvolutionPass.FORWARD:
-        m, n, k, of_a = conv.made_positions, result, number * conv.taps, conv.given_bytes
+        m, n, k, of_a = conv.out_positions, result, number * conv.taps, conv.in_bytes
     elif conv.which is ConvolutionPass.TO_INPUT:
         # Of a strided convolution's windows, each element of the input is in a few only.
-        share = conv.made_positions / max(conv.given_positions, 1)
+        share = conv.out_positions / max(conv.in_positions, 1)
         k = max(math.ceil(result * conv.taps * min(share, 1.0)), 1)
-        m, n, of_a = conv.given_positions, number, conv.made_bytes
+        m, n, of_a = conv.in_positions, number, conv.out_bytes
     else:
-        m, n, k, of_a = number * conv.taps, result, conv.made_positions, conv.given_bytes
+        m, n, k, of_a = number * conv.taps, result, conv.out_positions, conv.in_bytes
     launches = _launches(conv)
     return Product(
         m=m,
@@ -294,7 +294,7 @@ def _launches(conv: Convolution) -> int:
     Kernels for all groups at once are for as many channels made as taken. CondConv's groups, one
     for each picture, take as long on an RTX 3090 as on a 5090: the time of so many launches.
     """
-    return conv.groups if conv.given != conv.made else 1
+    return conv.groups if conv.in_channels != conv.out_channels else 1
 
 
 def _moves(conv: Convolution, sip: SipSpec, library: KernelLibrary) -> tuple[LibraryKernel, ...]:
@@ -305,12 +305,12 @@ def _moves(conv: Convolution, sip: SipSpec, library: KernelLibrary) -> tuple[Lib
     name = "conv_rearrange"
     if conv.itemsize < _WIDE and f"{name}_half" in library.names():
         name = f"{name}_half"
-    sizes = [conv.given_bytes, conv.made_bytes]
+    sizes = [conv.in_bytes, conv.out_bytes]
     if _stores_planes(conv, sip):
         sizes.pop()
     is_in_phases = conv.strided and conv.which is ConvolutionPass.TO_INPUT
     if is_in_phases and conv.planar and conv.itemsize == _WIDE:
-        sizes.append(conv.given_bytes)
+        sizes.append(conv.in_bytes)
     return tuple(streamed(name, size, size) for size in sizes)
 
 
@@ -330,7 +330,7 @@ def _pads(conv: Convolution) -> tuple[LibraryKernel, ...]:
 
     Those of pictures are padded as they are loaded.
     """
-    sizes = ((conv.given, conv.given_bytes), (conv.made, conv.made_bytes))
+    sizes = ((conv.in_channels, conv.in_bytes), (conv.out_channels, conv.out_bytes))
     return tuple(
         streamed("conv_rearrange", number, number)
         for channels, number in sizes
@@ -371,7 +371,7 @@ def by_channel(name: str, channels: int, read_bytes: float, written_bytes: float
 
 def _gradient_width(conv: Convolution) -> int:
     """Return how many channels' worth of work a gradient takes for each that it makes."""
-    number, result = conv.given // conv.groups, conv.made // conv.groups
+    number, result = conv.in_channels // conv.groups, conv.out_channels // conv.groups
     if number == result and number > _GROUP_WIDTHS[-1] and conv.groups % _AT_A_TIME:
         number = math.ceil(number / _WIDE_TILE) * _WIDE_TILE
     return number + _LOADED_WIDTH
@@ -379,11 +379,11 @@ def _gradient_width(conv: Convolution) -> int:
 
 def _grouped(conv: Convolution) -> LibraryKernel:
     """Return the kernel of groups of other widths, channels-last: on the vector engine."""
-    width = conv.given // conv.groups
+    width = conv.in_channels // conv.groups
     if conv.which is not ConvolutionPass.FORWARD:
         width = _gradient_width(conv)
-    work = conv.made_positions * conv.made * width * conv.taps
-    read, written = conv.given_bytes, conv.made_bytes
+    work = conv.out_positions * conv.out_channels * width * conv.taps
+    read, written = conv.in_bytes, conv.out_bytes
     if conv.which is ConvolutionPass.TO_INPUT:
         read, written = written, read
     elif conv.which is ConvolutionPass.TO_WEIGHT:
@@ -405,17 +405,17 @@ def _direct(conv: Convolution) -> LibraryKernel:
 
     Each result takes its window from the cache; a weight's gradient sums over all positions.
     """
-    positions, channels = conv.made_positions, conv.made
+    positions, channels = conv.out_positions, conv.out_channels
     if conv.which is ConvolutionPass.TO_INPUT:
-        positions, channels = conv.given_positions, conv.given
+        positions, channels = conv.in_positions, conv.in_channels
     elements = positions * channels
-    work = conv.made_positions * conv.made * conv.taps
+    work = conv.out_positions * conv.out_channels * conv.taps
     count = max(1, math.ceil(elements / _TILE_ELEMENTS))
     if conv.which is ConvolutionPass.TO_WEIGHT:
-        read, written = conv.given_bytes + conv.made_bytes, 0
+        read, written = conv.in_bytes + conv.out_bytes, 0
         name = "conv_depthwise_weight"
     else:
-        read, written = conv.given_bytes, conv.made_bytes
+        read, written = conv.in_bytes, conv.out_bytes
         if conv.which is ConvolutionPass.TO_INPUT:
             read, written = written, read
         name = "conv_depthwise"

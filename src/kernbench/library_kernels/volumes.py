@@ -43,28 +43,28 @@ def volume_launch(
     if conv.dims != _VOLUME or not conv.planar or conv.itemsize != _WIDE or conv.is_depthwise:
         return None
     if conv.which is ConvolutionPass.TO_INPUT:
-        by_vector = conv.dtype == "float32" or (conv.given < _NARROW and not has_narrow)
+        by_vector = conv.dtype == "float32" or (conv.in_channels < _NARROW and not has_narrow)
         if conv.groups > 1 or (conv.strided and by_vector):
             return _gradient(name, conv)
-    elif conv.which is ConvolutionPass.FORWARD and conv.given <= _FEW and conv.groups == 1:
+    elif conv.which is ConvolutionPass.FORWARD and conv.in_channels <= _FEW and conv.groups == 1:
         return _gathered(name, conv, has_few)
     return None
 
 
 def _gradient(name: str, conv: Convolution) -> BlockLaunch:
     """Return a launch whose threads make an element each, and try all taps for it."""
-    blocks = math.ceil(conv.given_positions * conv.given / _THREADS)
+    blocks = math.ceil(conv.in_positions * conv.in_channels / _THREADS)
     slots = _GROUP_TAP_SLOTS if conv.groups > 1 else _TAP_SLOTS
     cycles = conv.taps * slots * _THREADS / LANES
-    return _launch(name, blocks, cycles, conv.made_bytes, conv.given_bytes)
+    return _launch(name, blocks, cycles, conv.out_bytes, conv.in_bytes)
 
 
 def _gathered(name: str, conv: Convolution, has_few: bool) -> BlockLaunch:
     """Return a launch whose threads gather a patch each, an element in a clock of the PE."""
-    blocks = math.ceil(conv.made_positions / _THREADS)
-    columns = 1.0 if has_few else 1 + conv.made / _COLUMNS
-    cycles = conv.given * conv.taps * columns * _THREADS
-    return _launch(name, blocks, cycles, conv.given_bytes, conv.made_bytes)
+    blocks = math.ceil(conv.out_positions / _THREADS)
+    columns = 1.0 if has_few else 1 + conv.out_channels / _COLUMNS
+    cycles = conv.in_channels * conv.taps * columns * _THREADS
+    return _launch(name, blocks, cycles, conv.in_bytes, conv.out_bytes)
 
 
 def _launch(name: str, blocks: int, cycles: float, read: int, written: int) -> BlockLaunch:

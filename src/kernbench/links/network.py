@@ -255,7 +255,7 @@ def _relative(
         make_rows=make_rows,
         bound_ps=int(timing.busy_ps.max(initial=0)),
         hbm_bytes_by_rank=tuple(plan.hbm_bytes.tolist()),
-        given=_given(schedule),
+        launched_with=_given(schedule),
         energy_pj=_energy_pj(plan, timing),
     )
     return _Relative(tuple(timing.ends_ps.tolist()), timing.free_ps, template)

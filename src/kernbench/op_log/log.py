@@ -135,7 +135,7 @@ class Template:
     empty where nothing like it was measured."""
     size_bytes: int = 0
     """Kernels: what ``make_rows`` keeps in memory, about."""
-    given: Mapping[str, Any] = field(default_factory=dict)
+    launched_with: Mapping[str, Any] = field(default_factory=dict)
     """What it was launched with, as JSON has it. Kernels: ``grid``, ``num_warps``, and
     ``arguments``, integers and constants by parameter; operations of PyTorch: ``shapes`` and
     ``dtypes`` of the tensors that they take; collectives: ``itemsize`` in bytes, and the position

@@ -56,7 +56,11 @@ def _launched_with(run: SavedRun) -> dict[str, dict[str, str]]:
         if before is None or before.duration_ps < template.duration_ps:
             longest[template.name] = template
     return {
-        name: {said: str(value.given[key]) for key, said in _ABOUT.items() if key in value.given}
+        name: {
+            said: str(value.launched_with[key])
+            for key, said in _ABOUT.items()
+            if key in value.launched_with
+        }
         for name, value in longest.items()
     }
 

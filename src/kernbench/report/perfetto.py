@@ -451,4 +451,4 @@ def _instance_args(instance: Instance, position: int, duration_ps: int) -> dict[
     }
     if template.kind == "collective":
         args |= {"algorithm": template.algorithm, "message_bytes": template.message_bytes}
-    return {**args, **template.given}
+    return {**args, **template.launched_with}

@@ -106,7 +106,7 @@ def _tokens(commands: list[Instance]) -> int:
     """Return how many rows a rank has looked up in the table of which it looked up most."""
     numbers: dict[tuple[int, ...], int] = {}
     for command in commands:
-        shapes = command.template.given.get("shapes", ())
+        shapes = command.template.launched_with.get("shapes", ())
         if command.template.name == _LOOK_UP and len(shapes) > 1:
             table = tuple(shapes[0])
             numbers[table] = numbers.get(table, 0) + prod(shapes[1])

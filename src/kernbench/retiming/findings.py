@@ -317,7 +317,7 @@ def _finding(
         and rank in instance.ranks
         and (part.window is None or part.window.holds(rank, min(instance.starts_ps)))
     ]
-    launches.sort(key=lambda each: (min(each.starts_ps) - max(each.ends_ps), each.launch_id))
+    launches.sort(key=lambda one: (min(one.starts_ps) - max(one.ends_ps), one.launch_id))
     return {
         "what": what.what,
         "detail": detail,

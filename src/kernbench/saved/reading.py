@@ -250,7 +250,7 @@ def _make_templates(file: RunFile, table: pa.Table, rows: pa.Table) -> list[Temp
                 engine_busy_ps=engines,
                 limits_ps=limits,
                 hbm_bytes_by_rank=by_rank,
-                given=launched_with[text],
+                launched_with=launched_with[text],
                 energy_pj=energies,
                 make_rows=kept.maker(first, num_rows),
             )

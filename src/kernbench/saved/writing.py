@@ -132,9 +132,9 @@ def _distinct(column: Column) -> Column:
 
 
 def _value(template: Template, name: str) -> Any:
-    value = getattr(template, name)
     if name == "given":
-        return json.dumps(value, separators=(",", ":"))
+        return json.dumps(template.launched_with, separators=(",", ":"))
+    value = getattr(template, name)
     # Engines and limits are enumerations of texts.
     return [(key.value, ps) for key, ps in value.items()] if isinstance(value, Mapping) else value
 

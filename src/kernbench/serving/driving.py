@@ -9,8 +9,8 @@ from itertools import takewhile
 from typing import Any
 
 from kernbench.errors import UsageError
-from kernbench.serving.engine import Engine
-from kernbench.serving.loads import Load, Request
+from kernbench.serving.engine import ServingEngine
+from kernbench.serving.loads import ServedRequest, ServingLoad
 from kernbench.serving.recording import RequestRow, Taken
 
 MOST_IDLE_STEPS = 10_000
@@ -20,7 +20,7 @@ MOST_IDLE_STEPS = 10_000
 class Client:
     """The requests of a load that are still to come, and what came of the others."""
 
-    def __init__(self, load: Load, zero_s: float, vocabulary: int, seed: int) -> None:
+    def __init__(self, load: ServingLoad, zero_s: float, vocabulary: int, seed: int) -> None:
         self.taken = Taken()
         self._load, self._zero_s = load, zero_s
         self._vocabulary, self._seed = vocabulary, seed
@@ -34,7 +34,7 @@ class Client:
         since_s = now_s - self._zero_s
         return sum(1 for _ in takewhile(lambda request: request.arrival_s <= since_s, self._left))
 
-    def take(self, count: int, now_s: float) -> Iterator[tuple[Request, list[int]]]:
+    def take(self, count: int, now_s: float) -> Iterator[tuple[ServedRequest, list[int]]]:
         """Yield so many of the next requests, and their prompts."""
         for _ in range(count):
             request = self._left.popleft()
@@ -45,7 +45,7 @@ class Client:
             self.taken.rows.append(RequestRow(request=request, arrival_s=arrival_s))
             yield request, self._prompt(request)
 
-    def _prompt(self, request: Request) -> list[int]:
+    def _prompt(self, request: ServedRequest) -> list[int]:
         # Each begins elsewhere, so that no block of it is in a cache.
         begin = (self._seed + 1) * 7919 + request.number * 1_000_003
         usable = self._vocabulary - 16
@@ -55,15 +55,15 @@ class Client:
         """Return how long until the next request comes; None: there is none."""
         return self._zero_s + self._left[0].arrival_s - now_s if self._left else None
 
-    def note(self, outputs: Any, begin_s: float, end_s: float, engine: Engine) -> None:
+    def note(self, outputs: Any, begin_s: float, end_s: float, engine: ServingEngine) -> None:
         """Note what a step made; in a closed loop, whoever was served sends again."""
         ended = self.taken.note(outputs, begin_s, end_s, self._zero_s, engine.state())
         self._free += len(ended) if self._load.concurrency else 0
 
 
 def drive(
-    engine: Engine,
-    load: Load,
+    engine: ServingEngine,
+    load: ServingLoad,
     seed: int = 0,
     unseen: Callable[[Any], Any] = lambda function: function,
     agreed: Callable[[int], int] = lambda number: number,

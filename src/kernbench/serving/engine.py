@@ -56,7 +56,7 @@ class State(NamedTuple):
     """The share of its cache of keys and values that is in use."""
 
 
-class Engine(Protocol):
+class ServingEngine(Protocol):
     """An engine that serves step by step; times are those of ``time.monotonic``."""
 
     name: str
@@ -81,7 +81,7 @@ class Engine(Protocol):
         """Empty its cache of prompts, so that the next load begins as the first."""
 
 
-def engine_of(name: str, settings: EngineSettings) -> Engine:
+def engine_of(name: str, settings: EngineSettings) -> ServingEngine:
     """Return an engine by its name, or made by ``make_engine(settings)`` of a Python file.
 
     Raises:
@@ -92,7 +92,7 @@ def engine_of(name: str, settings: EngineSettings) -> Engine:
         module = importlib.import_module(ENGINES[name])
     else:
         module = _module_of(name)
-    engine: Engine = getattr(module, MAKER)(settings)
+    engine: ServingEngine = getattr(module, MAKER)(settings)
     return engine
 
 

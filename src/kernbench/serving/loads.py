@@ -10,21 +10,21 @@ from kernbench.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class TokenLengths:
     """Numbers of tokens, evenly spread between two bounds."""
 
     least: int
     most: int
 
     @classmethod
-    def of(cls, text: str, option: str) -> Lengths:
+    def of(cls, text: str, option: str) -> TokenLengths:
         """Return what ``N`` or ``LEAST:MOST`` says.
 
         Raises:
             UsageError: It is no such text, or below 1.
 
-        >>> Lengths.of("128:1024", "--input")
-        Lengths(least=128, most=1024)
+        >>> TokenLengths.of("128:1024", "--input")
+        TokenLengths(least=128, most=1024)
         """
         parts = text.split(":")
         if len(parts) > 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
@@ -43,7 +43,7 @@ class Lengths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ServedRequest:
     """A request, before it is sent."""
 
     number: int
@@ -54,12 +54,12 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class ServingLoad:
     """Requests in the order of their arrival."""
 
     name: str
     """What reports call it: ``rate 4``."""
-    requests: tuple[Request, ...]
+    requests: tuple[ServedRequest, ...]
     concurrency: int = 0
     """How many are in flight in a closed loop; 0: each comes when it comes."""
     rate: float = 0.0
@@ -67,16 +67,22 @@ class Load:
 
     @classmethod
     def closed(
-        cls, concurrency: int, count: int, inputs: Lengths, outputs: Lengths, seed: int
-    ) -> Load:
+        cls, concurrency: int, count: int, inputs: TokenLengths, outputs: TokenLengths, seed: int
+    ) -> ServingLoad:
         """Return a closed loop: each of ``concurrency`` clients sends as its last request ends."""
         requests = _drawn([0.0] * count, inputs, outputs, seed)
         return cls(name=f"concurrency {concurrency}", requests=requests, concurrency=concurrency)
 
     @classmethod
     def poisson(
-        cls, rate: float, count: int, inputs: Lengths, outputs: Lengths, seed: int, burst: int = 1
-    ) -> Load:
+        cls,
+        rate: float,
+        count: int,
+        inputs: TokenLengths,
+        outputs: TokenLengths,
+        seed: int,
+        burst: int = 1,
+    ) -> ServingLoad:
         """Return arrivals at a mean rate: bursts of ``burst`` requests, a Poisson process of them.
 
         Loads of one seed and other rates are the same requests, nearer to each other. At an
@@ -93,12 +99,12 @@ class Load:
         return cls(name=name, requests=_drawn(arrivals, inputs, outputs, seed), rate=rate)
 
     @classmethod
-    def recorded(cls, name: str, rows: Sequence[tuple[float, int, int]]) -> Load:
+    def recorded(cls, name: str, rows: Sequence[tuple[float, int, int]]) -> ServingLoad:
         """Return the requests of a trace: seconds, tokens in, tokens out of each."""
         ordered = sorted(rows, key=lambda row: row[0])
         begin_s = ordered[0][0]
         requests = tuple(
-            Request(
+            ServedRequest(
                 number=number,
                 arrival_s=time_s - begin_s,
                 input_tokens=input_tokens,
@@ -125,11 +131,11 @@ class Load:
 
 
 def _drawn(
-    arrivals: Sequence[float], inputs: Lengths, outputs: Lengths, seed: int
-) -> tuple[Request, ...]:
+    arrivals: Sequence[float], inputs: TokenLengths, outputs: TokenLengths, seed: int
+) -> tuple[ServedRequest, ...]:
     source = random.Random(f"lengths {seed}")
     return tuple(
-        Request(
+        ServedRequest(
             number=number,
             arrival_s=arrival_s,
             input_tokens=inputs.draw(source),

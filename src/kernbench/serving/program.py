@@ -16,11 +16,11 @@ from torch.cuda import nvtx
 
 from kernbench.errors import UsageError
 from kernbench.serving import (
-    Engine,
-    Lengths,
-    Load,
     ServeSettings,
+    ServingEngine,
+    ServingLoad,
     Taken,
+    TokenLengths,
     drive,
     engine_of,
     figures,
@@ -40,8 +40,10 @@ def main(arguments: list[str]) -> None:
     engine = engine_of(settings.engine, settings.of_engine)
     if settings.warm_up:
         longest = min(settings.inputs.most, max(1, engine.longest - 2))
-        lengths = Lengths(longest, longest)
-        load = Load.closed(settings.warm_up, settings.warm_up, lengths, Lengths(2, 2), -1)
+        lengths = TokenLengths(longest, longest)
+        load = ServingLoad.closed(
+            settings.warm_up, settings.warm_up, lengths, TokenLengths(2, 2), -1
+        )
         drive(engine, load, settings.seed + 1, unseen)
     run = _Loads(settings, engine, _agreement())
     if settings.finds_rate:
@@ -81,12 +83,12 @@ class _Loads:
     """Loads that an engine has served."""
 
     def __init__(
-        self, settings: ServeSettings, engine: Engine, agreed: Callable[[int], int]
+        self, settings: ServeSettings, engine: ServingEngine, agreed: Callable[[int], int]
     ) -> None:
         self._settings, self._engine, self.agreed = settings, engine, agreed
         self.served: list[dict[str, Any]] = []
 
-    def serve(self, load: Load) -> dict[str, Any]:
+    def serve(self, load: ServingLoad) -> dict[str, Any]:
         """Serve a load, and return what came of it."""
         self._engine.forget()
         name = f"load {len(self.served)}: {load.name}"
@@ -98,7 +100,7 @@ class _Loads:
         self.served.append(described)
         return described
 
-    def _described(self, load: Load, taken: Taken, name: str) -> dict[str, Any]:
+    def _described(self, load: ServingLoad, taken: Taken, name: str) -> dict[str, Any]:
         settings = self._settings
         return {
             "load": load.name,

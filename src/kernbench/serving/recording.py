@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from kernbench.serving.engine import Output, State
-from kernbench.serving.loads import Request
+from kernbench.serving.loads import ServedRequest
 
 
 @dataclass(slots=True, kw_only=True)
 class RequestRow:
     """A request; times are seconds from the start of its load."""
 
-    request: Request
+    request: ServedRequest
     arrival_s: float
     begun_s: float | None = None
     """When the engine first scheduled it."""

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from kernbench.errors import UsageError
 from kernbench.serving.engine import EngineSettings, check_engine
 from kernbench.serving.figures import Objective, objectives_of
-from kernbench.serving.loads import Lengths, Load
+from kernbench.serving.loads import ServingLoad, TokenLengths
 from kernbench.serving.traces import read_trace
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -27,25 +27,27 @@ class ServeSettings:
 
     engine: str
     of_engine: EngineSettings
-    loads: tuple[Load, ...]
+    loads: tuple[ServingLoad, ...]
     objectives: tuple[Objective, ...]
     attained: float
     """The share of requests that must keep to the objectives, where a rate is looked for."""
     finds_rate: bool
     count: int
-    inputs: Lengths
-    outputs: Lengths
+    inputs: TokenLengths
+    outputs: TokenLengths
     burst: int
     seed: int
     warm_up: int
     """Requests before the first load, which nobody counts."""
 
-    def at_rate(self, rate: float) -> Load:
+    def at_rate(self, rate: float) -> ServingLoad:
         """Return the load of another rate."""
-        return Load.poisson(rate, self.count, self.inputs, self.outputs, self.seed, self.burst)
+        return ServingLoad.poisson(
+            rate, self.count, self.inputs, self.outputs, self.seed, self.burst
+        )
 
 
-class _Parser(argparse.ArgumentParser):
+class _SettingsParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)
 
@@ -57,7 +59,7 @@ def parse_settings(arguments: Sequence[str]) -> ServeSettings:
         UsageError: A value is impossible, or two contradict each other.
         UnknownNameError: There is no such engine.
     """
-    parser = _Parser(prog="serve-bench", allow_abbrev=False)
+    parser = _SettingsParser(prog="serve-bench", allow_abbrev=False)
     parser.add_argument("engine")
     parser.add_argument("--model", default="llama-3-8b")
     parser.add_argument("--tp", default="1")
@@ -90,27 +92,27 @@ def parse_settings(arguments: Sequence[str]) -> ServeSettings:
         raise UsageError(
             "--find-rate needs --slo, such as --slo ttft=200ms,tpot=50ms, and begins at --rate"
         )
-    inputs = Lengths.of(options.input, "--input")
-    outputs = Lengths.of(options.output, "--output")
+    inputs = TokenLengths.of(options.input, "--input")
+    outputs = TokenLengths.of(options.output, "--output")
     count = _whole(options.requests or "32", "--requests", 1, _MOST_REQUESTS)
     seed, burst = _whole(options.seed, "--seed", 0), _whole(options.burst, "--burst", 1, count)
     if burst > 1 and not options.rate:
         raise UsageError("--burst is of arrivals at a --rate: add that, or leave --burst out")
-    loads: list[Load] = []
+    loads: list[ServingLoad] = []
     for text in filter(None, (options.rate or "").split(",")):
         rate = _number(text, "--rate", infinite=True)
-        loads.append(Load.poisson(rate, count, inputs, outputs, seed, burst))
+        loads.append(ServingLoad.poisson(rate, count, inputs, outputs, seed, burst))
     for text in filter(None, (options.concurrency or "").split(",")):
         concurrency = _whole(text, "--concurrency", 1, _MOST_REQUESTS)
-        loads.append(Load.closed(concurrency, count, inputs, outputs, seed))
+        loads.append(ServingLoad.closed(concurrency, count, inputs, outputs, seed))
     if options.trace:
         most = count if options.requests else None
         rows = read_trace(Path(options.trace), most, skips_holes=options.skip_holes)
-        loads.append(Load.recorded(f"trace {Path(options.trace).name}", rows))
+        loads.append(ServingLoad.recorded(f"trace {Path(options.trace).name}", rows))
     if options.find_rate:
         if len(loads) > 1 or any(math.isinf(load.rate) for load in loads):
             raise UsageError("--find-rate begins at one finite --rate")
-        loads = loads or [Load.poisson(1.0, count, inputs, outputs, seed, burst)]
+        loads = loads or [ServingLoad.poisson(1.0, count, inputs, outputs, seed, burst)]
     attained = _number(options.attained, "--attained")
     if attained > 1:
         raise UsageError(f"--attained must be a share up to 1, but got {options.attained}")

@@ -282,7 +282,7 @@ def test_few_warps_spill_a_large_tile_without_a_loop_too() -> None:
             rows_of_softmax[(1024,)](x, out, size, size, num_warps=warps)
             torch.ahbm.synchronize()
         template = torch.op_log.instances[-1].template
-        return template.duration_ps, dict(template.given)
+        return template.duration_ps, dict(template.launched_with)
 
     for machine in ("h100-sxm", "a100-sxm-80g"):
         (one, said), (eight, unsaid) = (took(machine, 32768, number) for number in (1, 8))

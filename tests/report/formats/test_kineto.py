@@ -68,9 +68,9 @@ def test_each_rank_has_its_operations_launches_kernels_and_collectives(tmp_path:
 def test_kernels_name_grid_block_and_what_they_were_given(tmp_path: Path) -> None:
     builder = LogBuilder()
     value = {"grid": [4, 2, 1], "num_warps": 8, "arguments": {"n": 250}}
-    builder.launch(kernel(given=value), 0, 500_000)
+    builder.launch(kernel(launched_with=value), 0, 500_000)
     operation = {"shapes": [[4, 8], [8]], "dtypes": ["float32", "int64"]}
-    builder.launch(kernel("aten.add", given=operation), 0, 2_500_000)
+    builder.launch(kernel("aten.add", launched_with=operation), 0, 2_500_000)
     (trace,) = written(builder.log, tmp_path)
     args = of_kind(trace, "kernel")[0]["args"]
     assert (args["grid"], args["block"]) == ([4, 2, 1], [8 * 32, 1, 1])

@@ -106,7 +106,7 @@ def test_counters_of_memory_and_links_have_units_and_end_at_zero(tmp_path: Path)
 def test_kernels_say_what_they_were_given(tmp_path: Path) -> None:
     builder = LogBuilder()
     value = {"grid": [4, 1, 1], "arguments": {"n": 250, "BLOCK": "64"}, "shapes": [[4], [4, 8]]}
-    builder.launch(kernel(given=value), 0, 500_000)
+    builder.launch(kernel(launched_with=value), 0, 500_000)
     (shown,) = written(builder.log, tmp_path).tracks["SIP 0/stream compute"].slices
     assert {key: shown.args[key] for key in value} == value
     assert shown.args["flops"] == 6_000

@@ -37,7 +37,7 @@ def test_the_log_names_grid_and_arguments_of_every_launch(torch) -> None:
     for size in (250, 200, 250):
         add_one[(4,)](x, y, size, BLOCK=64, num_warps=2)
     torch.ahbm.synchronize()
-    instances = [instance.template.given for instance in torch.op_log.instances[-3:]]
+    instances = [instance.template.launched_with for instance in torch.op_log.instances[-3:]]
     assert [item["arguments"]["n"] for item in instances] == [250, 200, 250]
     assert instances[0]["arguments"]["BLOCK"] == "64"
     assert (instances[0]["grid"], instances[0]["num_warps"]) == ([4, 1, 1], 2)

@@ -381,7 +381,7 @@ def test_without_a_kernel_of_groups_the_host_reads_where_they_end(
         source = source.replace(name, str(value))
     log = run(tmp_path, source, machine=machine, data=data).op_log
     instances = [
-        instance.template.given["shapes"]
+        instance.template.launched_with["shapes"]
         for instance in log.instances
         if instance.template.name == MM
     ]
@@ -402,7 +402,7 @@ def test_groups_in_turn_whose_ends_nobody_knows_are_equal(tmp_path: Path) -> Non
     context = run(tmp_path, source, machine="a100-sxm-80g", data=False)
     log = context.op_log
     instances = [
-        instance.template.given["shapes"]
+        instance.template.launched_with["shapes"]
         for instance in log.instances
         if instance.template.name == MM
     ]

@@ -25,7 +25,7 @@ def committed(folder: Path, makefile: str) -> str:
 
 def test_a_commit_is_checked_out_once_and_its_extension_built(tmp_path: Path) -> None:
     commit = committed(tmp_path / "tool", "default:\n\techo $(CPPFLAGS) > built$(LIBEXT)\n")
-    source = Source(owner="someone", name="tool", commits=(commit,), made=(".",))
+    source = Source(owner="someone", name="tool", commits=(commit,), built=(".",))
     programs = tmp_path / "programs"
     fetch(source, programs, tmp_path)
     built = folder_of(programs, "tool", commit) / f"built{sysconfig.get_config_var('EXT_SUFFIX')}"
@@ -37,7 +37,7 @@ def test_a_commit_is_checked_out_once_and_its_extension_built(tmp_path: Path) ->
 
 def test_what_cannot_be_built_ends_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     commit = committed(tmp_path / "tool", "default:\n\tfalse\n")
-    source = Source(owner="someone", name="tool", commits=(commit,), made=(".",))
+    source = Source(owner="someone", name="tool", commits=(commit,), built=(".",))
     with pytest.raises(SystemExit) as end:
         fetch(source, tmp_path / "programs", tmp_path)
     assert end.value.code

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.registry import Listing, options_command
 from kernbench.errors import UnknownNameError, UsageError, nearest
 
@@ -26,8 +26,8 @@ class CollectiveOptions:
     """What ``kernbench collective show`` was given."""
 
     op: Annotated[str, typer.Argument(metavar="OP", help="all_reduce, all_to_all, ...")]
-    machine: given.Machine = given.DEFAULT_MACHINE
-    ranks: given.FirstRanks = None
+    machine: common.Machine = common.DEFAULT_MACHINE
+    ranks: common.FirstRanks = None
     size: Annotated[
         str, typer.Option(metavar="BYTES", help="The message, like 4096, 64K or 1MiB.")
     ] = "1MiB"
@@ -43,8 +43,8 @@ class ExpertsOptions:
     """What ``kernbench collective experts`` was given."""
 
     kernel: Annotated[str, typer.Argument(metavar="KERNEL", help="deepep_dispatch, ...")]
-    machine: given.Machine = "h200"
-    ranks: given.FirstRanks = None
+    machine: common.Machine = "h200"
+    ranks: common.FirstRanks = None
     tokens: Annotated[int, typer.Option(help="Tokens of each rank.")] = 4096
     hidden: Annotated[int, typer.Option(help="Elements of a token.")] = 7168
     item_bytes: Annotated[float, typer.Option(help="Bytes of an element, with its scale.")] = 2.0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.programs.reporting import DONE, guarded, show_or_write
 from kernbench.cli.registry import options_command
 from kernbench.errors import UsageError
@@ -26,8 +26,8 @@ _MINUTE_S, _HOUR_S = 60, 3600
 
 
 @dataclass(frozen=True, kw_only=True)
-class GoodputOptions(given.AnalysisOptions):
-    """What ``kernbench goodput`` was given."""
+class GoodputOptions(common.AnalysisOptions):
+    """What ``kernbench goodput`` was common."""
 
     run: Annotated[
         str | None,
@@ -44,7 +44,7 @@ class GoodputOptions(given.AnalysisOptions):
         str | None,
         typer.Option(metavar="NAME|FILE", help="Whose storage takes --checkpoint-gb; else RUN's."),
     ] = None
-    settings: given.Set = None
+    settings: common.Set = None
     mtbf_hours: Annotated[
         float,
         typer.Option(
@@ -138,7 +138,7 @@ def _from_run(options: GoodputOptions) -> tuple[Machine | None, int, float | Non
     if options.machine is not None or (machine is not None and options.settings):
         name = machine if options.machine is None else options.machine
         assert name is not None
-        machine, _ = given.load_changed(name, None, options.settings)
+        machine, _ = common.load_changed(name, None, options.settings)
     devices, step_s = options.devices, options.step
     if saved is not None:
         devices = devices or saved.ranks

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.programs.reporting import STDOUT, guarded
 from kernbench.cli.registry import options_command
 from kernbench.errors import UsageError
@@ -34,7 +34,7 @@ class JudgeOptions:
         typer.Option(
             metavar="NAME",
             help="A machine to be timed on; repeatable [default: h100-sxm].",
-            autocompletion=given.machines_from,
+            autocompletion=common.machines_from,
         ),
     ] = None
     seed: Annotated[
@@ -66,8 +66,8 @@ class JudgeOptions:
             "has a task.py or task.yml; goes on where it stopped; writes DIR/verdicts.parquet.",
         ),
     ] = None
-    engine: given.SweepEngine = "local"
-    workers: given.Workers = None
+    engine: common.SweepEngine = "local"
+    workers: common.Workers = None
     page: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the verdicts as a page.")
     ] = None
@@ -83,7 +83,7 @@ class JudgeOptions:
     port: Annotated[
         int, typer.Option(metavar="N", min=0, max=65535, help="With --serve; 0: one that is free.")
     ] = 8000
-    debug: given.Debug = False
+    debug: common.Debug = False
     own_options: frozenset[str] = frozenset()
     """The names of the command's options."""
 

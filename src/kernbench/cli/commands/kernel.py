@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.registry import Listing
 
 PLACE = 70
@@ -30,15 +30,15 @@ def _show_kernel(
             "--arg", "-a", metavar="ARG", help="NAME=VALUE for a bench; else FILE's arguments."
         ),
     ] = None,
-    machine: given.Machine = "ahbm",
-    ranks: given.Ranks = None,
+    machine: common.Machine = "ahbm",
+    ranks: common.Ranks = None,
     num_stages: Annotated[
         int, typer.Option(min=1, help="Of a .ttir file: stages of its pipelined loops.")
     ] = 3,
     every: Annotated[
         bool, typer.Option("--all", help="Every distinct launch, not only the first.")
     ] = False,
-    debug: given.Debug = False,
+    debug: common.Debug = False,
 ) -> None:
     """Show a kernel's TTIR, its commands, its TCM use and its modeled schedule.
 

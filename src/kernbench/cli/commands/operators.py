@@ -11,14 +11,14 @@ from typing import Annotated
 
 import typer
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.programs.reporting import DONE, guarded
 from kernbench.cli.registry import options_command
 from kernbench.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperatorsOptions(given.SavedRunOptions):
+class OperatorsOptions(common.SavedRunOptions):
     """What ``kernbench operators`` was given."""
 
     package: Annotated[

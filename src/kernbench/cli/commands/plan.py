@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.console.progress import progress
 from kernbench.cli.programs.reporting import DONE, STDOUT, guarded
 from kernbench.cli.registry import given_options, options_command
@@ -28,7 +28,7 @@ Count = Annotated[int, typer.Option(min=1)]
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What ``kernbench plan`` was given."""
+    """What ``kernbench plan`` was common."""
 
     program: Annotated[
         str | None,
@@ -38,7 +38,7 @@ class PlanOptions:
             show_default=False,
         ),
     ] = None
-    args: given.ArgsOfAll = None
+    args: common.ArgsOfAll = None
     model: Annotated[
         str | None, typer.Option(metavar="NAME|FILE", help="A known model, or a config.json.")
     ] = None
@@ -47,7 +47,7 @@ class PlanOptions:
         typer.Option(
             metavar="NAME|FILE",
             help="A preset, or a YAML file.",
-            autocompletion=given.machines_from,
+            autocompletion=common.machines_from,
         ),
     ]
     devices: Annotated[int, typer.Option(min=1, help="How many of them.")]
@@ -57,7 +57,7 @@ class PlanOptions:
             "--grid", "-g", metavar="NAME=VALUE,...", help="Other options of FILE to try."
         ),
     ] = None
-    workers: given.Workers = None
+    workers: common.Workers = None
     trains: Annotated[bool, typer.Option("--train/--serve", help="What they do.")] = True
     batch: Annotated[
         int | None, typer.Option(min=1, help="Sequences of a step [default: one per device].")
@@ -90,12 +90,12 @@ class PlanOptions:
     minimize: Annotated[
         str, typer.Option(metavar="time|energy|cost", help="By what layouts are ranked.")
     ] = "time"
-    price: given.Price = None
+    price: common.Price = None
     top: Annotated[int, typer.Option(min=1, help="How many layouts are shown.")] = 8
     json: Annotated[
         str | None, typer.Option(metavar="FILE|-", help="Write all layouts as JSON; - is stdout.")
     ] = None
-    debug: given.Debug = False
+    debug: common.Debug = False
     own_options: frozenset[str] = frozenset()
     """The names of the command's options."""
 
@@ -160,7 +160,7 @@ def _plan_program(options: PlanOptions) -> int:
 
     assert options.program is not None
     name = file_of(options.machine)
-    machine, _ = given.load_changed(f"{name}:{options.devices}", options.devices, None)
+    machine, _ = common.load_changed(f"{name}:{options.devices}", options.devices, None)
     price = options.price
     if price is None:
         check_goal(options.minimize, machine)
@@ -206,7 +206,7 @@ def _start(options: PlanOptions) -> int:
     assert options.model is not None
     model = model_of(options.model)
     name = f"{file_of(options.machine)}:{options.devices}"
-    machine, _ = given.load_changed(name, options.devices, None, options.price)
+    machine, _ = common.load_changed(name, options.devices, None, options.price)
     check_goal(options.minimize, machine)
     job = Job(
         trains=options.trains,

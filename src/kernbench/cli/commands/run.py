@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.programs.bench_file import known_benches
 from kernbench.cli.programs.benches import BenchOptions, run_bench, show_bench
 from kernbench.cli.programs.kinds import Kind, is_readable, kind_of
@@ -22,7 +22,7 @@ from kernbench.errors import UsageError
 PLACE = 10
 app = typer.Typer()
 
-_CLASSES: dict[Kind, type[given.ProgramOptions]] = {
+_CLASSES: dict[Kind, type[common.ProgramOptions]] = {
     Kind.BENCH: BenchOptions,
     Kind.SCRIPT: ScriptOptions,
     Kind.PYTORCH: TorchrunOptions,
@@ -59,7 +59,7 @@ class RunOptions(TorchrunOptions, ScriptOptions, BenchOptions):
             show_default=False,
         ),
     ] = ""
-    machine: given.BenchMachine = None  # type: ignore[assignment]  # until it is known what runs
+    machine: common.BenchMachine = None  # type: ignore[assignment]  # until it is known what runs
     show_help: Annotated[
         bool, typer.Option("--help", help="Show this, or the parameters of a bench.")
     ] = False
@@ -76,7 +76,7 @@ def kind_asked(program: str, is_module: object) -> Kind:
     return Kind.PYTORCH if is_module else kind_of(program)
 
 
-class _RunCommand(given.ProgramCommand):
+class _RunCommand(common.ProgramCommand):
     """The command, which reads options after FILE as its own if FILE is a bench."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -152,7 +152,7 @@ def _run(context: typer.Context, options: RunOptions) -> int:
     values = {field.name: getattr(options, field.name) for field in fields(_CLASSES[kind])}
     if kind is Kind.BENCH:
         return run_bench(BenchOptions(**values))
-    values["machine"] = options.machine or given.DEFAULT_MACHINE
+    values["machine"] = options.machine or common.DEFAULT_MACHINE
     if kind is Kind.SCRIPT:
         return run_script(ScriptOptions(**values), _say_what_would_run)
     return torchrun(TorchrunOptions(**values))

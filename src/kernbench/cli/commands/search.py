@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.console.progress import progress
 from kernbench.cli.programs.reporting import DONE, FAILED, guarded
 from kernbench.cli.registry import options_command
@@ -28,7 +28,7 @@ class SearchOptions:
     """What ``kernbench search`` was given."""
 
     program: Annotated[str, typer.Argument(metavar="FILE", help="What kernbench run takes.")]
-    args: given.ArgsOfAll = None
+    args: common.ArgsOfAll = None
     space: Annotated[
         list[str] | None,
         typer.Option(
@@ -39,7 +39,7 @@ class SearchOptions:
             "env.NAME, or a key of the machine with dots.",
         ),
     ] = None
-    arg: given.ArgOfAll = None
+    arg: common.ArgOfAll = None
     minimize: Annotated[
         list[str] | None,
         typer.Option(
@@ -54,26 +54,26 @@ class SearchOptions:
             help="Of a device and hour, for the cost [default: of the machine].",
         ),
     ] = None
-    param: given.ParamOfAll = None
-    machine: given.MachineOfAll = None
-    ranks: given.Ranks = None
-    data: given.Data = True
-    fold: given.FoldOfAll = False
+    param: common.ParamOfAll = None
+    machine: common.MachineOfAll = None
+    ranks: common.Ranks = None
+    data: common.Data = True
+    fold: common.FoldOfAll = False
     seed: Annotated[int, typer.Option(help="Seed of the proposals.")] = 0
-    output: given.ResultsFolder = None
+    output: common.ResultsFolder = None
     plot: Annotated[
         str | None, typer.Option(metavar="FILE", help="A picture of all points: .png, .svg, .pdf.")
     ] = None
-    engine: given.SweepEngine = "local"
-    workers: given.Workers = None
-    timeout: given.PointTimeout = None
-    memory: given.PointMemory = None
-    debug: given.Debug = False
+    engine: common.SweepEngine = "local"
+    workers: common.Workers = None
+    timeout: common.PointTimeout = None
+    memory: common.PointMemory = None
+    debug: common.Debug = False
     own_options: frozenset[str] = frozenset()
     """The names of the command's options."""
 
 
-@options_command(app, "search", cls=given.AxesCommand)
+@options_command(app, "search", cls=common.AxesCommand)
 def _search(context: typer.Context, options: SearchOptions) -> int:
     """Look for the parameters of a program that take least time, device memory, money or energy.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.registry import options_command
 
 PLACE = 32
@@ -15,7 +15,7 @@ app = typer.Typer()
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions(given.ProgramOptions):
+class ServeOptions(common.ProgramOptions):
     """What ``kernbench serve-bench`` was given."""
 
     program: Annotated[
@@ -24,7 +24,7 @@ class ServeOptions(given.ProgramOptions):
             metavar="ENGINE", help="vllm, or a Python file that defines make_engine(settings)."
         ),
     ]
-    machine: given.Machine = "h100-sxm"
+    machine: common.Machine = "h100-sxm"
     data: Annotated[
         bool, typer.Option("--data/--no-data", help="Compute numbers, or time only.")
     ] = False

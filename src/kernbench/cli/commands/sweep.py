@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.console.progress import progress
 from kernbench.cli.programs.reporting import DONE, FAILED, guarded
 from kernbench.cli.registry import options_command
@@ -39,7 +39,7 @@ class SweepOptions:
             help="What kernbench run takes, serve-bench, or a study: a YAML file.",
         ),
     ]
-    args: given.ArgsOfAll = None
+    args: common.ArgsOfAll = None
     grid: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,21 +50,21 @@ class SweepOptions:
             "env.NAME, or a key of the machine with dots.",
         ),
     ] = None
-    arg: given.ArgOfAll = None
-    param: given.ParamOfAll = None
+    arg: common.ArgOfAll = None
+    param: common.ParamOfAll = None
     set: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="A key of the machine at all points."),
     ] = None
-    machine: given.MachineOfAll = None
-    ranks: given.Ranks = None
-    fold: given.FoldOfAll = False
-    tokens: given.TokensOfAll = None
+    machine: common.MachineOfAll = None
+    ranks: common.Ranks = None
+    fold: common.FoldOfAll = False
+    tokens: common.TokensOfAll = None
     data: Annotated[
         bool | None, typer.Option("--data/--no-data", help="Compute numbers, or time only.")
     ] = None
     seed: Annotated[int | None, typer.Option(help="Seed of random numbers.")] = None
-    output: given.ResultsFolder = None
+    output: common.ResultsFolder = None
     table: Annotated[
         str | None,
         typer.Option(
@@ -77,25 +77,25 @@ class SweepOptions:
     metric: Annotated[str, typer.Option(metavar="COLUMN", help="The column that --plot shows.")] = (
         "time_ns"
     )
-    engine: given.SweepEngine = "local"
-    workers: given.Workers = None
+    engine: common.SweepEngine = "local"
+    workers: common.Workers = None
     shard: Annotated[
         str | None, typer.Option(metavar="i/N", help="Run only every N-th point, from the i-th.")
     ] = None
-    timeout: given.PointTimeout = None
-    memory: given.PointMemory = None
+    timeout: common.PointTimeout = None
+    memory: common.PointMemory = None
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Run points again that have failed.")
     ] = False
     lists_only: Annotated[bool, typer.Option("--list", help="Run nothing; show what there is.")] = (
         False
     )
-    debug: given.Debug = False
+    debug: common.Debug = False
     own_options: frozenset[str] = frozenset()
     """The names of the command's options."""
 
 
-@options_command(app, "sweep", cls=given.AxesCommand)
+@options_command(app, "sweep", cls=common.AxesCommand)
 def _sweep(context: typer.Context, options: SweepOptions) -> int:
     """Run a program at every point of a grid, and show what came of it.
 

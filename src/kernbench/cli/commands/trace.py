@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.programs.reporting import DONE, dump_timeline, guarded
 from kernbench.cli.registry import options_command
 from kernbench.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceOptions(given.SavedRunOptions):
+class TraceOptions(common.SavedRunOptions):
     """What ``kernbench trace`` was given."""
 
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]

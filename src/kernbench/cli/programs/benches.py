@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.programs.bench_file import Bench, load_bench
 from kernbench.cli.programs.folded import check_folding, is_folded, run_ranks
 from kernbench.cli.programs.own_torch import uses_of_own_torch
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchOptions(given.KernelOptions):
+class BenchOptions(common.KernelOptions):
     """How to run a bench; see ``kernbench run --help``."""
 
     program: str
-    machine: given.BenchMachine = None
-    ranks: given.Ranks = None
-    max_restarts: given.MaxRestarts = 0
-    fold: given.Fold = False
-    fold_check: given.FoldCheck = 0
-    fold_bound: given.FoldBound = True
+    machine: common.BenchMachine = None
+    ranks: common.Ranks = None
+    max_restarts: common.MaxRestarts = 0
+    fold: common.Fold = False
+    fold_check: common.FoldCheck = 0
+    fold_bound: common.FoldBound = True
     param: Annotated[
         list[str] | None,
         typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of the bench."),

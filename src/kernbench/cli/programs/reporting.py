@@ -218,9 +218,9 @@ def _of_spills(log: OpLog) -> list[str]:
     for template in {
         id(instance.template): instance.template for instance in log.instances
     }.values():
-        spilled = template.given.get("spilled_registers", 0)
+        spilled = template.launched_with.get("spilled_registers", 0)
         if spilled >= SURE_SPILLS:
-            key = template.name, template.given["num_warps"]
+            key = template.name, template.launched_with["num_warps"]
             numbers[key] = max(numbers.get(key, 0), spilled)
     if not numbers:
         return []

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.programs.bench_file import is_bench
 from kernbench.cli.programs.reporting import DONE, guarded, make_room, run_and_report, unused_tf32
 from kernbench.errors import UnknownNameError, UsageError, nearest
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScriptOptions(given.KernelOptions):
+class ScriptOptions(common.KernelOptions):
     """How to run a script; see ``kernbench script --help``."""
 
     program: Annotated[
         str, typer.Argument(metavar="FILE", help="A Python program that launches Triton kernels.")
     ]
-    args: given.Args = None
-    machine: given.Machine = "ahbm"
+    args: common.Args = None
+    machine: common.Machine = "ahbm"
     target: Annotated[
         str | None,
         typer.Option(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.programs.folded import check_folding, is_folded, run_ranks
 from kernbench.cli.programs.reporting import DONE, guarded, make_room
 from kernbench.cli.programs.scripts import compile_program, find_script
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchrunOptions(given.ProgramOptions):
+class TorchrunOptions(common.ProgramOptions):
     """How to run a PyTorch program; see ``kernbench torchrun --help``."""
 
     program: Annotated[str, typer.Argument(metavar="SCRIPT", help="A PyTorch program.")]
-    args: given.Args = None
+    args: common.Args = None
     nproc_per_node: Annotated[
         str,
         typer.Option(
@@ -65,13 +65,13 @@ class TorchrunOptions(given.ProgramOptions):
         bool, typer.Option("--standalone", help="As torchrun's; it is always so.")
     ] = False
     node_rank: Annotated[str, typer.Option("--node-rank", "--node_rank", hidden=True)] = "0"
-    max_restarts: given.MaxRestarts = 0
+    max_restarts: common.MaxRestarts = 0
     rdzv_backend: Annotated[str, typer.Option("--rdzv-backend", "--rdzv_backend", hidden=True)] = ""
     rdzv_endpoint: Annotated[
         str, typer.Option("--rdzv-endpoint", "--rdzv_endpoint", hidden=True)
     ] = ""
     rdzv_id: Annotated[str, typer.Option("--rdzv-id", "--rdzv_id", hidden=True)] = "none"
-    machine: given.Machine = "ahbm"
+    machine: common.Machine = "ahbm"
     ranks_print: Annotated[
         str, typer.Option(metavar="all|0,1,...", help="The ranks whose output is shown.")
     ] = "all"
@@ -87,9 +87,9 @@ class TorchrunOptions(given.ProgramOptions):
             help="Write what the ranks of each node print to DIR/node0.log, node1.log, ...",
         ),
     ] = None
-    fold: given.Fold = False
-    fold_check: given.FoldCheck = 0
-    fold_bound: given.FoldBound = True
+    fold: common.Fold = False
+    fold_check: common.FoldCheck = 0
+    fold_bound: common.FoldBound = True
     private: Annotated[
         list[str] | None,
         typer.Option(

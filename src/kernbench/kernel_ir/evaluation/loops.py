@@ -150,7 +150,7 @@ class _RolledLoop:
         run, op = self.run, self.op
         with run.attempt() as attempt:
             run.run_region(op.regions[0], [self.index, *arguments])
-            result = run.shared.found(attempt.commands)
+            result = run.shared.effects(attempt.commands)
         shared = run.shared
         shared.frames.pop()
         shared.enter(run, op, self.loop_id, self.trip_count, result)

@@ -256,7 +256,7 @@ class SharedMemory:
 
     # -- rolled loops -------------------------------------------------------------------------
 
-    def found(self, commands: list[Command]) -> LoopEffects:
+    def effects(self, commands: list[Command]) -> LoopEffects:
         """End finding out what the body of a rolled loop does; ``commands`` are what it emitted.
 
         What it reads and does not write is loaded before the loop.

@@ -114,7 +114,11 @@ def schedule_kernel(
         size_bytes=waves.size_bytes(),
         energy_pj=time.pace.energy_pj,
         make_rows=partial(build_rows, waves, time.front_end_ps, time.stretch),
-        given={"grid": list(trace.grid), "num_warps": trace.num_warps, **_spilled(sip, conditions)},
+        launched_with={
+            "grid": list(trace.grid),
+            "num_warps": trace.num_warps,
+            **_spilled(sip, conditions),
+        },
     )
 
 

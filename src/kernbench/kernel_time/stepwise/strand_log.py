@@ -176,7 +176,7 @@ class StrandLog:
             engine_busy_ps={queue.engine: self._busy_ps[queue] // sip.num_pes for queue in Queue},
             message_bytes=0,
             make_rows=self._columns,
-            given=value,
+            launched_with=value,
             bound_ps=max(gemm_ps, sip.hbm_stream_ps(hbm_bytes)),
             comm_ps=exposed_ps(*_bounds(self._communication), *_bounds(self._work)),
             # How long it takes depends on others: a cap does not slow it down.

@@ -189,8 +189,10 @@ class _Graph:
         begun_ps = command.begun_ps
         kind, attributes = self._attributes(command)
         inputs = b""
-        if "shapes" in template.given:
-            shapes, types = (json.dumps(template.given[name]) for name in ("shapes", "dtypes"))
+        if "shapes" in template.launched_with:
+            shapes, types = (
+                json.dumps(template.launched_with[name]) for name in ("shapes", "dtypes")
+            )
             inputs = text(2, shapes) + text(3, types)
         data = tuple([self._commands[number] for number in after])
         duration_ps = command.end_ps - begun_ps
@@ -208,7 +210,7 @@ class _Graph:
         group = _text("pg_name", self._groups[tuple(sorted(instance.ranks))])
         number, _ = bytes_of(template.name, template.message_bytes, len(instance.ranks))
         on_device += group + _number("comm_size", _INT64, number)
-        root = template.given.get("root", 0)
+        root = template.launched_with.get("root", 0)
         if template.name == "send_recv":
             source, target = instance.ranks[root], instance.ranks[1 - root]
             ends = _number("comm_src", _INT32, source) + _number("comm_dst", _INT32, target)

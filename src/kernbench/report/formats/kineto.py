@@ -250,7 +250,7 @@ class _ProfileWriter:
     def _launch(self, step: HostStep, tid: int) -> Iterator[_Event]:
         first = step.launched[0]
         number = self._numbers[first.instance.launch_id]
-        values = first.template.given
+        values = first.template.launched_with
         args: dict[str, Any] = {"External id": number}
         if "shapes" in values:
             types = [_TYPES.get(item, item) for item in values["dtypes"]]
@@ -359,7 +359,7 @@ class _ProfileWriter:
 
     def _kernel(self, command: RankCommand) -> dict[str, Any]:
         template = command.template
-        values = template.given
+        values = template.launched_with
         more: dict[str, Any] = {"queued": 0, "flops": template.flops, "bytes": template.hbm_bytes}
         if "grid" in values:
             threads = values["num_warps"] * _lanes(self._machine, command.sip)
@@ -377,7 +377,7 @@ class _ProfileWriter:
         if op == "send_recv":
             camel, called = (
                 "SendRecv",
-                ("send", "recv")[command.position != template.given.get("root", 0)],
+                ("send", "recv")[command.position != template.launched_with.get("root", 0)],
             )
         group = tuple(sorted(ranks))
         name = self._groups[group]
@@ -389,9 +389,9 @@ class _ProfileWriter:
             "Process Group Ranks": json.dumps(group),
             "bytes": template.message_bytes,
         }
-        if "itemsize" in template.given:
+        if "itemsize" in template.launched_with:
             taken, number = bytes_of(op, template.message_bytes, len(ranks))
-            itemsize = template.given["itemsize"]
+            itemsize = template.launched_with["itemsize"]
             more |= {"In msg nelems": taken // itemsize, "Out msg nelems": number // itemsize}
         return f"ncclDevKernel_{camel}_{how}", more
 

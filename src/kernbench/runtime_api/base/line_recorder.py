@@ -39,14 +39,14 @@ class LineRecorder:
         of what it waited for, which is known by then."""
         self.latest = _NOWHERE
         """The number of the line that has launched something last."""
-        self.made: LiveAllocation | None = None
+        self.newest: LiveAllocation | None = None
         """The result that an operation has allocated since the last span."""
-        self.made_at: Place = ("", *UNKNOWN_SITE)
+        self.newest_at: Place = ("", *UNKNOWN_SITE)
         """Where it has: in which layers, file and line."""
         self.find: Callable[[FrameType | None], int] = self.innermost
         """Returns the number of the line of the program that runs, from a frame on."""
         self._numbers = {site: number for number, site in enumerate(lines.sites)}
-        self._place, self._number = self.made_at, _NOWHERE
+        self._place, self._number = self.newest_at, _NOWHERE
         """Where a result was allocated last that was written, and the number of its line: ranks
         that do the same come by one after another."""
         self._places: dict[tuple[int, int], int] = {}
@@ -60,7 +60,7 @@ class LineRecorder:
         """Log a span of host time, and the line at which the host is."""
         self.put(values)
         self.latest = number = self.find(sys._getframe(1))
-        self.made = None
+        self.newest = None
         self.put_line(number)
 
     def at(self, site: UserSite) -> int:
@@ -73,12 +73,12 @@ class LineRecorder:
         An operation of kernbench that has just allocated its result launches what writes it: the
         line of both is the same, and stacks are slow to walk.
         """
-        live_allocation = self.made
+        live_allocation = self.newest
         if live_allocation is not None:
-            self.made = None
+            self.newest = None
             for buffer in buffers:
                 if buffer.allocation is live_allocation:
-                    place = self.made_at
+                    place = self.newest_at
                     if place is not self._place:
                         self._place, self._number = place, self._number_of(place[1:])
                     return self._number

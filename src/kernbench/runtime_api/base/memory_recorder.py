@@ -92,7 +92,7 @@ class MemoryRecorder:
             keeper.memory_events += (begin, actor.number, len(actor.values))
         lines = self._lines
         if is_result and lines is not None:
-            lines.made, lines.made_at = live_allocation, place
+            lines.newest, lines.newest_at = live_allocation, place
 
     def freed(self, allocation: LiveAllocation) -> None:
         """Note that memory is free again."""

@@ -139,8 +139,8 @@ class KernelEngine:
             line = line_of_short_rows(trace, self._machine.sip_at(sip_id), conditions)
             if line is not None:
                 self.scattered[name] = line
-        values = {**template.given, "arguments": dict(arguments)}
-        return dataclasses.replace(template, name=name, given=values)
+        values = {**template.launched_with, "arguments": dict(arguments)}
+        return dataclasses.replace(template, name=name, launched_with=values)
 
     def conditions(
         self,

@@ -64,7 +64,7 @@ class PacedLaunch(StreamCommand):
         trace: KernelTrace | None,
         live: Callable[[PacedLaunch, Clock | None], InterleavedLaunch] | None,
         writes: Sequence[Buffer],
-        given: Mapping[str, Any],
+        launched_with: Mapping[str, Any],
         on_end: Callable[[PacedLaunch, Mapping[int, PointerArg]], None],
     ) -> None:
         """Prepare a launch; exactly one of ``trace`` and ``live`` is given."""
@@ -79,7 +79,7 @@ class PacedLaunch(StreamCommand):
         self._trace, self._make_live = trace, live
         self.writes = writes
         """The memory of its own SIP that it may write."""
-        self._given, self._on_end = given, on_end
+        self._launched_with, self._on_end = launched_with, on_end
         self._stream = run.queue_for(sip_id).name
         self._live: InterleavedLaunch | None = None
         self.watch: LiveWatch | None = None
@@ -219,7 +219,7 @@ class PacedLaunch(StreamCommand):
             return
         now_ps = self._run.simulation.now_ps
         end_ps = max(self._last_ps, now_ps)
-        self._template = self._timing.template(self.label, end_ps, self._given)
+        self._template = self._timing.template(self.label, end_ps, self._launched_with)
         self._close(end_ps - now_ps)
 
     def _close(self, delay_ps: int) -> None:

@@ -97,7 +97,7 @@ def build_paced(
         trace=trace,
         live=live,
         writes=own,
-        given={
+        launched_with={
             "grid": [x, y, z],
             "num_warps": plan.kernel.binary.num_warps,
             "arguments": dict(plan.arguments),

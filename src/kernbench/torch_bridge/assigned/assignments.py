@@ -12,7 +12,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from kernbench.torch_bridge.assigned.in_c import Setting, say_of_calls, tell_of_calls
-from kernbench.torch_bridge.assigned.objects import WRITES_DIRECTLY, SharedObjects
+from kernbench.torch_bridge.assigned.objects import WRITES_DIRECTLY, NamedObjects
 from kernbench.torch_bridge.assigned.owners import Owners, is_simple
 from kernbench.torch_bridge.assigned.registries import (
     codes_of,
@@ -24,7 +24,7 @@ from kernbench.torch_bridge.assigned.tables import (
     Dispatching,
     MemoryWords,
     ModuleSpace,
-    Space,
+    ObjectSpace,
     Table,
     kept_elsewhere,
     table_of,
@@ -111,7 +111,7 @@ class Assignments:
         self._watched: set[int] = set()
         """Containers of tables, by identity."""
         self._words = MemoryWords()
-        self._objects = SharedObjects(self._owners, self._tell_of, self._watch_named)
+        self._objects = NamedObjects(self._owners, self._tell_of, self._watch_named)
         self._patches = Patches()
         self._said = base.session.for_all
 
@@ -184,7 +184,7 @@ class Assignments:
 
     def _watch_named(self, containers: list[Any], spaces: list[dict[str, Any]]) -> None:
         self._watch(table_of(container, self._owners) for container in containers)
-        self._watch(Space(space, self._owners) for space in spaces)
+        self._watch(ObjectSpace(space, self._owners) for space in spaces)
 
     def _writes_directly(self) -> bool:
         return not self._objects.names.isdisjoint(WRITES_DIRECTLY)

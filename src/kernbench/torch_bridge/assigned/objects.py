@@ -40,7 +40,7 @@ _PATCHING = frozenset(("unittest.mock", "_pytest.monkeypatch"))
 """Modules that assign what the program gives them."""
 
 
-class SharedObjects:
+class NamedObjects:
     """The objects that all share, and that the program names."""
 
     def __init__(

@@ -246,13 +246,13 @@ class _Members(_Items):
         self._kind.update(self.container, held)
 
 
-class Space(Registry):
+class ObjectSpace(Registry):
     """The dictionary of an object."""
 
     may_be_cache = False
 
 
-class ModuleSpace(Space):
+class ModuleSpace(ObjectSpace):
     """The dictionary of a module, but for what is exchanged elsewhere."""
 
     def __init__(self, module: ModuleType, owners: Owners) -> None:

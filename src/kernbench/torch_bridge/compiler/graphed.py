@@ -66,14 +66,14 @@ class _Captured:
 
     graph: Any
     held: list[Any]
-    made: Any
-    given: list[Any] = field(default_factory=list)
-    """The storages of the results of its last call: not those of ``made``, on their memory."""
+    outputs: Any
+    storages: list[Any] = field(default_factory=list)
+    """The storages of the results of its last call: not those of ``outputs``, on their memory."""
 
     @property
     def is_in_use(self) -> bool:
         """Whether anything holds a result of its last call: the program, or its autograd."""
-        return any(torch._C._storage_Use_Count(item._cdata) > 1 for item in self.given)
+        return any(torch._C._storage_Use_Count(item._cdata) > 1 for item in self.storages)
 
     def results(self) -> Any:
         """Return results of a call: other tensors each time, on the same memory."""
@@ -83,16 +83,16 @@ class _Captured:
             _on(storages.setdefault(_address(item), _on_memory_of(item)), item)
             if isinstance(item, torch.Tensor) and _address(item) not in inputs
             else item
-            for item in self.made
+            for item in self.outputs
         ]
-        self.given = list(storages.values())
+        self.storages = list(storages.values())
         return result
 
     def overwrite(self) -> None:
         """Make reading results of the last call an error: they will be another call's."""
-        for item in self.given:
+        for item in self.storages:
             item._kernbench = _Overwritten(None)
-        self.given = []
+        self.storages = []
 
 
 def _on_memory_of(tensor: torch.Tensor) -> Any:
@@ -173,7 +173,7 @@ class Graphed:
         free_one.graph.replay()
         self._await_backward()
         # Autograd would take a gradient that nothing else uses for its own.
-        return list(free_one.made) if self.is_backward else free_one.results()
+        return list(free_one.outputs) if self.is_backward else free_one.results()
 
     def _await_backward(self) -> None:
         if self.is_forward:

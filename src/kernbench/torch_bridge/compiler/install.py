@@ -311,7 +311,7 @@ class Compiler:
         """
 
         @functools.wraps(make)
-        def made() -> Any:
+        def rule_table() -> Any:
             with self.views.compiling():
                 rules = make()
             if isinstance(rules, dict):
@@ -319,7 +319,7 @@ class Compiler:
                     rules.pop(function, None)
             return rules
 
-        return made
+        return rule_table
 
 
 def _log_compiled(args: tuple[Any, ...], taken_s: float) -> None:

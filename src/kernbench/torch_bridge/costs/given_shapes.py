@@ -58,4 +58,4 @@ def _template(timing: OperationTiming, tensors: _Tensors, queued: bool) -> Templ
         "dtypes": [name for _, name in tensors],
     }
     template = timing.template(queued)
-    return dataclasses.replace(template, given={**template.given, **values})
+    return dataclasses.replace(template, launched_with={**template.launched_with, **values})

@@ -33,7 +33,7 @@ class OperationCall(NamedTuple):
         return self.operation.name
 
     @property
-    def given(self) -> tuple[Any, ...]:
+    def arguments(self) -> tuple[Any, ...]:
         """All arguments."""
         return (*self.args, *self.kwargs.values()) if self.kwargs else self.args
 

@@ -37,10 +37,10 @@ _POST = torch._C.DispatchKey.CompositeExplicitAutograd
 class Known:
     """What an operation returns for operands of certain layouts."""
 
-    __slots__ = ("made", "timings")
+    __slots__ = ("timings", "value")
 
     def __init__(self, value: Any) -> None:
-        self.made = value
+        self.value = value
         """Layouts of its results, or positions of the operands that it returns."""
         self.timings: dict[int, OperationTiming] = {}
         """The timing on each SIP."""
@@ -96,7 +96,7 @@ class Shapes:
             key = (func, keyed, tuple(kwargs), named)
         known = self._known.get(key)
         if known is not None:
-            return _made(known.made, args), known
+            return _made(known.value, args), known
         try:
             result = _shaped(func, operation, args, kwargs)
         except NoDataError:

@@ -81,16 +81,16 @@ _BACKWARD = frozenset(
 
 
 def _forward(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def made(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    def cast(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
         return call(x.float(), dim, False) if half_to_float else call(x, dim, False)
 
-    return made
+    return cast
 
 
 def _backward(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def made(grad: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype) -> Tensor:
+    def cast(grad: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype) -> Tensor:
         if input_dtype is torch.float16 and grad.dtype is torch.float32:
             return call(grad, output, dim, torch.float32).half()
         return call(grad, output, dim, input_dtype)
 
-    return made
+    return cast

@@ -27,11 +27,11 @@ class Memory:
             for space in self._spaces
         ]
         try:
-            *mine, self.given = copied([*values, dict(argument)], own)
+            *mine, self.argument = copied([*values, dict(argument)], own)
         except Exception:
             # Something cannot be copied: then each value for itself, as far as it can.
             mine = [_each_copied(item, own) for item in values]
-            self.given = _each_copied(argument, own)
+            self.argument = _each_copied(argument, own)
         self._mine = [{**space, **copies} for space, copies in zip(self._spaces, mine, strict=True)]
         self._theirs: list[dict[str, Any]] = []
         self._shown: list[tuple[Any, str, Any]] = [(loaders, "_worker_info", None)]

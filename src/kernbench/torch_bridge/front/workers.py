@@ -194,13 +194,13 @@ class Worker(_Started):
             memory = Memory(modules, own)
         # ``start`` deletes the target and arguments of the process that was started.
         child = object.__new__(type(started))
-        child.__dict__.update(memory.given | kept)
+        child.__dict__.update(memory.argument | kept)
         memory.be(child)
 
         def live_as(process: Process) -> None:
             process.parent_pid = parent.pid or _real_pid()
             self.run(child, lambda: live(process, child.run))
-            for end in found_in(memory.given, lambda item: isinstance(item, PipeEnd)):
+            for end in found_in(memory.argument, lambda item: isinstance(item, PipeEnd)):
                 end.close()
 
         self._worker = programs.start_worker(live_as, memory, self.pid, started.name)

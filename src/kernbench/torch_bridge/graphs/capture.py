@@ -66,7 +66,7 @@ class DataStep:
     call: Callable[..., Any]
     args: Any
     kwargs: Any
-    made: tuple[tuple[int, Ref], ...] = ()
+    results: tuple[tuple[int, Ref], ...] = ()
     """Results by position, with references to the memory in which the program has them."""
     draws: Draws | None = None
     """The random numbers that it draws, if any."""
@@ -177,7 +177,7 @@ class Capture:
                 self.memory.keep_bytes(changed, step)
         result = go_on(func, operation, args, kwargs)
         with unobserved():
-            memory = self.memory.made(map(_device_tensor, leaves(result)), step)
+            memory = self.memory.add_results(map(_device_tensor, leaves(result)), step)
             if memory and value is None:
                 value = self.memory.refs((args, kwargs), step, bake)
         if changed or (memory and not operation.is_free):
@@ -201,7 +201,7 @@ class Capture:
             step = len(self.steps)
             with unobserved():
                 refs = self.memory.refs(tuple(args), step, _nothing)
-                memory = self.memory.made(map(_device_tensor, leaves(results)), step)
+                memory = self.memory.add_results(map(_device_tensor, leaves(results)), step)
             self.steps.append(DataStep(call, refs, {}, memory))
 
     def meet(self, post: Post, call: Call, is_of_program: bool) -> CollectiveWork:
@@ -235,7 +235,11 @@ class Capture:
 
     def _take_made(self, call: Call) -> None:
         """Capture how C++ has made the outputs of a collective."""
-        memory = self.memory.made(call.outputs, len(self.steps)) if self._passed is not None else ()
+        memory = (
+            self.memory.add_results(call.outputs, len(self.steps))
+            if self._passed is not None
+            else ()
+        )
         if memory and self._passed is not None and self._passed[0]._schema.name in _CLONING:
             value = leaves(self._passed[1])
             for number, ref in memory:

@@ -189,7 +189,7 @@ def _current(timings: list[OperationTiming]) -> list[OperationTiming]:
 
 def _with_tensors(step: DataStep | Calling | Awaiting, memory: GraphMemory) -> Any:
     if isinstance(step, DataStep):
-        return (step, *memory.tensors((step.args, step.kwargs)), memory.tensors(step.made))
+        return (step, *memory.tensors((step.args, step.kwargs)), memory.tensors(step.results))
     return step.with_tensors(memory.tensors) if isinstance(step, Calling) else step
 
 

@@ -112,7 +112,9 @@ class GraphMemory:
             slot.first = slot.last = step
             self._keep(storage, slot)
 
-    def made(self, results: Iterable[Tensor | None], step: int) -> tuple[tuple[int, Ref], ...]:
+    def add_results(
+        self, results: Iterable[Tensor | None], step: int
+    ) -> tuple[tuple[int, Ref], ...]:
         """Return the results of a step that have memory of their own, by position."""
         known = set(self._slots)
         return tuple(

@@ -196,10 +196,10 @@ def _install_dates(patches: Patches, wall: SimulatedClock) -> None:
     def of_seconds(name: str) -> None:
         real = getattr(time, name)
 
-        def given(seconds: float | None = None) -> Any:
+        def at_present(seconds: float | None = None) -> Any:
             return real(wall.seconds() if seconds is None else seconds)
 
-        _replace(patches, time, name, given)
+        _replace(patches, time, name, at_present)
 
     def present() -> time.struct_time:
         return _localtime(wall.seconds())
@@ -208,10 +208,10 @@ def _install_dates(patches: Patches, wall: SimulatedClock) -> None:
         real = getattr(time, name)
         num_before = 1 if name == "strftime" else 0
 
-        def given(*args: Any) -> Any:
+        def at_present(*args: Any) -> Any:
             return real(*args, *([present()] if len(args) == num_before else []))
 
-        _replace(patches, time, name, given)
+        _replace(patches, time, name, at_present)
 
     for name in ("localtime", "gmtime", "ctime"):
         of_seconds(name)

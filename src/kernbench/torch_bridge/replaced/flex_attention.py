@@ -128,7 +128,7 @@ class _Learned(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[int, Tensor] = {}
+        self.tensors: dict[int, Tensor] = {}
         self._made: dict[int, Any] = {}
 
     def __torch_function__(
@@ -136,7 +136,7 @@ class _Learned(TorchFunctionMode):
     ) -> Any:
         for leaf in tree_leaves((args, kwargs)):
             if type(leaf) in PLAIN and leaf.requires_grad and id(leaf) not in self._made:
-                self.found.setdefault(id(leaf), leaf)
+                self.tensors.setdefault(id(leaf), leaf)
         result = func(*args, **(kwargs or {}))
         self._made.update((id(item), item) for item in tree_leaves(result))
         return result
@@ -149,7 +149,7 @@ def _learned(score_mod: Callable[..., Tensor], query: Tensor) -> tuple[Tensor, .
         place = torch.zeros((), dtype=torch.int, device=score.device)
         with _Learned() as seen:
             score_mod(score, place, place, place, place)
-    return tuple(seen.found.values())
+    return tuple(seen.tensors.values())
 
 
 _NUM_ARGUMENTS = 16

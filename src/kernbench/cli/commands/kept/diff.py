@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.programs.reporting import DONE, FAILED, STDOUT, guarded, show_or_write
 from kernbench.cli.registry import options_command
 from kernbench.errors import UsageError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffOptions(given.RangeOptions):
+class DiffOptions(common.RangeOptions):
     """What ``kernbench diff`` was given."""
 
     before: Annotated[str, typer.Argument(metavar="A", help="A run that --save has kept.")]

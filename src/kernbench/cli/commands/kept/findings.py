@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.commands.kept.diff import parse_share
 from kernbench.cli.programs.reporting import DONE, FAILED, STDOUT, guarded, show_or_write
 from kernbench.cli.registry import options_command
@@ -16,7 +16,7 @@ from kernbench.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class FindingsOptions(given.RangeOptions):
+class FindingsOptions(common.RangeOptions):
     """What ``kernbench findings`` was given."""
 
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]

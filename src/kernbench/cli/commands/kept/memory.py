@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.programs.reporting import DONE, guarded, show_or_write
 from kernbench.cli.registry import options_command
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryOptions(given.RangeOptions):
+class MemoryOptions(common.RangeOptions):
     """What ``kernbench memory`` was given."""
 
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]

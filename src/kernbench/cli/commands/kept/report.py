@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.programs.reporting import DONE, guarded
 from kernbench.cli.registry import options_command
 
 
 @dataclass(frozen=True, kw_only=True)
-class PageOptions(given.SavedRunOptions):
+class PageOptions(common.SavedRunOptions):
     """What ``kernbench report`` was given."""
 
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
@@ -31,8 +31,8 @@ class PageOptions(given.SavedRunOptions):
             "--findings", help="Try what would save time, as kernbench findings does: a run each."
         ),
     ] = False
-    range: given.Range = None
-    steps: given.Steps = None
+    range: common.Range = None
+    steps: common.Steps = None
 
 
 PLACE = 23

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.programs.reporting import DONE, guarded, make_room, run_and_report
 from kernbench.cli.registry import options_command
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetimeOptions(given.SavedRunOptions):
-    """What ``kernbench retime`` was given."""
+class RetimeOptions(common.SavedRunOptions):
+    """What ``kernbench retime`` was common."""
 
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
     machine: Annotated[
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="Machine: a preset, NAME:SIPS, or a YAML file; the run's, if it is not given.",
-            autocompletion=given.machines_from,
+            help="Machine: a preset, NAME:SIPS, or a YAML file; the run's, if it is not common.",
+            autocompletion=common.machines_from,
         ),
     ] = None
     ranks_per_node: Annotated[
@@ -34,17 +34,17 @@ class RetimeOptions(given.SavedRunOptions):
             metavar="N", help="Divide the ranks among other nodes (links.scale_out), N in each."
         ),
     ] = None
-    settings: given.Set = None
-    scenario: given.Scenario = None
-    log: given.Log = None
-    trace: given.Trace = None
-    json: given.Json = None
-    save: given.Save = None
-    lines: given.Lines = False
-    energy: given.ShowEnergy = False
-    price: given.Price = None
+    settings: common.Set = None
+    scenario: common.Scenario = None
+    log: common.Log = None
+    trace: common.Trace = None
+    json: common.Json = None
+    save: common.Save = None
+    lines: common.Lines = False
+    energy: common.ShowEnergy = False
+    price: common.Price = None
     program: str = ""
-    memory: given.Memory = False
+    memory: common.Memory = False
 
 
 PLACE = 23
@@ -79,7 +79,7 @@ def retime(options: RetimeOptions) -> int:
         saved = load_run(options.run)
         name: str | Machine = saved.machine if options.machine is None else options.machine
         ranks = None if options.machine is None else saved.ranks
-        machine, changes = given.load_changed(
+        machine, changes = common.load_changed(
             name, ranks, options.settings, options.price, options.energy, options.scenario
         )
         nodes = options.ranks_per_node

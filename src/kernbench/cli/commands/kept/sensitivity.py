@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.programs.reporting import DONE, guarded, show_or_write
 from kernbench.cli.registry import options_command
 
 
 @dataclass(frozen=True, kw_only=True)
-class SensitivityOptions(given.AnalysisOptions):
+class SensitivityOptions(common.AnalysisOptions):
     """What ``kernbench sensitivity`` was given."""
 
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from kernbench.cli import options as given
+from kernbench.cli import options as common
 from kernbench.cli.programs.reporting import DONE, guarded, show_or_write
 from kernbench.cli.registry import options_command
 from kernbench.errors import UsageError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhyOptions(given.RangeOptions):
+class WhyOptions(common.RangeOptions):
     """What ``kernbench why`` was given."""
 
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]

@@ -233,10 +233,10 @@ def _convolution(
 ) -> Convolution:
     plain = all(item == 1 for item in (*stride, *dilation))
     return Convolution(
-        given=tensor.shape[1],
-        made=result.shape[1],
-        given_positions=int(tensor.shape[0] * prod(tensor.shape[2:])),
-        made_positions=int(result.shape[0] * prod(result.shape[2:])),
+        in_channels=tensor.shape[1],
+        out_channels=result.shape[1],
+        in_positions=int(tensor.shape[0] * prod(tensor.shape[2:])),
+        out_positions=int(result.shape[0] * prod(result.shape[2:])),
         taps=prod(weight.shape[2:]),
         groups=groups,
         unit_stride=plain and tuple(weight.shape[2:]) == (3, 3),

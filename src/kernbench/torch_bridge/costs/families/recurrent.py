@@ -67,10 +67,10 @@ _LAUNCHES = 2
 class _Layers:
     """What determines the time of a call."""
 
-    given: int
+    inputs: int
     """Features of the input."""
     hidden: int
-    made: int
+    outputs: int
     """Features that a layer makes in one direction: fewer where they are projected."""
     batches: tuple[tuple[int, int], ...]
     """How many steps have how many sequences."""
@@ -94,9 +94,9 @@ class _Layers:
     @property
     def of_layers(self) -> Iterator[int]:
         """Yield the features of each layer's input."""
-        yield self.given
+        yield self.inputs
         for _ in range(self.num_layers - 1):
-            yield self.made * self.directions
+            yield self.outputs * self.directions
 
     @property
     def chains(self) -> Iterator[tuple[int, int]]:
@@ -139,9 +139,9 @@ def _layers(value: dict[str, Any]) -> _Layers:
         batches = ((batch, steps),)
     has_projection = bool(value["proj_size"])
     return _Layers(
-        given=x.shape[-1],
+        inputs=x.shape[-1],
         hidden=hidden,
-        made=value["proj_size"] or hidden,
+        outputs=value["proj_size"] or hidden,
         batches=batches,
         gates=GATES[mode],
         has_cell=mode == RecurrentKind.LSTM,
@@ -198,27 +198,27 @@ class _Work:
             if number and layers.drops:
                 rows = layers.rows * layer
                 yield self._stream(rows, rows)
-            for inputs in (layer, layers.made):
+            for inputs in (layer, layers.outputs):
                 yield self._product(layers.directions, wide, inputs, layers.rows)
-            if layers.made != layers.hidden:
-                yield self._product(layers.directions, layers.made, layers.hidden, layers.rows)
+            if layers.outputs != layers.hidden:
+                yield self._product(layers.directions, layers.outputs, layers.hidden, layers.rows)
             if layers.has_biases:
                 yield self._stream(layers.rows * both, both)
 
     def _launched(self, step: OperationTiming) -> OperationTiming:
         """Return the time of a step, and no less than the host takes to launch its kernels."""
-        launches = _LAUNCHES + (self._layers.made != self._layers.hidden)
+        launches = _LAUNCHES + (self._layers.outputs != self._layers.hidden)
         return no_sooner(step, launches * self._sip.host_launch_ps)
 
     def _step(self, batch: int) -> OperationTiming:
         layers = self._layers
-        step = self._product(1, batch, layers.gates * layers.hidden, layers.made)
+        step = self._product(1, batch, layers.gates * layers.hidden, layers.outputs)
         # Reads the gates' parts from input and state; writes states, and gates for the gradients.
         read = 2 * layers.gates + layers.has_cell
         written = 1 + layers.has_cell + (layers.gates if layers.train else 0)
         step = in_turn(step, self._gated(batch, read, written))
-        if layers.made != layers.hidden:
-            step = in_turn(step, self._product(1, batch, layers.made, layers.hidden))
+        if layers.outputs != layers.hidden:
+            step = in_turn(step, self._product(1, batch, layers.outputs, layers.hidden))
         return step
 
     def _step_back(self, batch: int) -> OperationTiming:
@@ -226,11 +226,11 @@ class _Work:
         # Reads what the gates gave, the cell before and after, and gradients of both states.
         read = layers.gates + 2 + 3 * layers.has_cell
         step_back = self._gated(batch, read, layers.gates + layers.has_cell)
-        if layers.made != layers.hidden:
-            projected = self._product(1, batch, layers.hidden, layers.made)
+        if layers.outputs != layers.hidden:
+            projected = self._product(1, batch, layers.hidden, layers.outputs)
             step_back = in_turn(projected, step_back)
         wide = layers.gates * layers.hidden
-        return in_turn(step_back, self._product(1, batch, layers.made, wide))
+        return in_turn(step_back, self._product(1, batch, layers.outputs, wide))
 
     def _copies(self) -> Iterator[OperationTiming]:
         for number in self._layers.copied:

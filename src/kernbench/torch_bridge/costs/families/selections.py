@@ -33,7 +33,7 @@ def _key(costs: OperationCosts, call: OperationCall) -> Streams:
     selection = selection_of(call.name, call.args)
     if selection is None:
         # As many bytes as it writes, and the operands that select them.
-        read = without_largest(call.given) + (0 if over else written)
+        read = without_largest(call.arguments) + (0 if over else written)
         return (Stream(read, min(written, read)),)
     sip = costs.machine.sip_at(call.sip_id)
     if selection.assumes(sip):

@@ -22,7 +22,7 @@ _WORK = ((MathClass.SIMPLE, 4), (MathClass.REDUCE, 4))
 
 def _key(costs: OperationCosts, call: OperationCall) -> Streams:
     read, written = _moved(call.args, call.kwargs)
-    return (Stream(read, written, most_elements((*call.given, call.result)), _WORK),)
+    return (Stream(read, written, most_elements((*call.arguments, call.result)), _WORK),)
 
 
 def _moved(args: Any, kwargs: dict[str, Any]) -> tuple[int, int]:

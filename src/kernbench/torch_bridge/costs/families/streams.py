@@ -61,7 +61,7 @@ def key(costs: OperationCosts, call: OperationCall) -> Streams:
     rule = rule_of(call.func)
     if not rule.is_known:
         costs.unknown[call.name] += 1
-    value, result = call.given, call.result
+    value, result = call.arguments, call.result
     read, written = moved(rule, call)
     elements = most_elements((*value, result)) if rule.work else 0
     stream = Stream(read, written, elements, rule.work, rule.passes, is_alone=not rule.is_stream)
@@ -97,7 +97,7 @@ def moved(rule: CostRule, call: OperationCall) -> tuple[int, int]:
     if rule.reads is Reads.SOURCES:
         read -= over
     elif rule.reads is Reads.FEW:
-        read = without_largest(call.given)
+        read = without_largest(call.arguments)
     read *= reads_of_rows(call.name, call.args)
     if rule.has_second_pass(call.args):
         read += num_bytes(call.args[reread] for reread in rule.rereads)
@@ -111,7 +111,7 @@ def bytes_of(call: OperationCall) -> tuple[int, int, int]:
     """
     args = call.args
     over = num_bytes([args[number] for number in call.operation.written if number < len(args)])
-    return over, num_bytes(call.given), over or num_bytes((call.result,))
+    return over, num_bytes(call.arguments), over or num_bytes((call.result,))
 
 
 def without_largest(values: Iterable[Any]) -> int:

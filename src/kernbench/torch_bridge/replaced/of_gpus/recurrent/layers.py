@@ -186,7 +186,7 @@ class _Network:
         return 1 + self.bidirectional
 
     @property
-    def made(self) -> int:
+    def outputs(self) -> int:
         """Features that a layer makes in one direction."""
         return self.projected or self.hidden
 
@@ -219,7 +219,7 @@ class _Network:
         return tensor.contiguous()
 
     def shape_of_output(self, tensor: Tensor) -> tuple[int, ...]:
-        return (*tensor.shape[:-1], self.made * self.directions)
+        return (*tensor.shape[:-1], self.outputs * self.directions)
 
     def num_reserved(self, tensor: Tensor) -> int:
         """Return the bytes kept for the backward pass: what each gate gave, and the cell."""
