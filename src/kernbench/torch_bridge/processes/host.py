@@ -209,8 +209,8 @@ class Host:
         calls = self.calls
         num_views = 0 if calls is None else calls.num_views
         own.update(launch=launch, put=launch, copy=copy, wait=wait, tries=launched)
-        # Calls that the program made before are its own.
-        own.update(_put_span=lambda _: None, _take=lambda: 0)
+        # Calls that the program made before are its own, and what it owes: no clock pays for them.
+        own.update(_put_span=lambda _: None, _take=lambda: 0, _owed_ps=0)
         try:
             yield
         finally:
