@@ -14,7 +14,7 @@ import pytest
 from _pytest import unraisableexception
 from hypothesis import settings
 
-from tests.tiers import MOST, MOST_DAILY
+from tests.tiers import MOST, MOST_DAILY, PROFILE
 
 # Triton's cache knows a kernel by its text, not by its file: what another checkout compiled would
 # name that checkout's files.
@@ -76,14 +76,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     has_seed = config.getoption("--hypothesis-seed", default=None) is not None
     settings.register_profile(
-        "kernbench",
+        PROFILE,
         deadline=None,
         derandomize=not has_seed,
         max_examples=MOST
         if has_seed or config.getoption("--campaigns", default=False)
         else MOST_DAILY,
     )
-    settings.load_profile("kernbench")
+    settings.load_profile(PROFILE)
     if sys.dont_write_bytecode and not hasattr(config, "workerinput"):
         compileall.compile_dir(Path(__file__).parents[1] / "src" / "kernbench", quiet=2)
     # At its end pytest looks for errors of what nothing refers to any more: once is enough, five

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.tiers import PROFILE
+
 ROOT = Path(__file__).parents[1]
 DRAWS = """
 from hypothesis import given, strategies as st
@@ -37,8 +39,7 @@ def test_this_run_chooses_its_examples_at_random_with_a_seed_only(
     pytestconfig: pytest.Config,
 ) -> None:
     has_seed = pytestconfig.getoption("--hypothesis-seed") is not None
-    assert settings.default is not None
-    assert settings.default.derandomize is not has_seed
+    assert settings.get_profile(PROFILE).derandomize is not has_seed
 
 
 @pytest.mark.campaign

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 from tests.forked import run_forked
-from tests.tiers import MOST, MOST_DAILY, daily, examples, of_campaigns
+from tests.tiers import MOST, MOST_DAILY, PROFILE, daily, examples, of_campaigns
 
 ROOT = Path(__file__).parents[1]
 
@@ -67,10 +67,9 @@ def test_cases_of_campaigns_are_chosen_in_one_way() -> None:
 @pytest.mark.adr("0263-D2")
 @pytest.mark.parametrize(("number", "every_day"), [(90, 30), (40, 13), (10, 5), (4, 4)])
 def test_a_property_tries_a_third_of_its_examples_every_day(number: int, every_day: int) -> None:
-    assert settings.default is not None
-    is_campaign = settings.default.max_examples == MOST
-    assert examples(number).max_examples == (number if is_campaign else every_day)
-    assert settings.default.max_examples in (MOST, MOST_DAILY)
+    most = settings.get_profile(PROFILE).max_examples
+    assert examples(number).max_examples == (number if most == MOST else every_day)
+    assert most in (MOST, MOST_DAILY)
 
 
 @pytest.mark.adr("0263-D2")

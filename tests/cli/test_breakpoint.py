@@ -28,7 +28,7 @@ def debug(commands: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.adr("0051-D5")
 def test_pdb_looks_into_a_rank_and_the_run_goes_on() -> None:
-    done = debug("p rank, found\np x.tolist()\nn\nn\np found\nup\np rank\nc\n")
+    done = debug("p rank, result\np x.tolist()\nn\nn\np result\nup\np rank\nc\n")
     assert done.returncode == 0, done.stderr
     assert "(1, 10)" in done.stdout
     assert "[3.0, 3.0, 3.0, 3.0]" in done.stdout, "a host read works at the prompt"

@@ -123,7 +123,7 @@ def test_symbols_in_pages_exist() -> None:
     ("text", "owner"),
     [
         (":func:`~kernbench.replay.walk_kernel`", ""),
-        (":meth:`drive`", "Simulation"),
+        (":meth:`steer`", "Simulation"),
         (":mod:`kernbench.sim_engine`", ""),
         ("as kernbench.runtime_api.nothing says", ""),
     ],

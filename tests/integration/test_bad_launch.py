@@ -210,7 +210,7 @@ def test_any_launch_works_or_raises_an_error_of_ours(
 
 def run_bench(text: str) -> subprocess.CompletedProcess[str]:
     program = str(PROGRAMS / "bad_launches.py")
-    return run_forked("kernbench", "run", program, "--param", f"given={text}")
+    return run_forked("kernbench", "run", program, "--param", f"text={text}")
 
 
 def test_a_numpy_array_in_a_plain_launch_is_told_what_to_do() -> None:

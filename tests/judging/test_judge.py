@@ -13,6 +13,7 @@ from kernbench.errors import UsageError
 from kernbench.judging import EXIT_CODES, CandidateLimits, Judge, Outcome, Verdict
 from tests.judging.conftest import Judged
 from tests.judging.tricks import HEAD, HONEST, SMALL, TASKS, TRICKS
+from tests.tiers import of_campaigns
 
 pytest.importorskip("torch")
 
@@ -143,8 +144,8 @@ def test_a_wrong_kernel_is_told_its_smallest_size_its_element_and_its_line(judge
         ("ctypes.string_at(1)", "SIGSEGV"),
         ("open('/tmp/judged-out', 'w')", "may not write"),
         *(
-            pytest.param(*name, marks=pytest.mark.campaign)
-            for name in (
+            of_campaigns(*case)
+            for case in (
                 ("os._exit(7)", "Exit at candidate.py:2: 7"),
                 ("sys.exit(3)", "SystemExit"),
                 ("bytearray(1 << 40)", "MemoryError"),

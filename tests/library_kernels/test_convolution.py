@@ -154,12 +154,12 @@ def test_groups_that_make_unlike_many_channels_are_launched_one_by_one() -> None
     pictures = 512
     one = Convolution(in_channels=192, out_channels=1152, in_positions=49, out_positions=49, taps=1)
     alone = of_rtx_3090(replace(one, planar=True)).total_us
-    channels: dict[str, Any] = {"given": 192 * pictures, "made": 1152 * pictures}
+    channels: dict[str, Any] = {"in_channels": 192 * pictures, "out_channels": 1152 * pictures}
     rtx_3090 = of_rtx_3090(replace(one, groups=pictures, planar=True, **channels))
     # Every launch but the first finds the queue running.
     assert 0.7 * alone * pictures < rtx_3090.total_us < 1.01 * alone * pictures
     assert len(rtx_3090.times) >= pictures
-    alike: dict[str, Any] = {"given": 1152 * pictures, "made": 1152 * pictures}
+    alike: dict[str, Any] = {"in_channels": 1152 * pictures, "out_channels": 1152 * pictures}
     assert len(of_rtx_3090(replace(one, groups=pictures, planar=True, **alike)).times) < 8
 
 
@@ -170,7 +170,8 @@ def test_a_plain_product_that_makes_odd_rows_of_even_ones_is_slow_channels_last(
     assert odd.total_us > 4 * of_rtx_3090(replace(plain, out_channels=2056)).total_us
     # Of more taps, of odd rows too, of planes, and as a gradient of even widths, it is not.
     others: list[dict[str, Any]] = [
-        {"taps": 9}, {"given": 1025}, {"planar": True}, {"which": TO_INPUT}, {"by_graph": False},
+        {"taps": 9}, {"in_channels": 1025}, {"planar": True}, {"which": TO_INPUT},
+        {"by_graph": False},
     ]  # fmt: skip
     for changes in others:
         names = [kernel.name for kernel in of_rtx_3090(replace(plain, **changes)).kernels]

@@ -96,7 +96,7 @@ def test_a_thread_tries_all_taps_whatever_the_channels() -> None:
         {"planar": False},
         {"itemsize": 2, "dtype": "bfloat16"},
         {"strided": False},
-        {"given": 64},
+        {"in_channels": 64},
     ],
 )
 def test_what_tensor_cores_have_kernels_for_is_left_to_them(how: dict[str, Any]) -> None:

@@ -150,7 +150,8 @@ def kind_of(template: Template) -> str:
     """Return of what kind a kernel is, whose errors are alike.
 
     >>> kind_of(Template(name="aten.native_layer_norm", kind="kernel", algorithm="", duration_ps=0,
-    ...     flops=0, hbm_bytes=0, engine_busy_ps={}, message_bytes=0, make_rows=dict))
+    ...     flops=0, hbm_bytes=0, engine_busy_ps={}, message_bytes=0, make_rows=dict,
+    ...     family="membound"))
     'norms'
     """
     dialect, dot, name = template.name.rpartition(".")

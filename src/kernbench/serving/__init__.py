@@ -4,6 +4,7 @@ from kernbench.serving.driving import drive
 from kernbench.serving.engine import EngineSettings, Output, ServingEngine, State, engine_of
 from kernbench.serving.figures import Objective, figures, objectives_of
 from kernbench.serving.loads import ServedRequest, ServingLoad, TokenLengths
+from kernbench.serving.models import check_fits
 from kernbench.serving.recording import RequestRow, StepRow, Taken
 from kernbench.serving.settings import PROGRAM, ServeSettings, parse_settings
 from kernbench.serving.traces import read_trace
@@ -22,6 +23,7 @@ __all__ = [
     "StepRow",
     "Taken",
     "TokenLengths",
+    "check_fits",
     "drive",
     "engine_of",
     "figures",

@@ -117,11 +117,12 @@ def check_engine(name: str) -> None:
 def _module_of(name: str) -> Any:
     check_engine(name)
     path = Path(name)
-    spec = spec_from_file_location(path.stem, path)
+    # A name of its own: the program's folder may have a package of the file's name.
+    spec = spec_from_file_location(f"served_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     if not callable(getattr(module, MAKER, None)):
         raise UsageError(f"{name} has no {MAKER}(settings), which was to make the engine")

@@ -120,6 +120,16 @@ def test_what_cannot_be_planned_is_refused(
 
 
 @pytest.mark.adr("0271-D2")
+def test_all_splits_are_run(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "train.py", "--machine", "h100-sxm", "--devices", "2", "--json", "plan.json"]
+    with pytest.raises(SystemExit) as status:
+        app([*words, "--", "--width", "64"])
+    assert not status.value.code, capsys.readouterr().err
+    rows = json.loads(Path("plan.json").read_text())["rows"]
+    assert {row["tp_size"] for row in rows} == {1, 2}
+
+
+@pytest.mark.adr("0271-D2")
 @pytest.mark.campaign
 def test_the_best_is_the_run_that_its_command_makes(
     program: Path, capsys: pytest.CaptureFixture[str]

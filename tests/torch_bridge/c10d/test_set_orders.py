@@ -26,7 +26,7 @@ def remarks(case: str) -> list[str]:
         ("over_an_attribute", "for part in model.parts:"),
         ("over_a_set_of_a_list", "for word in set(WORDS):"),
         ("over_a_set_of_a_call", "for _, word in enumerate(frozenset(dict.fromkeys(WORDS))):"),
-        ("over_a_comprehension_of_sets", "for word in {each.lower() for each in WORDS}:"),
+        ("over_a_comprehension_of_sets", "for word in {word.lower() for word in WORDS}:"),
         ("over_a_union", "for word in NAMES.union(WORDS):"),
         ("over_keys_of_both", "for word in dict.fromkeys(WORDS).keys() & NAMES:"),
         ("in_a_comprehension", '[reduce(name) for name in {"a", "bc"}]'),

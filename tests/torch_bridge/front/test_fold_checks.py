@@ -207,7 +207,7 @@ def test_what_cannot_be_folded_is_refused(case: str) -> None:
 def test_only_what_was_compared_is_claimed() -> None:
     result = on_command_line("straggles 1", "--fold=check")
     assert result.returncode == 1
-    line = line_of("found = found @ found")
+    line = line_of("tensor = tensor @ tensor")
     assert "fold check: rank 1 does not do what rank 0 does, which ran for it: aten.mm at " in (
         result.stdout
     )

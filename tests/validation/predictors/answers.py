@@ -7,6 +7,7 @@ from pathlib import Path
 from kernbench.accuracy.rows.devices import presets
 from kernbench.accuracy.rows.reference import Row, read_rows
 from validation.predictors.tp_scaling import TpPredictor
+from validation.sources.forms import FORMS
 
 PREDICTOR = TpPredictor(presets())
 
@@ -14,7 +15,7 @@ PREDICTOR = TpPredictor(presets())
 def rows_of(tmp_path: Path, header: str, *lines: str) -> list[Row]:
     path = tmp_path / "rows.csv"
     path.write_text(header + "".join(f"{line}\n" for line in lines))
-    return read_rows([path])
+    return read_rows([path], FORMS)
 
 
 def times_of(tmp_path: Path, header: str, *lines: str) -> list[float]:

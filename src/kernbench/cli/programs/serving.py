@@ -61,8 +61,7 @@ def serve_bench(options: ServeOptions) -> int:
     """Serve, print what came of it, and return the exit status."""
 
     def start() -> int:
-        from kernbench.serving import PROGRAM, parse_settings
-        from kernbench.serving.models import check_fits
+        from kernbench.serving import PROGRAM, check_fits, parse_settings
         from kernbench.torch_bridge import check_torch
 
         arguments = arguments_of(options)

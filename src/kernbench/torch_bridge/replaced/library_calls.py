@@ -28,7 +28,6 @@ _NO_COMPILED_AUTOGRAD = (
 )
 _BEFORE_CPU = 5
 """PyTorch's own tagger of CPU storages has priority 10."""
-_set_num_threads = torch.set_num_threads
 _get_fsdp_device = fsdp_init._get_compute_device
 _get_fsdp_device_asked = fsdp_init._get_device_from_device_id
 _init_handle = fsdp_init._init_device_handle
@@ -49,7 +48,6 @@ def install(patches: Patches) -> None:
     ):
         patches.set(signals, name, _in_real_process(getattr(signals, name), instead))
     patches.on_close(_leave_open, loaders)
-    patches.set(torch, "set_num_threads", _set_threads)
     # It compares with the CPUs of this computer.
     check = "check_worker_number_rationality"
     patches.set(DataLoader, check, _in_real_process(getattr(DataLoader, check), _nothing))
@@ -89,13 +87,6 @@ def _leave_open(loaders: set[int]) -> None:
     for item in gc.get_objects() if loaders else ():
         if id(item) in loaders:
             item._shutdown = True
-
-
-def _set_threads(count: int) -> None:
-    """``torch.set_num_threads``, which in a worker is for that process alone."""
-    process = HERE.process
-    if process is None or process.memory is None:
-        _set_num_threads(count)
 
 
 def _move_module(self: Any, *args: Any, **kwargs: Any) -> Any:
