@@ -204,7 +204,7 @@ def _of_memory(log: OpLog) -> list[str]:
 def _of_power(report: Report, machine: Machine) -> list[str]:
     """Return a line about energy that the limit of a device takes of what runs side by side."""
     energy, power = report.get("energy"), machine.sip.power
-    if energy is None or power is None or energy["held_j"] < _LEAST_HELD * energy["energy_j"]:
+    if energy is None or power is None or energy["held_j"] <= _LEAST_HELD * energy["energy_j"]:
         return []
     return [
         f"side by side, kernels and collectives would draw more than the {power.limit_w:g} W of a "

@@ -105,6 +105,8 @@ class Assignments:
         self._owners = Owners(self.own_modules)
         self._shown: Process | None = base
         """Whose assignments are in place; None for those of nobody."""
+        self._of_libraries: Process | None = base
+        """The process of threads that shared libraries start: what these change is for all."""
         self._is_paused = False
         """Whether its attributes are not, as the code of no process runs."""
         self._tables: list[Table] = []
@@ -125,6 +127,10 @@ class Assignments:
             tell_of_classes(self._note, patches)
             tell_of_functions(self._note, patches)
         self._watch(table_of(calls, self._owners) for calls in (*_CONTAINERS, sys.meta_path))
+
+    def run_in_base(self) -> None:
+        """Keep what the first process changes for itself: the program runs in it."""
+        self._of_libraries = None
 
     def close(self) -> None:
         """Show what all have, at the end of a run, before anything that it replaced is restored.
@@ -332,6 +338,9 @@ class Assignments:
         """Note what a process has of its own in tables that have changed."""
         for position in positions:
             table = self._tables[position]
+            if process is self._of_libraries:
+                table.see()
+                continue
             own = table.split()
             if own[0] or own[1]:
                 process.registered[position] = own

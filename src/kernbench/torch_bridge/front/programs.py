@@ -207,6 +207,7 @@ class Programs:
     def on_main(self, variables: Mapping[str, str]) -> None:
         """Execute the program once, as rank 0; it may spawn ranks."""
         self._base.environ.update(environ.encoded(variables))
+        self.assignments.run_in_base()
         with inside(self._base), missing_kernels_by_name():
             try:
                 live(self._base, lambda: self.execute("__main__"))
