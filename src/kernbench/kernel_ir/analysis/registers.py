@@ -182,11 +182,16 @@ def _piece(op: Op) -> int:
 
 def _computed_integers(function: Function) -> Iterator[Value]:
     """Yield integers that are computed of what is loaded, and are no indices."""
-    data: set[Value] = set()
+    data, indices = set[Value](), set[Value]()
+    for op in reversed(list(function.body.walk())):
+        if op.name == "tt.addptr":
+            indices.update(op.operands[1:])
+        elif op.name != "tt.load" and not indices.isdisjoint(op.results):
+            indices.update(op.operands)
     for op in function.body.walk():
         if op.name == "tt.load" or not data.isdisjoint(op.operands):
             data.update(op.results)
-            yield from (value for value in op.results if value.type.is_int)
+            yield from (value for value in op.results if value.type.is_int and value not in indices)
 
 
 def _fragments(function: Function) -> Iterator[tuple[int, int]]:
