@@ -27,12 +27,12 @@ SMOOTHING = 0.1
 
 
 def conv(
-    size: int, number: int, result: int, stride: int = 1, groups: int = 1, act: Any = None
+    size: int, given: int, made: int, stride: int = 1, groups: int = 1, act: Any = None
 ) -> nn.Sequential:
     """Return a convolution with its norm, and an activation if one is given."""
     layers = [
-        nn.Conv2d(number, result, size, stride, (size - 1) // 2, groups=groups, bias=False),
-        nn.BatchNorm2d(result),
+        nn.Conv2d(given, made, size, stride, (size - 1) // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(made),
     ]
     return nn.Sequential(*layers, *([] if act is None else [act]))
 
@@ -41,20 +41,20 @@ class Bottleneck(nn.Module):
     """Three convolutions beside a shortcut; with ``squeezed``, channels are weighted."""
 
     def __init__(
-        self, number: int, width: int, result: int, stride: int, groups: int, squeezed: bool
+        self, given: int, width: int, made: int, stride: int, groups: int, squeezed: bool
     ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(number, width, 1, bias=False)
+        self.conv1 = nn.Conv2d(given, width, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.conv2 = nn.Conv2d(width, width, 3, stride, 1, groups=groups, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, result, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(result)
+        self.conv3 = nn.Conv2d(width, made, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(made)
         self.relu = nn.ReLU(inplace=True)
         self.downsample = None
-        if stride != 1 or number != result:
-            self.downsample = conv(1, number, result, stride)
-        self.squeeze = Squeeze(result, 16, nn.ReLU(inplace=True)) if squeezed else None
+        if stride != 1 or given != made:
+            self.downsample = conv(1, given, made, stride)
+        self.squeeze = Squeeze(made, 16, nn.ReLU(inplace=True)) if squeezed else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the block's result."""
@@ -66,8 +66,8 @@ class Bottleneck(nn.Module):
             out += residual
         else:
             out = torch.addcmul(residual, out, self.squeeze(out), value=1)
-        tensor: Tensor = self.relu(out)
-        return tensor
+        made: Tensor = self.relu(out)
+        return made
 
 
 class Squeeze(nn.Module):
@@ -83,23 +83,23 @@ class Squeeze(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return a weight for each channel."""
         out = self.activation(self.squeeze(torch.mean(x, [2, 3])))
-        tensor: Tensor = self.sigmoid(self.expand(out))
-        return tensor.unsqueeze(2).unsqueeze(3)
+        made: Tensor = self.sigmoid(self.expand(out))
+        return made.unsqueeze(2).unsqueeze(3)
 
 
 class MBConv(nn.Module):
     """A depthwise convolution between two of size 1, with weighted channels."""
 
     def __init__(
-        self, number: int, result: int, size: int, stride: int, expansion: int, wide: bool
+        self, given: int, made: int, size: int, stride: int, expansion: int, wide: bool
     ) -> None:
         super().__init__()
-        hidden = number * expansion
-        self.expand = None if hidden == number else conv(1, number, hidden, act=_silu())
+        hidden = given * expansion
+        self.expand = None if hidden == given else conv(1, given, hidden, act=_silu())
         self.depsep = conv(size, hidden, hidden, stride, hidden, act=_silu())
-        self.se = Squeeze(hidden, max(1, (hidden if wide else number) // 4), _silu())
-        self.proj = conv(1, hidden, result)
-        self.has_residual = stride == 1 and number == result
+        self.se = Squeeze(hidden, max(1, (hidden if wide else given) // 4), _silu())
+        self.proj = conv(1, hidden, made)
+        self.has_residual = stride == 1 and given == made
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the block's result."""
@@ -123,24 +123,24 @@ class ResNet(nn.Module):
         self.bn1 = nn.BatchNorm2d(64)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, 1)
-        number, stages = 64, []
+        given, stages = 64, []
         for stage, depth in enumerate(depths):
-            result, blocks = 256 << stage, []
+            made, blocks = 256 << stage, []
             for block in range(depth):
                 stride = 2 if stage and not block else 1
-                blocks.append(Bottleneck(number, width << stage, result, stride, groups, squeezed))
-                number = result
+                blocks.append(Bottleneck(given, width << stage, made, stride, groups, squeezed))
+                given = made
             stages.append(nn.Sequential(*blocks))
         self.layers = nn.Sequential(*stages)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(number, CLASSES)
+        self.fc = nn.Linear(given, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return scores of the classes."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         x = self.avgpool(self.layers(x))
-        tensor: Tensor = self.fc(x.view(x.size(0), -1))
-        return tensor
+        made: Tensor = self.fc(x.view(x.size(0), -1))
+        return made
 
 
 # Of B0: size, stride, repeats, expansion, channels.
@@ -160,32 +160,32 @@ class EfficientNet(nn.Module):
 
     def __init__(self, width: float = 1.0, depth: float = 1.0, wide: bool = False) -> None:
         super().__init__()
-        rounded = _rounded(32 * width)
-        self.stem = conv(3, 3, rounded, 2, act=_silu())
+        given = _rounded(32 * width)
+        self.stem = conv(3, 3, given, 2, act=_silu())
         stages = []
         for size, first, repeats, expansion, channels in STAGES:
-            number, blocks = _rounded(channels * width), []
+            made, blocks = _rounded(channels * width), []
             for block in range(math.ceil(repeats * depth)):
                 stride = 1 if block else first
-                blocks.append(MBConv(rounded, number, size, stride, expansion, wide))
-                rounded = number
+                blocks.append(MBConv(given, made, size, stride, expansion, wide))
+                given = made
             stages.append(nn.Sequential(*blocks))
         self.layers = nn.Sequential(*stages)
         last = _rounded(1280 * width)
-        self.features = conv(1, rounded, last, act=_silu())
+        self.features = conv(1, given, last, act=_silu())
         self.classifier = nn.Sequential(
             nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(last, CLASSES)
         )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return scores of the classes."""
-        tensor: Tensor = self.classifier(self.features(self.layers(self.stem(x))))
-        return tensor
+        made: Tensor = self.classifier(self.features(self.layers(self.stem(x))))
+        return made
 
 
 def _rounded(channels: float) -> int:
-    number = max(8, int(channels + 4) // 8 * 8)
-    return number + 8 if number < 0.9 * channels else number
+    found = max(8, int(channels + 4) // 8 * 8)
+    return found + 8 if found < 0.9 * channels else found
 
 
 # Networks, and the size of their pictures.
@@ -213,9 +213,9 @@ class SmoothedLoss(nn.Module):
 
 def accuracies(output: Tensor, target: Tensor) -> list[Tensor]:
     """Return the share of targets that are the first class, and among the first five."""
-    _, result = output.topk(5, 1, True, True)
-    result = result.t()
-    right = result.eq(target.view(1, -1).expand_as(result))
+    _, found = output.topk(5, 1, True, True)
+    found = found.t()
+    right = found.eq(target.view(1, -1).expand_as(found))
     return [right[:k].float().sum().mul_(100.0 / target.size(0)) for k in (1, 5)]
 
 
@@ -241,23 +241,23 @@ def main() -> None:
     """Time batches."""
     network, batch, dtype, form = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
     torch.backends.cudnn.benchmark = True
-    result, size = NETWORKS[network]
+    made, size = NETWORKS[network]
     layout = torch.channels_last if form == "nhwc" else torch.contiguous_format
     with torch.device("meta"):
-        model = result()
+        model = made()
     model = model.to_empty(device="cuda").to(memory_format=layout).eval()
     loss_of = SmoothedLoss().eval()
-    pairs = iter(batches(batch, size, layout))
+    given = iter(batches(batch, size, layout))
     for _ in range(3):
-        pictures, labels = next(pairs)
+        pictures, labels = next(given)
         began = time.perf_counter()
         with torch.no_grad(), torch.autocast("cuda", torch.float16, enabled=dtype == "amp"):
             output = model(pictures)
             loss = loss_of(output, labels)
         with torch.no_grad():
-            answer = accuracies(output, labels)
-        for item in (*answer, loss):
-            item.item()
+            found = accuracies(output, labels)
+        for each in (*found, loss):
+            each.item()
         torch.cuda.synchronize()
         last = time.perf_counter() - began
     say(last)

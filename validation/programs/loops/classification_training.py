@@ -41,9 +41,9 @@ class MixedLoss(nn.Module):
         return ((1 - SMOOTHING) * exact + SMOOTHING * smooth).mean()
 
 
-def mixed(tensors: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+def mixed(given: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield pictures and shares of classes, each mixed with another of its batch."""
-    for pictures, labels in tensors:
+    for pictures, labels in given:
         shares = torch.zeros(labels.size(0), CLASSES, device="cuda")
         shares = shares.scatter(1, labels.unsqueeze(1), 1.0)
         with torch.no_grad():
@@ -55,8 +55,8 @@ def mixed(tensors: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Te
 
 def optimizer_of(network: str, model: nn.Module) -> torch.optim.Optimizer:
     """Return the optimizer of a network's recipe; weights of norms do not decay."""
-    norms = [parameter for name, parameter in model.named_parameters() if "bn" in name]
-    rest = [parameter for name, parameter in model.named_parameters() if "bn" not in name]
+    norms = [each for name, each in model.named_parameters() if "bn" in name]
+    rest = [each for name, each in model.named_parameters() if "bn" not in name]
     groups: Any = [{"params": norms, "weight_decay": 0}, {"params": rest, "weight_decay": 1e-5}]
     if network.startswith("efficientnet"):
         return torch.optim.RMSprop(
@@ -71,10 +71,10 @@ def main() -> None:
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     torch.backends.cudnn.benchmark = True
-    result, size = NETWORKS[network]
+    made, size = NETWORKS[network]
     layout = torch.channels_last if form == "nhwc" else torch.contiguous_format
     with torch.device("meta"):
-        model = result()
+        model = made()
     model = model.to_empty(device="cuda").to(memory_format=layout).train()
     optimizer = optimizer_of(network, model)
     if ranks > 1:
@@ -82,11 +82,11 @@ def main() -> None:
         model = DistributedDataParallel(model, device_ids=[torch.cuda.current_device()])
     loss_of = MixedLoss().train()
     scaler = torch.amp.GradScaler("cuda", init_scale=LOSS_SCALE, enabled=dtype == "amp")
-    pairs = mixed(batches(int(batch), size, layout))
+    given = mixed(batches(int(batch), size, layout))
 
     def train(updates: bool) -> float:
         began = time.perf_counter()
-        pictures, shares = next(pairs)
+        pictures, shares = next(given)
         with torch.autocast("cuda", torch.float16, enabled=dtype == "amp"):
             loss = loss_of(model(pictures), shares)
             loss /= int(together)

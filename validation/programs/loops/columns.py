@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 def use_columns(model: nn.Module) -> None:
     """Let a model's convolutions of three dims be computed so."""
-    for module in model.modules():
-        if isinstance(module, nn.Conv3d) and set(module.kernel_size) != {1}:
-            module.forward = partial(by_columns, module)
+    for each in model.modules():
+        if isinstance(each, nn.Conv3d) and set(each.kernel_size) != {1}:
+            each.forward = partial(by_columns, each)
 
 
 def by_columns(conv: nn.Conv3d, x: Tensor) -> Tensor:
@@ -29,14 +29,14 @@ def by_columns(conv: nn.Conv3d, x: Tensor) -> Tensor:
         x, weight = x.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
     rows = weight.reshape(weight.shape[0], -1)
-    pads = [pad for item in reversed(conv.padding) for pad in (int(item), int(item))]
-    result = []
+    pads = [pad for each in reversed(conv.padding) for pad in (int(each), int(each))]
+    made = []
     for image in F.pad(x, pads):
         windows = image
         for dim, (size, step) in enumerate(zip(conv.kernel_size, conv.stride, strict=True), 1):
             windows = windows.unfold(dim, size, step)
         sizes = windows.shape[1:4]
         columns = windows.permute(0, 4, 5, 6, 1, 2, 3).reshape(rows.shape[1], -1)
-        answer = rows @ columns if bias is None else torch.addmm(bias[:, None], rows, columns)
-        result.append(answer.view(-1, *sizes))
-    return torch.stack(result)
+        found = rows @ columns if bias is None else torch.addmm(bias[:, None], rows, columns)
+        made.append(found.view(-1, *sizes))
+    return torch.stack(made)

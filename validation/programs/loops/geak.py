@@ -25,23 +25,23 @@ from validation.programs.loops.tritonbench import imported
 
 def cases(test: Any) -> Iterator[dict[str, Any]]:
     """Yield the arguments of each case of a test."""
-    marks = [item.args for item in test.pytestmark if item.name == "parametrize"]
+    marks = [each.args for each in test.pytestmark if each.name == "parametrize"]
     names = [
-        [word.strip() for word in (name.split(",") if isinstance(name, str) else name)]
+        [each.strip() for each in (name.split(",") if isinstance(name, str) else name)]
         for name, _ in marks
     ]
-    for values in itertools.product(*(item for _, item in marks)):
-        result: dict[str, Any] = {}
+    for values in itertools.product(*(each for _, each in marks)):
+        found: dict[str, Any] = {}
         for of_mark, value in zip(names, values, strict=True):
-            result.update(zip(of_mark, value if len(of_mark) > 1 else [value], strict=True))
-        yield result
+            found.update(zip(of_mark, value if len(of_mark) > 1 else [value], strict=True))
+        yield found
 
 
 def flat(value: Any) -> Iterator[Any]:
     """Yield what is in a value that may be a tuple."""
     if isinstance(value, tuple | list):
-        for item in value:
-            yield from flat(item)
+        for each in value:
+            yield from flat(each)
     else:
         yield value
 
@@ -70,7 +70,7 @@ def main() -> None:
         package = ".".join(stub.__name__.split(".")[:count])
         sys.modules[package] = stub if count == 4 else ModuleType(package)
     said = f'OP_NAME_FOR_BENCHMARK = "{name}"'
-    files = (path for path in folder.glob("*.py") if said in path.read_text(encoding="utf-8"))
+    files = (each for each in folder.glob("*.py") if said in each.read_text(encoding="utf-8"))
     path = next(files, None)
     if path is None:
         raise SystemExit(f"no test is of {name}")
@@ -84,9 +84,9 @@ def main() -> None:
 
 def run(test: Any, wanted: dict[str, Any]) -> None:
     """Run the case of a test whose parameters are wanted."""
-    values = {str(item) for item in flat(tuple(wanted.values()))}
+    values = {str(each) for each in flat(tuple(wanted.values()))}
     for case in cases(test):
-        if all(str(item) in values for item in flat(tuple(case.values()))):
+        if all(str(each) in values for each in flat(tuple(case.values()))):
             try:
                 test(**case, request=None)
             except pytest.skip.Exception:

@@ -26,9 +26,9 @@ def load(name: str, settings: list[str], is_parallel: bool) -> torch.nn.Module:
 
     with torch.device("meta"):
         model = Transformer.from_name(name)
-        for setting in settings:
-            if setting.startswith("int"):
-                model = quantised(model, setting)
+        for each in settings:
+            if each.startswith("int"):
+                model = quantised(model, each)
     if is_parallel:
         from tp import apply_tp
 
@@ -65,10 +65,10 @@ def main() -> None:
     with torch.device("cuda"):
         model.setup_caches(max_batch_size=1, max_seq_length=208)
     prompt = torch.zeros(1, 6, dtype=torch.int, device="cuda")
-    values = {"temperature": 0.8, "top_k": 200}
+    given = {"temperature": 0.8, "top_k": 200}
 
     def begin() -> torch.Tensor:
-        return prefill(model, prompt, torch.arange(6, device="cuda"), **values)
+        return prefill(model, prompt, torch.arange(6, device="cuda"), **given)
 
     token = begin()
     place = torch.tensor([6], device="cuda", dtype=torch.int)
@@ -78,10 +78,10 @@ def main() -> None:
         )
     # A graph is captured at the second token.
     for _ in range(WARM_TOKENS):
-        decode_n_tokens(model, token.view(1, -1), place, 1, **values)
+        decode_n_tokens(model, token.view(1, -1), place, 1, **given)
     first = seconds_of(begin)
     others = seconds_of(
-        lambda: decode_n_tokens(model, token.view(1, -1), place, TIMED_TOKENS, **values)
+        lambda: decode_n_tokens(model, token.view(1, -1), place, TIMED_TOKENS, **given)
     )
     if rank == 0:
         say((first + others / TIMED_TOKENS * (NEW_TOKENS - 1)) / NEW_TOKENS)

@@ -44,7 +44,7 @@ MASKED = ("Albert", "Bert", "DistilBert", "Electra", "MegatronBert", "Roberta")
 
 def length_of(name: str) -> int:
     """Return the length of the sequences that a model is given."""
-    return next((number for number, known in LENGTHS.items() if name.startswith(known)), OTHERS)
+    return next((each for each, known in LENGTHS.items() if name.startswith(known)), OTHERS)
 
 
 def config_of(model: Any) -> Any:
@@ -82,22 +82,22 @@ def inputs_of(model: Any, config: Any, batch: int, length: int) -> dict[str, Any
     def tokens() -> torch.Tensor:
         return torch.randint(0, vocab, (batch, length), device="cuda")
 
-    inputs = {"input_ids": tokens()}
+    given = {"input_ids": tokens()}
     if config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = tokens()
+        given["decoder_input_ids"] = tokens()
     if "QuestionAnswering" in name:
-        for item in ("start_positions", "end_positions"):
-            inputs[item] = torch.randint(0, length, (batch,), device="cuda")
+        for each in ("start_positions", "end_positions"):
+            given[each] = torch.randint(0, length, (batch,), device="cuda")
     elif "SequenceClassification" in name:
-        inputs["labels"] = torch.randint(0, config.num_labels, (batch,), device="cuda")
+        given["labels"] = torch.randint(0, config.num_labels, (batch,), device="cuda")
     else:
-        inputs["labels"] = tokens()
+        given["labels"] = tokens()
     if name.startswith(MASKED):
         # The library of the time added a mask to all scores, of tokens without padding too.
-        inputs["attention_mask"] = torch.zeros(batch, 1, 1, length, device="cuda")
+        given["attention_mask"] = torch.zeros(batch, 1, 1, length, device="cuda")
     if name.startswith("LayoutLM"):
-        inputs["bbox"] = torch.zeros(batch, length, 4, dtype=torch.int64, device="cuda")
-    return inputs
+        given["bbox"] = torch.zeros(batch, length, 4, dtype=torch.int64, device="cuda")
+    return given
 
 
 def main() -> None:
@@ -116,14 +116,14 @@ def main() -> None:
     with torch.device("cuda"):
         model = kind._from_config(config, attn_implementation="eager").to("cuda").train()
     more = sys.argv[4:]
-    how = next((name for name in more if not name.isdigit()), "")
-    length = next((int(name) for name in more if name.isdigit()), length_of(name))
-    values = inputs_of(model, config, batch, length)
+    how = next((each for each in more if not each.isdigit()), "")
+    length = next((int(each) for each in more if each.isdigit()), length_of(name))
+    given = inputs_of(model, config, batch, length)
 
     scaler = torch.amp.GradScaler("cuda", init_scale=2.0) if precision == "amp" else None
 
     def step() -> None:
-        inputs = {key: value.clone() for key, value in values.items()}
+        inputs = {key: each.clone() for key, each in given.items()}
         model.zero_grad(set_to_none=True)
         with torch.autocast("cuda", torch.float16) if precision == "amp" else nullcontext():
             loss = run(**inputs)[0]

@@ -136,8 +136,8 @@ def _read_sizes() -> None:
         return attend(value, shapes, *rest)
 
     def points_of(shapes: Any, *rest: Any, **more: Any) -> Any:
-        for item in sizes_of(shapes):
-            for size in item:
+        for each in sizes_of(shapes):
+            for size in each:
                 (size - 0.5).item(), size.item()
         return points(shapes, *rest, **more)
 
@@ -208,24 +208,24 @@ MODELS = {
 def main() -> None:
     """Time forwards."""
     checkpoint, batch = sys.argv[1], int(sys.argv[2])
-    known = [model for model in MODELS if checkpoint.startswith(model)]
+    known = [each for each in MODELS if checkpoint.startswith(each)]
     if not known:
         raise SystemExit(f"no config of {checkpoint}")
     torch.set_grad_enabled(False)
     with torch.device("cuda"):
         model, size = MODELS[max(known, key=len)]()
         model.to("cuda").eval()
-        values = {"pixel_values": torch.randn(batch, 3, *size)}
+        given = {"pixel_values": torch.randn(batch, 3, *size)}
         if "owlvit" in checkpoint:
             # Two texts for each picture.
-            values["input_ids"] = torch.randint(0, 1000, (2 * batch, 16))
-            values["attention_mask"] = torch.ones(2 * batch, 16, dtype=torch.int64)
+            given["input_ids"] = torch.randint(0, 1000, (2 * batch, 16))
+            given["attention_mask"] = torch.ones(2 * batch, 16, dtype=torch.int64)
     if len(sys.argv) > 3:
         model = torch.compile(model, mode=sys.argv[3])
         # A graph is captured at the second call.
-        model(**values)
-    model(**values)
-    say(seconds_of(lambda: model(**values), 3, waits=True))
+        model(**given)
+    model(**given)
+    say(seconds_of(lambda: model(**given), 3, waits=True))
 
 
 if __name__ == "__main__":

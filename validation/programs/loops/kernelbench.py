@@ -40,7 +40,7 @@ def main() -> None:
             model = problem["Model"](*problem["get_init_inputs"]())
             inputs = problem["get_inputs"]()
         model = compiled(model, config).cuda()
-        inputs = [item.cuda() if isinstance(item, torch.Tensor) else item for item in inputs]
+        inputs = [each.cuda() if isinstance(each, torch.Tensor) else each for each in inputs]
         for _ in range(WARM_UPS):
             model(*inputs)
             torch.cuda.synchronize()

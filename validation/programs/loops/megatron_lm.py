@@ -42,8 +42,8 @@ class LayerNormFunction:
 class FusedAdam(torch.optim.AdamW):
     """AdamW in one kernel for many parameters."""
 
-    def __init__(self, params: Any, adam_w_mode: bool = True, **value: Any) -> None:
-        super().__init__(params, fused=True, **value)
+    def __init__(self, params: Any, adam_w_mode: bool = True, **given: Any) -> None:
+        super().__init__(params, fused=True, **given)
 
 
 def softmax(x: Tensor, *_: Any) -> Tensor:

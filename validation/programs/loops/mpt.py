@@ -60,11 +60,11 @@ def cross_entropy(
         new = tl.maximum(most, tl.max(x, 0))
         total = total * tl.exp(most - new) + tl.sum(tl.exp(x - new), 0)
         most = new
-    result = most + tl.log(total)
+    found = most + tl.log(total)
     target = tl.load(targets + row)
     x = tl.load(logits + row * width + target, mask=target >= 0, other=0.0).to(tl.float32)
-    tl.store(sums + row, result)
-    tl.store(losses + row, tl.where(target >= 0, result - x, 0.0))
+    tl.store(sums + row, found)
+    tl.store(losses + row, tl.where(target >= 0, found - x, 0.0))
 
 
 @triton.jit
@@ -135,16 +135,16 @@ class MptLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         parts = self.qkv(self.norm_1(x)).chunk(3, dim=2)
-        q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in parts)
+        q, k, v = (each.unflatten(2, (self.heads, -1)).transpose(1, 2) for each in parts)
         aten = torch.ops.aten
         if self.is_flash:
-            down = aten._scaled_dot_product_flash_attention(q, k, v, is_causal=True)[0]
+            found = aten._scaled_dot_product_flash_attention(q, k, v, is_causal=True)[0]
         else:
             attend = aten._scaled_dot_product_efficient_attention
-            down = attend(q, k, v, None, compute_log_sumexp=True, is_causal=True)[0]
-        x = x + self.out(down.transpose(1, 2).flatten(2))
-        down = self.down(F.gelu(self.up(self.norm_2(x))))
-        return x + down
+            found = attend(q, k, v, None, compute_log_sumexp=True, is_causal=True)[0]
+        x = x + self.out(found.transpose(1, 2).flatten(2))
+        found = self.down(F.gelu(self.up(self.norm_2(x))))
+        return x + found
 
 
 class Mpt(nn.Module):
@@ -234,9 +234,9 @@ def main() -> None:
         optimizer.zero_grad()
 
     step(1)
-    seconds = seconds_of(partial(step, accumulated))
+    found = seconds_of(partial(step, accumulated))
     if rank == 0:
-        say(seconds)
+        say(found)
 
 
 if __name__ == "__main__":

@@ -20,13 +20,13 @@ _PRODUCT = re.compile(r"= (q @ k\.transpose\(-2, -1\)|q\.transpose\(-2, -1\) @ k
 
 def scale_scores(model: nn.Module) -> None:
     """Let a model's modules scale the scores of attention that is not fused."""
-    with_scale = [module for module in model.modules() if hasattr(module, "scale")]
-    scaled_scores = {kind: _with_scaled_scores(kind) for kind in map(type, with_scale)}
-    for item in with_scale:
-        forward = scaled_scores[type(item)]
+    with_scale = [each for each in model.modules() if hasattr(each, "scale")]
+    made = {kind: _with_scaled_scores(kind) for kind in map(type, with_scale)}
+    for each in with_scale:
+        forward = made[type(each)]
         if forward is not None:
             # Of this module alone: the class is that of other programs, too.
-            item.forward = MethodType(forward, item)
+            each.forward = MethodType(forward, each)
 
 
 def _with_scaled_scores(kind: type[nn.Module]) -> FunctionType | None:
@@ -34,7 +34,7 @@ def _with_scaled_scores(kind: type[nn.Module]) -> FunctionType | None:
     if not _OF_QUERIES.search(text) or not _PRODUCT.search(text):
         return None
     text = _PRODUCT.sub(r"= (\1) * self.scale", _OF_QUERIES.sub("", text))
-    result: dict[str, Any] = {}
-    exec(text, vars(inspect.getmodule(kind)), result)
-    forward: FunctionType = result["forward"]
+    made: dict[str, Any] = {}
+    exec(text, vars(inspect.getmodule(kind)), made)
+    forward: FunctionType = made["forward"]
     return forward

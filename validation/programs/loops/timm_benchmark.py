@@ -26,7 +26,7 @@ def unset() -> Iterator[None]:
     """Leave weights as they are allocated; setting them takes longer here than a step."""
     from timm.layers import weight_init
 
-    inits = [(torch.nn.init, name) for name in dir(torch.nn.init) if name.endswith("_")]
+    inits = [(torch.nn.init, each) for each in dir(torch.nn.init) if each.endswith("_")]
     patched = [(at, name, getattr(at, name)) for at, name in inits if not name.startswith("_")]
     patched.append((weight_init, "_trunc_normal_", weight_init._trunc_normal_))
     for at, name, _ in patched:
@@ -40,13 +40,13 @@ def unset() -> Iterator[None]:
 
 def millions_of(model: torch.nn.Module) -> float:
     """Return how many millions of parameters a model has."""
-    number: int = sum(parameter.numel() for parameter in model.parameters())
-    return number / 1e6
+    found: int = sum(each.numel() for each in model.parameters())
+    return found / 1e6
 
 
-def check_size(numbers: list[float], said: float) -> None:
+def check_size(found: list[float], said: float) -> None:
     """End where a release of timm has another network by the name: so it is by its parameters."""
-    if all(abs(number - said) > max(0.03 * said, 0.01) for number in numbers):
+    if all(abs(each - said) > max(0.03 * said, 0.01) for each in found):
         raise SystemExit("timm has another network of that name")
 
 
@@ -63,13 +63,13 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     layout = torch.channels_last if form == "nhwc" else torch.contiguous_format
     kept = None if dtype in (*CASTS, "float32") else DTYPES[dtype]
-    value: dict[str, Any] = {} if phase == "infer" else {"drop_rate": 0.0}
+    given: dict[str, Any] = {} if phase == "infer" else {"drop_rate": 0.0}
     with torch.device("cuda"), unset():
         try:
-            model = timm.create_model(name, img_size=int(size), **value)
+            model = timm.create_model(name, img_size=int(size), **given)
         except TypeError:
             # Convolutions take pictures of any size.
-            model = timm.create_model(name, **value)
+            model = timm.create_model(name, **given)
     sizes = [millions_of(model)]
     if "reparameterized" in on:
         model = reparameterize_model(model)
@@ -101,8 +101,8 @@ def main() -> None:
     else:
         model.train()
         loss = torch.nn.CrossEntropyLoss().to("cuda")
-        value = {"momentum": 0.9, "nesterov": True, "foreach": "foreach" in on}
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, **value)
+        given = {"momentum": 0.9, "nesterov": True, "foreach": "foreach" in on}
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, **given)
         target = torch.randint(0, model.num_classes, (int(batch),), device="cuda")
         step = train
     step()

@@ -33,7 +33,7 @@ def sizes(inputs: Any) -> list[Any]:
     if isinstance(inputs, torch.Tensor):
         first, *others = inputs.shape
         return [[[first, *others]], [others] * first if others else []]
-    said = [list(item.shape) if isinstance(item, torch.Tensor) else item for item in inputs]
+    said = [list(each.shape) if isinstance(each, torch.Tensor) else each for each in inputs]
     return [json.loads(json.dumps(said, default=str))]
 
 
@@ -51,9 +51,7 @@ def main() -> None:
         bench = imported("perf", benchmarks / "golden_metrics" / f"{op}_perf.py")
         metrics = bench.performance_metrics()
         metrics.get_input_tensors()
-        alike = (
-            input_tensor for input_tensor in metrics.input_tensors if said in sizes(input_tensor)
-        )
+        alike = (each for each in metrics.input_tensors if said in sizes(each))
         inputs = next(alike, None)
         if inputs is None:
             raise SystemExit("no input of such sizes")

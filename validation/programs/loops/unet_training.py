@@ -52,35 +52,35 @@ class InstanceNorm(nn.Module):
 class UNetLevel(nn.Module):
     """Two convolutions of size 3, each with its norm and activation."""
 
-    def __init__(self, dims: int, number: int, result: int, stride: int, fused: bool) -> None:
+    def __init__(self, dims: int, given: int, made: int, stride: int, fused: bool) -> None:
         super().__init__()
         conv = nn.Conv2d if dims == 2 else nn.Conv3d
-        self.conv1 = conv(number, result, 3, stride, 1, bias=False)
-        self.conv2 = conv(result, result, 3, 1, 1, bias=False)
+        self.conv1 = conv(given, made, 3, stride, 1, bias=False)
+        self.conv2 = conv(made, made, 3, 1, 1, bias=False)
         self.lrelu = nn.LeakyReLU(SLOPE)
-        self.norm1 = InstanceNorm(result, fused)
-        self.norm2 = InstanceNorm(result, fused)
+        self.norm1 = InstanceNorm(made, fused)
+        self.norm2 = InstanceNorm(made, fused)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the block's result."""
         out = self.lrelu(self.norm1(self.conv1(x)))
-        tensor: Tensor = self.lrelu(self.norm2(self.conv2(out)))
-        return tensor
+        made: Tensor = self.lrelu(self.norm2(self.conv2(out)))
+        return made
 
 
 class UNetUpwards(nn.Module):
     """A transposed convolution, whose result is joined with that of a level, and a block."""
 
-    def __init__(self, dims: int, number: int, result: int, fused: bool) -> None:
+    def __init__(self, dims: int, given: int, made: int, fused: bool) -> None:
         super().__init__()
         conv = nn.ConvTranspose2d if dims == 2 else nn.ConvTranspose3d
-        self.transp_conv = conv(number, result, 2, 2)
-        self.conv_block = UNetLevel(dims, 2 * result, result, 1, fused)
+        self.transp_conv = conv(given, made, 2, 2)
+        self.conv_block = UNetLevel(dims, 2 * made, made, 1, fused)
 
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
         """Return the block's result."""
-        tensor: Tensor = self.conv_block(torch.cat((self.transp_conv(x), skip), dim=1))
-        return tensor
+        made: Tensor = self.conv_block(torch.cat((self.transp_conv(x), skip), dim=1))
+        return made
 
 
 class UNet(nn.Module):
@@ -99,13 +99,13 @@ class UNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return scores of the classes."""
         levels = [self.input_block(x)]
-        for downsample in self.downsamples:
-            levels.append(downsample(levels[-1]))
+        for each in self.downsamples:
+            levels.append(each(levels[-1]))
         out = levels.pop()
-        for upsample in self.upsamples:
-            out = upsample(out, levels.pop())
-        tensor: Tensor = self.output_block(out)
-        return tensor
+        for each in self.upsamples:
+            out = each(out, levels.pop())
+        made: Tensor = self.output_block(out)
+        return made
 
 
 class DiceAndEntropy(nn.Module):
@@ -113,13 +113,13 @@ class DiceAndEntropy(nn.Module):
 
     def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Return the loss."""
-        tensor = torch.softmax(scores, 1)
+        found = torch.softmax(scores, 1)
         right = torch.zeros_like(scores, dtype=torch.float32)
         right = right.scatter_(1, labels.long(), 1.0)
-        tensor, right = tensor[:, 1:], right[:, 1:]
+        found, right = found[:, 1:], right[:, 1:]
         axes = [0, *range(2, scores.dim())]
-        both = torch.sum(right * tensor, axes)
-        all_of = torch.sum(right, axes) + torch.sum(tensor, axes)
+        both = torch.sum(right * found, axes)
+        all_of = torch.sum(right, axes) + torch.sum(found, axes)
         dice = torch.mean(1.0 - (2.0 * both + SMALL) / (all_of + SMALL))
         return dice + functional.cross_entropy(scores, labels.squeeze(1).long())
 
