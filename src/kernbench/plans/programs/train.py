@@ -391,6 +391,10 @@ class Training:
             if hasattr(part, "reset_parameters"):
                 part.reset_parameters()
         if self.copies_weights:
+            if config.tp == 1:
+                return DistributedDataParallel(
+                    model, process_group=self.replicas.get_group(), gradient_as_bucket_view=True
+                )
             # By its mesh it knows which others there are, and keeps their tensors' local parts.
             return DistributedDataParallel(
                 model, device_mesh=self.replicas, gradient_as_bucket_view=True
