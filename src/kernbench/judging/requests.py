@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import random
-import re
 import resource
 import time
 from collections.abc import Iterator
@@ -24,6 +22,7 @@ from kernbench.judging.comparing import Expected, difference, expect, is_same
 from kernbench.judging.evidence import Evidence, Writes, evidence_of, shared_memory, work_of
 from kernbench.judging.executing import Executor, parts_of
 from kernbench.judging.limits import CandidateLimits
+from kernbench.judging.places import line_in, store_line
 from kernbench.judging.record import Record, RecordError
 from kernbench.judging.recording import CallRecorder
 from kernbench.judging.scanning import Scan, scan
@@ -37,7 +36,13 @@ from kernbench.judging.tasks import (
     tensors_of,
     with_tensors,
 )
-from kernbench.judging.timing import TimedRecord, executed_lines, floor_ns, time_record
+from kernbench.judging.timing import (
+    TimedRecord,
+    executed_lines,
+    floor_ns,
+    machine_time,
+    time_record,
+)
 from kernbench.judging.values import BESIDES, DRAWN, EXTREMES, ITS_OWN, on_host
 from kernbench.judging.verdict import Failure, MachineTime, Outcome, SizeResult, Verdict
 
@@ -267,11 +272,7 @@ class _Judging:
                 build = partial(_built_message, task, size, seeds[0])
                 messages = on_ranks(build, machine, task.ranks)
             except Exception as error:
-                if size.is_stated:
-                    raise UsageError(
-                        f"{self._request.task}: the task fails by itself at size {size.label}: "
-                        f"{type(error).__name__}: {error}"
-                    ) from error
+                self._leave_out(size, error)
                 continue
             candidate = self._process(task, machine, data=True)
             try:
@@ -312,9 +313,7 @@ class _Judging:
             _Wrong: One of them comes out wrong.
         """
         record, evidence = records[rank], evidence_of(records[rank])
-        lazy = [remark for remark in record.remarks if remark.startswith("it returns")]
-        if lazy:
-            raise _Wrong(lazy[0], DRAWN, trick=lazy[0])
+        _refuse_lazy(record)
         problem, fresh = (task.build(size, seed, rank) for seed in seeds)
         count = sum(tensor.numel() for tensor in tensors_of(problem.inputs))
         tried: list[str] = []
@@ -333,6 +332,18 @@ class _Judging:
             self._look_at(evidence, None)
             self._remarks += record.remarks
         return tried
+
+    def _leave_out(self, size: TaskSize, error: Exception) -> None:
+        """Leave out a size at which the task fails by itself.
+
+        Raises:
+            UsageError: The task states it.
+        """
+        if size.is_stated:
+            raise UsageError(
+                f"{self._request.task}: the task fails by itself at size {size.label}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
     def _fail(self, size: TaskSize, wrong: _Wrong) -> None:
         """Note the case that failed."""
@@ -354,11 +365,7 @@ class _Judging:
                 problem = task.build(size, seeds[0])
                 fresh = task.build(size, seeds[1])
             except Exception as error:
-                if size.is_stated:
-                    raise UsageError(
-                        f"{self._request.task}: the task fails by itself at size {size.label}: "
-                        f"{type(error).__name__}: {error}"
-                    ) from error
+                self._leave_out(size, error)
                 continue
             try:
                 self._try_size(candidate, size, problem, fresh)
@@ -444,7 +451,7 @@ class _Judging:
             second, first, [None] * len(first), self._tolerance, reduced=tried.evidence.reduced
         )
         if wrong is not None:
-            raise _Wrong(f"in another order of its programs {wrong.says}", "drawn")
+            raise _Wrong(f"in another order of its programs {wrong.says}", DRAWN)
         self._remarks.append(
             "non-deterministic: in another order of its programs results differ within rounding"
         )
@@ -492,9 +499,7 @@ class _Judging:
             return
         evidence = evidence_of(record)
         self._work_of[size.label] = work_of(record)
-        lazy = [remark for remark in record.remarks if remark.startswith("it returns")]
-        if lazy:
-            raise _Wrong(lazy[0], "drawn", trick=lazy[0])
+        _refuse_lazy(record)
         self._note_replaced(record)
         tried: list[str] = []
         count = sum(tensor.numel() for tensor in tensors_of(problem.inputs))
@@ -543,7 +548,7 @@ class _Judging:
             raise _UnknownError(f"it needs a package that is not here: {failed.says}") from None
         is_mistake = bool(kinds & {"KernbenchError", "TimeoutError", "ProcessEnded"})
         if size.is_stated or is_mistake:
-            raise _Wrong(str(failed), "drawn", failed.line) from None
+            raise _Wrong(str(failed), DRAWN, failed.line) from None
         self._sizes.append(SizeResult(size.label, False, "refused", [], str(failed)[:200]))
 
     def _values_of(
@@ -718,7 +723,7 @@ class _Judging:
                 )
                 floor = in_simulation(partial(floor_ns, record=records[0]), machine, data=False)
                 self._times.append(
-                    _machine_time(machine, size, mine, eager, compiled and compiled.time_ns, floor)
+                    machine_time(machine, size, mine, eager, compiled and compiled.time_ns, floor)
                 )
             except (NoDataError, CandidateFailed) as error:
                 self._remarks.append(f"{machine}: its time cannot be said: {error}")
@@ -788,54 +793,15 @@ class _Judging:
         return mine, eager, compiled
 
 
-def _machine_time(
-    machine: str,
-    size: TaskSize,
-    mine: TimedRecord,
-    eager: TimedRecord,
-    compiled: float | None,
-    floor: float,
-) -> MachineTime:
-    speedup = eager.time_ns / mine.time_ns if mine.time_ns else None
-    low = high = None
-    speed = "cannot say: measure"
-    if speedup is not None and mine.low_ns and mine.high_ns and eager.low_ns and eager.high_ns:
-        # Errors of the two are taken as independent: widths add up as squares do.
-        up = math.hypot(
-            math.log(eager.high_ns / eager.time_ns), math.log(mine.time_ns / mine.low_ns)
-        )
-        down = math.hypot(
-            math.log(eager.time_ns / eager.low_ns), math.log(mine.high_ns / mine.time_ns)
-        )
-        low, high = speedup * math.exp(-down), speedup * math.exp(up)
-        speed = "faster" if low > 1 else "slower" if high < 1 else speed
-    remarks = []
-    own_share = sum(kernel.share for kernel in mine.kernels if kernel.is_own)
-    if mine.low_ns is None:
-        remarks.append(f"nothing like it was measured on {machine}: its interval is not known")
-    if mine.time_ns < floor:
-        remarks.append(
-            "it takes less than its bytes do at the memory's bandwidth: it leaves out some, or the "
-            "cache has them"
-        )
-    return MachineTime(
-        machine=machine,
-        size=size.label,
-        time_ns=mine.time_ns,
-        low_ns=mine.low_ns,
-        high_ns=mine.high_ns,
-        eager_ns=eager.time_ns,
-        compiled_ns=compiled,
-        speedup=speedup,
-        speedup_low=low,
-        speedup_high=high,
-        speed=speed,
-        floor_ns=floor,
-        own_share=round(own_share, 4),
-        kernels=mine.kernels,
-        gains=mine.gains,
-        remarks=remarks,
-    )
+def _refuse_lazy(record: Record) -> None:
+    """Refuse what a candidate returns in place of tensors.
+
+    Raises:
+        _Wrong: It returns such a thing.
+    """
+    lazy = [remark for remark in record.remarks if remark.startswith("it returns")]
+    if lazy:
+        raise _Wrong(lazy[0], DRAWN, trick=lazy[0])
 
 
 def _recorded(problem: TaskProblem, tensors: list[Tensor]) -> Record:
@@ -871,26 +837,3 @@ def _message(problem: TaskProblem, *, has_data: bool = True) -> dict[str, Any]:
         "init": problem.init,
         "state": state,
     }
-
-
-_LINE = re.compile(r"\bat (\S+\.py:\d+)")
-
-
-def line_in(text: str) -> str:
-    """Return the first file and line that a message names; empty if none."""
-    match = _LINE.search(text)
-    return match[1] if match else ""
-
-
-def store_line(ttir: str) -> str:
-    """Return where a kernel stores last, as ``file:line``; empty if its text does not say."""
-    stores = re.findall(r"tt\.(?:store|atomic_rmw|descriptor_store)\b.*loc\((#loc\d*)\)", ttir)
-    places = dict(re.findall(r"^(#loc\d*) = loc\((.*)\)$", ttir, re.MULTILINE))
-    place = places.get(stores[-1], "") if stores else ""
-    for _ in range(8):
-        match = re.search(r'"([^"]+\.py)":(\d+)', place)
-        if match:
-            return f"{Path(match[1]).name}:{match[2]}"
-        inner = re.search(r"#loc\d*", place)
-        place = places.get(inner[0], "") if inner else ""
-    return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from kernbench.analysis import kernels_by_time, lines_of_kernels
 from kernbench.judging.evidence import descriptions
 from kernbench.judging.executing import Executor
 from kernbench.judging.record import Record
-from kernbench.judging.verdict import Gain, KernelResources, TimedKernel, TimedLine
+from kernbench.judging.tasks import TaskSize
+from kernbench.judging.verdict import Gain, KernelResources, MachineTime, TimedKernel, TimedLine
 from kernbench.op_log import Instance, Limit, covered_ps
 from kernbench.report import HOST, kind_of, range_of
 from kernbench.torch_bridge import unseen
@@ -201,3 +203,54 @@ def floor_ns(context: RuntimeContext, record: Record) -> float:
     )
     cache_bytes = sip.cache.capacity_mib * 2**20 if sip.cache is not None else 0
     return float(read + max(result - cache_bytes, 0)) / float(sip.hbm_gbps)
+
+
+def machine_time(
+    machine: str,
+    size: TaskSize,
+    mine: TimedRecord,
+    eager: TimedRecord,
+    compiled: float | None,
+    floor: float,
+) -> MachineTime:
+    """Return a record's time on a machine beside eager's; ``floor`` and ``compiled`` are in ns."""
+    speedup = eager.time_ns / mine.time_ns if mine.time_ns else None
+    low = high = None
+    speed = "cannot say: measure"
+    if speedup is not None and mine.low_ns and mine.high_ns and eager.low_ns and eager.high_ns:
+        # Errors of the two are taken as independent: widths add up as squares do.
+        up = math.hypot(
+            math.log(eager.high_ns / eager.time_ns), math.log(mine.time_ns / mine.low_ns)
+        )
+        down = math.hypot(
+            math.log(eager.time_ns / eager.low_ns), math.log(mine.high_ns / mine.time_ns)
+        )
+        low, high = speedup * math.exp(-down), speedup * math.exp(up)
+        speed = "faster" if low > 1 else "slower" if high < 1 else speed
+    remarks = []
+    own_share = sum(kernel.share for kernel in mine.kernels if kernel.is_own)
+    if mine.low_ns is None:
+        remarks.append(f"nothing like it was measured on {machine}: its interval is not known")
+    if mine.time_ns < floor:
+        remarks.append(
+            "it takes less than its bytes do at the memory's bandwidth: it leaves out some, or the "
+            "cache has them"
+        )
+    return MachineTime(
+        machine=machine,
+        size=size.label,
+        time_ns=mine.time_ns,
+        low_ns=mine.low_ns,
+        high_ns=mine.high_ns,
+        eager_ns=eager.time_ns,
+        compiled_ns=compiled,
+        speedup=speedup,
+        speedup_low=low,
+        speedup_high=high,
+        speed=speed,
+        floor_ns=floor,
+        own_share=round(own_share, 4),
+        kernels=mine.kernels,
+        gains=mine.gains,
+        remarks=remarks,
+    )
