@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kernbench.cli.programs.bench_file import Bench
 
-__all__ = ["find_bench", "main"]
-
 
 def find_bench(text: str) -> Bench | None:
     """Return the bench that a file or a name is; None for a file that is another program.

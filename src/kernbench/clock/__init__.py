@@ -18,35 +18,3 @@ from kernbench.clock.sites import (
 )
 from kernbench.clock.stream import Callers, DeviceEngine, Stream, StreamCommand
 from kernbench.clock.tasks import Task
-
-__all__ = [
-    "Callers",
-    "Carrier",
-    "CtrlC",
-    "DeviceEngine",
-    "Flow",
-    "Handle",
-    "HbmSharing",
-    "Rank",
-    "Share",
-    "Simulation",
-    "Stream",
-    "StreamCommand",
-    "Task",
-    "Timer",
-    "UserSite",
-    "demand_of",
-    "frame_of_program",
-    "is_of_program",
-    "known_owner",
-    "listed",
-    "local_of",
-    "microseconds",
-    "on_greenlet",
-    "on_thread",
-    "owner_of",
-    "raised_at",
-    "rank_lines",
-    "user_site",
-    "wait_line",
-]

@@ -14,23 +14,3 @@ from kernbench.collectives.registry import (
     serves_groups_of,
 )
 from kernbench.collectives.schedule import Counts, Index, Part, Schedule, ScheduleKey, Step
-
-__all__ = [
-    "AUTO",
-    "AlgorithmClass",
-    "Counts",
-    "Index",
-    "Part",
-    "Schedule",
-    "ScheduleKey",
-    "Step",
-    "algorithm_class",
-    "build",
-    "for_small_groups",
-    "known_algorithms",
-    "known_ops",
-    "nccl_covers",
-    "nccl_estimates",
-    "refusal",
-    "serves_groups_of",
-]

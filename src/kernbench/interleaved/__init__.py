@@ -6,18 +6,3 @@ from kernbench.interleaved.memory import Resolve
 from kernbench.interleaved.pacing import Decisions, Span, Watched, parts_of, spans_of
 from kernbench.interleaved.strand import Strand
 from kernbench.interleaved.values import of_programs
-
-__all__ = [
-    "Decisions",
-    "Executed",
-    "InterleavedLaunch",
-    "Resolve",
-    "Span",
-    "Strand",
-    "StrandWatch",
-    "Watched",
-    "capture",
-    "of_programs",
-    "parts_of",
-    "spans_of",
-]

@@ -28,37 +28,3 @@ from kernbench.kernel_time.launch.schedule import check_kernel, kernel_duration_
 from kernbench.kernel_time.launch.waves import build_waves, line_of_short_rows, resident_programs
 from kernbench.kernel_time.stepwise.strand_costs import StrandCosts
 from kernbench.kernel_time.stepwise.timed_strands import TimedStrand, TimedStrands
-
-__all__ = [
-    "SHARES",
-    "CacheContents",
-    "CacheSteps",
-    "CommandSpan",
-    "Conditions",
-    "KernelOperand",
-    "KernelOperands",
-    "KernelOutline",
-    "ProgramOutline",
-    "SharedCache",
-    "StrandCosts",
-    "Tables",
-    "ThreadBlock",
-    "TimedStrand",
-    "TimedStrands",
-    "build_waves",
-    "cached_shares",
-    "check_kernel",
-    "dot_ps",
-    "gathered_params",
-    "kept_share",
-    "kernel_duration_ps",
-    "kernel_operands",
-    "line_of_short_rows",
-    "math_ps",
-    "meet_operands",
-    "nearest_step",
-    "outline_kernel",
-    "resident_programs",
-    "schedule_kernel",
-    "still_there",
-]

@@ -5,17 +5,3 @@ from kernbench.links.network import Network, Passage, Transferred
 from kernbench.links.noise import disturb
 from kernbench.links.selection import Asked, Choice, Selector
 from kernbench.links.wires import Times
-
-__all__ = [
-    "Asked",
-    "Choice",
-    "ExpertExchange",
-    "Network",
-    "Passage",
-    "Selector",
-    "Times",
-    "Transferred",
-    "disturb",
-    "exchange_kernel",
-    "exchange_ps",
-]

@@ -13,21 +13,3 @@ from kernbench.memory.allocations import (
 )
 from kernbench.memory.buffers import POISON, Buffer, DeviceMemory, sip_base, sip_of
 from kernbench.memory.byte_pool import BytePool
-
-__all__ = [
-    "FIELDS",
-    "NEVER",
-    "POISON",
-    "Allocation",
-    "AllocationLog",
-    "Buffer",
-    "BytePool",
-    "DeviceMemory",
-    "Layout",
-    "LiveAllocation",
-    "Phase",
-    "Place",
-    "sip_base",
-    "sip_of",
-    "steps_in_use",
-]

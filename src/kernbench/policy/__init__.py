@@ -1,5 +1,3 @@
 """Placement of tensors and programs inside one SIP."""
 
 from kernbench.policy.placement import DPPolicy, Piece, Placement
-
-__all__ = ["DPPolicy", "Piece", "Placement"]

@@ -17,33 +17,3 @@ from kernbench.replay.steps.lifetimes import operands, reads, results
 from kernbench.replay.steps.outside import OutsideReads
 from kernbench.replay.steps.sites import AccessSite, Chunks, atomic_name
 from kernbench.replay.steps.step import Step
-
-__all__ = [
-    "SHAPE_OPS",
-    "AccessSite",
-    "Chunks",
-    "Frame",
-    "GroupPlan",
-    "Joining",
-    "NotAlikeError",
-    "OutsideReads",
-    "Plan",
-    "PointerArg",
-    "Step",
-    "Watch",
-    "atomic_name",
-    "composite_groups",
-    "full",
-    "iterations_as_programs",
-    "operands",
-    "out_of_range",
-    "outline",
-    "reads",
-    "results",
-    "run_collective",
-    "run_kernel",
-    "same_lead",
-    "show_printed",
-    "widened",
-    "with_known",
-]

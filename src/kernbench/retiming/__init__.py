@@ -19,24 +19,3 @@ from kernbench.retiming.work_of_ranks import (
     other_calls,
     work_of_ranks,
 )
-
-__all__ = [
-    "RankWork",
-    "RankedFindings",
-    "Retiming",
-    "Sensitivity",
-    "WhatIf",
-    "as_markdown",
-    "findings",
-    "first_difference",
-    "groups_of",
-    "host_findings",
-    "other_calls",
-    "placements_of_all",
-    "play_all_ranks",
-    "print_findings",
-    "print_host_findings",
-    "print_sensitivity",
-    "sensitivity",
-    "work_of_ranks",
-]

@@ -7,18 +7,3 @@ from kernbench.sanitizer.live_watch import LiveWatch
 from kernbench.sanitizer.ordering.touches import Touch, Touches, TouchKind, TouchPart, record_touch
 from kernbench.sanitizer.run import Sanitizer, build_sanitizer
 from kernbench.sanitizer.writers import Writers
-
-__all__ = [
-    "Clock",
-    "Launched",
-    "LiveWatch",
-    "Sanitizer",
-    "Touch",
-    "TouchKind",
-    "TouchPart",
-    "Touches",
-    "Writers",
-    "build_sanitizer",
-    "record_touch",
-    "strided_spans",
-]

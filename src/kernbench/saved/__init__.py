@@ -5,17 +5,3 @@ from kernbench.saved.actions import Actions, Actor
 from kernbench.saved.allocations import at_other_times
 from kernbench.saved.reading import SavedRun, load_run
 from kernbench.saved.writing import save_run, source_texts
-
-__all__ = [
-    "ON_HANDLES",
-    "OPERANDS",
-    "STREAMS",
-    "Action",
-    "Actions",
-    "Actor",
-    "SavedRun",
-    "at_other_times",
-    "load_run",
-    "save_run",
-    "source_texts",
-]

@@ -28,30 +28,6 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.processes.process import add_to_report, remark
     from kernbench.torch_bridge.processes.process import current as current_process
 
-__all__ = [
-    "KERNELS_VARIABLE",
-    "SUPPORTED",
-    "CollectiveWork",
-    "Mode",
-    "NcclGroup",
-    "Operation",
-    "SimulatedGroup",
-    "TorchVersionError",
-    "add_to_report",
-    "check_nodes",
-    "check_private",
-    "check_ranks",
-    "check_torch",
-    "current_process",
-    "describe_operation",
-    "import_programs",
-    "importing_torch",
-    "package_operators",
-    "remark",
-    "run_torchrun",
-    "torch_player",
-    "unseen",
-]
 
 _WITH_TORCH = {
     "CollectiveWork": ("c10d", "CollectiveWork"),
@@ -110,7 +86,7 @@ def package_operators(folder: Path) -> dict[Path, dict[str, bool]]:
     """
     check_torch()
     with importing_torch():
-        import kernbench.torch_bridge.c10d.peer_reductions  # noqa: F401  Its operators are defined.
+        import kernbench.torch_bridge.c10d.peer_reductions
         from kernbench.torch_bridge.replaced.extension_modules.definitions import (
             operators_of_package,
         )

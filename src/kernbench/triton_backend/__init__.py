@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 # Before the submodules: whoever imports one of them first would otherwise start ``import triton``
 # from inside it, and Triton's discovery would meet a half-made module without its class.
-import triton  # noqa: F401
+import triton
 
 if TYPE_CHECKING:
     from kernbench.triton_backend.activation import activate, announced_target, check_announced
@@ -31,25 +31,6 @@ if TYPE_CHECKING:
     from kernbench.triton_backend.sound_cache import cache_remarks
     from kernbench.triton_backend.vendor import products_library
 
-__all__ = [
-    "MAX_PROGRAMS",
-    "CompiledLauncher",
-    "DeviceRates",
-    "KernelBinary",
-    "Launcher",
-    "TcmExhaustedError",
-    "activate",
-    "active_launcher",
-    "announced_target",
-    "around_launches",
-    "build_binary",
-    "cache_remarks",
-    "check_announced",
-    "check_grid",
-    "compile_target",
-    "do_bench",
-    "products_library",
-]
 
 _HOME = {
     "CompiledLauncher": "launcher",

@@ -9,17 +9,3 @@ from kernbench.accuracy.calibration.calibrate import (
 from kernbench.accuracy.calibration.constants import Constant, constants_of, number_at
 from kernbench.accuracy.calibration.least_squares import Array, solve
 from kernbench.accuracy.calibration.rows import Measuring, RowModel
-
-__all__ = [
-    "Array",
-    "Calibration",
-    "CategoryErrors",
-    "Constant",
-    "FittedConstant",
-    "Measuring",
-    "RowModel",
-    "calibrate",
-    "constants_of",
-    "number_at",
-    "solve",
-]

@@ -12,18 +12,3 @@ from kernbench.accuracy.measurement.shapes import (
     read_shapes,
 )
 from kernbench.accuracy.measurement.writing import write_rows
-
-__all__ = [
-    "CudaDevice",
-    "GemmShape",
-    "Measured",
-    "NoDeviceError",
-    "RowShape",
-    "Shape",
-    "TimedDevice",
-    "default_shapes",
-    "measure",
-    "parse_gemm",
-    "read_shapes",
-    "write_rows",
-]

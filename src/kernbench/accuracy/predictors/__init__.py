@@ -3,14 +3,3 @@
 from kernbench.accuracy.predictors.collectives import PS_PER_US, alone_ps, asked_of
 from kernbench.accuracy.predictors.gemm import GEMM_DTYPES, problem_of
 from kernbench.accuracy.predictors.membound import ROW_DTYPES, RowKernels, why_no_kernel
-
-__all__ = [
-    "GEMM_DTYPES",
-    "PS_PER_US",
-    "ROW_DTYPES",
-    "RowKernels",
-    "alone_ps",
-    "asked_of",
-    "problem_of",
-    "why_no_kernel",
-]

@@ -6,22 +6,3 @@ from kernbench.accuracy.rows.parts import is_apart, part_of
 from kernbench.accuracy.rows.predictor import Answer, Predictor, Ran, of_layers
 from kernbench.accuracy.rows.reference import Row, read_rows, sampled
 from kernbench.accuracy.rows.registry import OWN, Predictors
-
-__all__ = [
-    "FORMS",
-    "OWN",
-    "Answer",
-    "Category",
-    "Form",
-    "Machines",
-    "Predictor",
-    "Predictors",
-    "Ran",
-    "Row",
-    "is_apart",
-    "of_layers",
-    "part_of",
-    "presets",
-    "read_rows",
-    "sampled",
-]

@@ -2,5 +2,3 @@
 
 from kernbench.hardware.fabrics.leaves import Leaves
 from kernbench.hardware.fabrics.specs import LeavesSpec
-
-__all__ = ["Leaves", "LeavesSpec"]

@@ -40,5 +40,3 @@ _ALL = joined(
 HANDLERS = _ALL.handlers
 RULES = _ALL.rules
 COSTS = _ALL.costs
-
-__all__ = ["COSTS", "HANDLERS", "RULES", "choose_both_ways", "emit_load", "iterations_of"]

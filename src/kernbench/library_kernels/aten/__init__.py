@@ -12,21 +12,3 @@ from kernbench.library_kernels.aten.rows import (
 )
 from kernbench.library_kernels.aten.scans import scan
 from kernbench.library_kernels.aten.unlike import ELEMENTS_OF_BLOCK, unlike
-
-__all__ = [
-    "ELEMENTS_OF_BLOCK",
-    "IN_SHARED_MEMORY",
-    "Reduction",
-    "batch_norm",
-    "by_channel",
-    "group_norm",
-    "layer_norm",
-    "log_sum_exp",
-    "nll_loss",
-    "reduction",
-    "scan",
-    "softmax",
-    "softmax_backward",
-    "spatial_softmax",
-    "unlike",
-]

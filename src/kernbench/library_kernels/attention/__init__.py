@@ -10,15 +10,3 @@ from kernbench.library_kernels.attention.forward import (
     ragged_launches,
 )
 from kernbench.library_kernels.attention.splits import Splits, efficient_splits
-
-__all__ = [
-    "AttentionProblem",
-    "FlashKernel",
-    "Splits",
-    "attention_kernels",
-    "efficient_splits",
-    "flash_backward_launches",
-    "flash_forward",
-    "flash_launches",
-    "ragged_launches",
-]

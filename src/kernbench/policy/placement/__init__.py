@@ -2,5 +2,3 @@
 
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.placement import Piece, Placement
-
-__all__ = ["DPPolicy", "Piece", "Placement"]

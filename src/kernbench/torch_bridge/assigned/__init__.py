@@ -2,5 +2,3 @@
 
 from kernbench.torch_bridge.assigned.assignments import Assignments
 from kernbench.torch_bridge.assigned.writes import CAN_SEE_CLASSES
-
-__all__ = ["CAN_SEE_CLASSES", "Assignments"]

@@ -5,13 +5,3 @@ from kernbench.torch_bridge.costs.kept_calls import KeptCosts, timing_of_call
 from kernbench.torch_bridge.costs.operands_of_gpus import check_operands
 from kernbench.torch_bridge.costs.operations import OperationCosts
 from kernbench.torch_bridge.costs.tensor_bytes import num_bytes
-
-__all__ = [
-    "GATES",
-    "KeptCosts",
-    "OperationCosts",
-    "RecurrentKind",
-    "check_operands",
-    "num_bytes",
-    "timing_of_call",
-]

@@ -2,5 +2,3 @@
 
 from kernbench.torch_bridge.graphs.capture import Capture
 from kernbench.torch_bridge.graphs.cuda import install
-
-__all__ = ["Capture", "install"]

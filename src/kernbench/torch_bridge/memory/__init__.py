@@ -9,14 +9,3 @@ from kernbench.torch_bridge.memory.allocator import (
 )
 from kernbench.torch_bridge.memory.devices import Memories, SharedDevice
 from kernbench.torch_bridge.memory.settings import AllocatorSettings
-
-__all__ = [
-    "AllocatorSettings",
-    "BlockObserver",
-    "CachingAllocator",
-    "DeviceFullError",
-    "Memories",
-    "MemoryBlock",
-    "PrivatePool",
-    "SharedDevice",
-]

@@ -1,5 +1,3 @@
 """What programs register with PyTorch's dispatcher, per process (ADR-0116)."""
 
 from kernbench.torch_bridge.registered.libraries import install
-
-__all__ = ["install"]

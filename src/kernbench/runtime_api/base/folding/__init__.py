@@ -4,15 +4,3 @@ from kernbench.runtime_api.base.folding.axes import RankAxis, axes_of, axis_of
 from kernbench.runtime_api.base.folding.classes import Folding, MustSplitError
 from kernbench.runtime_api.base.folding.timetable import CollectiveTimes, Place, Timetable
 from kernbench.runtime_api.base.folding.unfolded import unfolded
-
-__all__ = [
-    "CollectiveTimes",
-    "Folding",
-    "MustSplitError",
-    "Place",
-    "RankAxis",
-    "Timetable",
-    "axes_of",
-    "axis_of",
-    "unfolded",
-]

@@ -23,26 +23,3 @@ from kernbench.torch_bridge.costs.attention.flash import (
     lengths_between,
 )
 from kernbench.torch_bridge.costs.attention.own import OwnAttention, own_kernels
-
-__all__ = [
-    "CUDNN",
-    "EFFICIENT",
-    "FLASH",
-    "HALVES",
-    "MATH",
-    "OLDEST",
-    "WIDEST_CUDNN",
-    "WIDEST_FLASH",
-    "AttentionBackends",
-    "AttentionCall",
-    "FlashCall",
-    "FlashLengths",
-    "OwnAttention",
-    "allows",
-    "chosen_kind",
-    "flash_kernels",
-    "head_step",
-    "lengths_between",
-    "own_kernels",
-    "refusal",
-]

@@ -5,5 +5,3 @@
 
 from kernbench.torch_bridge.python.hash_seeds.loading import NAMES, SeededLoader, compiled
 from kernbench.torch_bridge.python.hash_seeds.sets import install, plain_where_compiled, seed_of
-
-__all__ = ["NAMES", "SeededLoader", "compiled", "install", "plain_where_compiled", "seed_of"]

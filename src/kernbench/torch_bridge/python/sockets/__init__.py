@@ -15,8 +15,6 @@ from kernbench.torch_bridge.python.sockets.handles import SocketHandle, close_al
 from kernbench.torch_bridge.python.sockets.polling import WaitingSelector
 from kernbench.torch_bridge.python.sockets.sockets import SimulatedSocket
 
-__all__ = ["IN_C", "SimulatedSocket", "WaitingSelector", "Wake", "close_all", "install"]
-
 IN_C = (
     SocketHandle,
     ConnectingSocket,

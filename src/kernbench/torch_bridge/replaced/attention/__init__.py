@@ -2,5 +2,3 @@
 
 from kernbench.torch_bridge.replaced.attention import operations
 from kernbench.torch_bridge.replaced.attention.eager import install
-
-__all__ = ["install", "operations"]

@@ -1,5 +1,3 @@
 """Recurrent layers and their cells, as a GPU has them."""
 
 from kernbench.torch_bridge.replaced.of_gpus.recurrent.layers import install
-
-__all__ = ["install"]
