@@ -1,5 +1,6 @@
 """Kernels of serving stacks that no program launches by its operations: what each does on tiles."""
 
+from validation.kernels.gemm import GemmKernel, GemmProblem, LibraryTile, product_choices
 from validation.kernels.libraries import FOLDER, load_library
 from validation.kernels.linear_attention import (
     LinearProblem,
@@ -24,7 +25,10 @@ from validation.kernels.quantize import missed_again, quantize_rows, scale_and_q
 __all__ = [
     "FOLDER",
     "ExpertLoad",
+    "GemmKernel",
+    "GemmProblem",
     "LatentKernel",
+    "LibraryTile",
     "LinearProblem",
     "MoeKernels",
     "MoeProblem",
@@ -39,6 +43,7 @@ __all__ = [
     "latent_decode",
     "load_library",
     "missed_again",
+    "product_choices",
     "quantize_rows",
     "recurrent_decode",
     "scale_and_quantize_rows",

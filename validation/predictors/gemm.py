@@ -13,15 +13,9 @@ from kernbench.accuracy.rows import Answer, Machines, Ran, Row
 from kernbench.errors import MachineError
 from kernbench.hardware import Machine
 from kernbench.kernel_time import kept_share
-from kernbench.library_kernels import (
-    GemmProblem,
-    LibraryKernel,
-    Product,
-    product_candidates,
-    product_choices,
-)
+from kernbench.library_kernels import LibraryKernel, Product, product_candidates
 from kernbench.plans import GemmTuner
-from validation.kernels import load_library, quantize_rows
+from validation.kernels import GemmProblem, load_library, product_choices, quantize_rows
 from validation.predictors.libraries.products import (
     OPERANDS,
     gemm_kernel,

@@ -101,4 +101,8 @@ class InferencePredictor:
     def _make_passes(self, device: str, ranks: int, source: str) -> Passes:
         stack = stack_of(source)
         machine = changed_machine(self._machine_of(device), {}, num_sips=ranks)
-        return Passes(stack.adapted(machine, ranks), stack)
+        return Passes(
+            stack.adapted(machine, ranks),
+            keep_scores=stack.keep_scores,
+            decode_splits=stack.decode_splits,
+        )

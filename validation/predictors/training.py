@@ -15,11 +15,10 @@ from kernbench.plans import (
     StageWires,
     Steps,
     StepTime,
-    TrainingRun,
     one_forward_one_backward_us,
 )
 from kernbench.tp import TransformerConfig
-from validation.sources.stacks import stack_of
+from validation.sources.stacks import TrainingRun, stack_of
 
 DTYPES = {"fp16": "f16", "bf16": "bf16", "fp32": "f32"}
 
@@ -133,7 +132,9 @@ class TrainingPredictor:
     def _make_steps(self, device: str, ranks: int, source: str) -> Steps:
         stack = stack_of(source)
         machine = changed_machine(self._machine_of(device), {}, num_sips=ranks)
-        return Steps(stack.adapted(machine, ranks), stack)
+        return Steps(
+            stack.adapted(machine, ranks), keep_scores=stack.keep_scores, recompute=stack.recompute
+        )
 
 
 def _plan(row: Row, run: TrainingRun) -> _Layout:

@@ -21,7 +21,6 @@ from kernbench.library_kernels.convolution import (
     streamed,
 )
 from kernbench.library_kernels.engine import KernelTime, kept_share, makespan, time_kernel
-from kernbench.library_kernels.gemm import GemmKernel, GemmProblem, LibraryTile, product_choices
 from kernbench.library_kernels.products import (
     Product,
     family_of,

@@ -8,7 +8,6 @@ from kernbench.plans.models import KNOWN, ModelShape, model_of
 from kernbench.plans.passes import Model, Pass, Passes, PassTime, TunedTiles
 from kernbench.plans.pipelines import forward_us, one_forward_one_backward_us
 from kernbench.plans.problem import Cached, Problem
-from kernbench.plans.stack import PLAIN, Stack, TrainingRun
 from kernbench.plans.steps import Microbatch, Steps, StepTime
 from kernbench.plans.tiles import GemmTuner, Timed
 from kernbench.plans.times import HOST, PlanTimes, TimedLayout

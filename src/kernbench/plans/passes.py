@@ -18,7 +18,6 @@ from kernbench.hardware import Machine, SipSpec
 from kernbench.op_log import average_watts
 from kernbench.ops import GemmTile
 from kernbench.plans.problem import Problem
-from kernbench.plans.stack import Stack
 from kernbench.plans.tiles import GemmTuner
 from kernbench.runtime_api import KernelEngine, RuntimeContext
 from kernbench.tp import TransformerConfig
@@ -88,11 +87,10 @@ class TunedTiles:
 
 
 class ModelRuns:
-    """Runs tensor-parallel programs without data, on one machine under one stack."""
+    """Runs tensor-parallel programs without data, on one machine."""
 
-    def __init__(self, machine: Machine, stack: Stack) -> None:
+    def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.stack = stack
         self._engine = KernelEngine(machine)
         self._tiles = TunedTiles(machine)
 
@@ -114,10 +112,18 @@ class ModelRuns:
 
 
 class Passes(ModelRuns):
-    """Times passes. Results are cached."""
+    """Times passes. Results are cached.
 
-    def __init__(self, machine: Machine, stack: Stack) -> None:
-        super().__init__(machine, stack)
+    ``keep_scores`` says that attention over many tokens stores the matrix of scores;
+    ``decode_splits`` programs share the keys of a decoded token, chosen by size when None.
+    """
+
+    def __init__(
+        self, machine: Machine, *, keep_scores: bool = False, decode_splits: int | None = None
+    ) -> None:
+        super().__init__(machine)
+        self._keep_scores = keep_scores
+        self._decode_splits = decode_splits
         self.time = lru_cache(maxsize=4096)(self._time)
 
     def _time(self, model: Model, asked: Pass) -> PassTime:
@@ -182,8 +188,8 @@ class Passes(ModelRuns):
             rotary = (torch.empty(table), torch.empty(table))
         attention = tp.CachedAttention(
             torch.empty(room, dtype=config.dtype), torch.empty(room, dtype=config.dtype),
-            heads, asked.batch, causal=model.causal, keep_scores=self.stack.keep_scores,
-            rotary=rotary, num_splits=self.stack.decode_splits if asked.tokens == 1 else None,
+            heads, asked.batch, causal=model.causal, keep_scores=self._keep_scores,
+            rotary=rotary, num_splits=self._decode_splits if asked.tokens == 1 else None,
         )  # fmt: skip
         attention.position = asked.past
         return attention

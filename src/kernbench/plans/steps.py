@@ -15,7 +15,6 @@ from kernbench import ops, tp
 from kernbench.hardware import Machine
 from kernbench.op_log import average_watts
 from kernbench.plans.passes import LAYERS, Model, ModelRuns
-from kernbench.plans.stack import Stack
 from kernbench.runtime_api import RuntimeContext
 
 
@@ -55,10 +54,18 @@ class StepTime:
 
 
 class Steps(ModelRuns):
-    """Times training steps. Results are cached."""
+    """Times training steps. Results are cached.
 
-    def __init__(self, machine: Machine, stack: Stack) -> None:
-        super().__init__(machine, stack)
+    ``keep_scores`` says that attention stores the matrix of scores, ``recompute`` that layers
+    compute their activations again before backward.
+    """
+
+    def __init__(
+        self, machine: Machine, *, keep_scores: bool = False, recompute: bool = False
+    ) -> None:
+        super().__init__(machine)
+        self.keep_scores = keep_scores
+        self.recompute = recompute
         self.time = lru_cache(maxsize=1024)(self._time)
 
     def _time(self, model: Model, asked: Microbatch) -> StepTime:
@@ -67,7 +74,7 @@ class Steps(ModelRuns):
         marks: list[int] = []
 
         def program(rank: int, torch: RuntimeContext) -> None:
-            run = _RankLayers(torch, model, asked, self.stack)
+            run = _RankLayers(torch, model, asked, self)
             run.step()
             if rank == 0:
                 step_times.append(run.measured())
@@ -87,17 +94,17 @@ class _RankLayers:
     """One rank's layers, and the marks between them."""
 
     def __init__(
-        self, torch: RuntimeContext, model: Model, asked: Microbatch, stack: Stack
+        self, torch: RuntimeContext, model: Model, asked: Microbatch, steps: Steps
     ) -> None:
         config = model.config
         self._torch = torch
-        self._stack = stack
+        self._recompute = steps.recompute
         self._layers = [
             tp.TransformerLayer(
                 config,
                 tp.TrainingAttention(
                     tp.TransformerLayer.heads(config), asked.sequences,
-                    causal=model.causal, keep_scores=stack.keep_scores,
+                    causal=model.causal, keep_scores=steps.keep_scores,
                 ),
                 norm=model.norm,
             )
@@ -142,7 +149,7 @@ class _RankLayers:
         grad, _, _ = ops.norm_backward(grad, last, self._norm)
         self._mark()
         for layer, x in zip(reversed(self._layers), reversed(inputs[:-1]), strict=True):
-            if self._stack.recompute:
+            if self._recompute:
                 layer(x)
             grad = layer.backward(grad)
             self._mark()

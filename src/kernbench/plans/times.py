@@ -15,7 +15,6 @@ from kernbench.plans.layouts import Job, Layout, config_of, weights_per_rank
 from kernbench.plans.models import ModelShape
 from kernbench.plans.passes import Model, ModelRuns, Pass, Passes, PassTime
 from kernbench.plans.pipelines import forward_us, one_forward_one_backward_us
-from kernbench.plans.stack import Stack
 from kernbench.plans.steps import Microbatch, Steps, StepTime
 from kernbench.plans.wires import StageWires, collective_cost, node_of, single_sips
 from kernbench.report import cost_usd, peaks_of
@@ -365,7 +364,7 @@ class PlanTimes:
         return self._collective_cost(op, ranks, stride, elements, item)[0]
 
     def _run_layer(self, size: int, parallel: bool, sequences: int, tokens: int) -> StepTime:
-        steps = Steps(self._of(size), Stack(sequence_parallel=parallel))
+        steps = Steps(self._of(size))
         asked = Microbatch(sequences=sequences, tokens=tokens)
         return steps.time(self._layers(size, parallel), asked)
 
@@ -374,7 +373,7 @@ class PlanTimes:
         return self._runs(size).time(self._layers(size, False), asked)
 
     def _make_runs(self, size: int) -> Passes:
-        return Passes(self._of(size), Stack())
+        return Passes(self._of(size))
 
     def _layers(self, size: int, parallel: bool) -> Model:
         config = config_of(self.model, size, parallel)
@@ -431,7 +430,7 @@ class PlanTimes:
             torch.ahbm.synchronize()
             numbers.append((begin.elapsed_time(middle) * 1e3, middle.elapsed_time(end) * 1e3))
 
-        log = ModelRuns(self._of(1), Stack()).run(1, rank).op_log
+        log = ModelRuns(self._of(1)).run(1, rank).op_log
         forward, backward = numbers[0]
         begin_ps = log.end_ps - round((forward + backward) * 1e6)
         watts = average_watts(log, self._of(1), 1, begin_ps, log.end_ps)

@@ -15,7 +15,6 @@ from kernbench.hardware import load_machine
 from kernbench.plans.layouts import PROGRAM, Job, Layout, config_of, memory
 from kernbench.plans.models import KNOWN, model_of
 from kernbench.plans.passes import Model
-from kernbench.plans.stack import Stack
 from kernbench.plans.steps import Microbatch, Steps
 from kernbench.plans.times import HOST, PlanTimes, TimedLayout
 from tests.forked import PYTORCH, run_forked
@@ -162,7 +161,7 @@ def test_memory_is_what_the_optimizer_and_the_cache_need() -> None:
 def test_time_is_that_of_layers_run_on_the_machine(tmp_path: Path, plan: Plan) -> None:
     model, machine = small(), load_machine("h100-sxm:2")
     job = Job(trains=True, devices=2, batch=4, seq=256)
-    step = Steps(load_machine("h100-sxm", 1), Stack()).time(
+    step = Steps(load_machine("h100-sxm", 1)).time(
         Model(config=config_of(model, 1, False), norm="rms"), Microbatch(sequences=1, tokens=256)
     )
     times = PlanTimes(model, job, machine)

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from kernbench.hardware import load_machine
-from kernbench.plans.stack import Stack
 from tests.validation.predictors.answers import PREDICTOR, rows_of, times_of
-from validation.sources.stacks import STACKS
+from validation.sources.stacks import STACKS, Stack
 
 HEADER = (
     "device,op,dtype,model,hidden,layers,heads,seq,batch,tokens,input_len,output_len,tp,pp,"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kernbench.library_kernels import LibraryTile
+from validation.kernels import LibraryTile
 
 _MAKERS = (
     ("asm", r"_ZN5aiter|\basm\b"),

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from functools import lru_cache
 
-from kernbench.library_kernels import LibraryTile
+from validation.kernels import LibraryTile
 
 _K = 128
 _SHARED_BYTES = 232448

@@ -9,15 +9,14 @@ up-projection of keys and values while it decodes.
 from __future__ import annotations
 
 from kernbench.hardware import Machine
-from kernbench.library_kernels import (
+from kernbench.library_kernels import LibraryKernel, fastest, kept_share, stream
+from validation.kernels import (
     GemmProblem,
-    LibraryKernel,
-    fastest,
-    kept_share,
+    batched_product,
+    load_library,
     product_choices,
-    stream,
+    quantize_rows,
 )
-from validation.kernels import batched_product, load_library, quantize_rows
 from validation.predictors.libraries.products import OPERANDS, gemm_kernel, kernel_name
 
 _HIDDEN, _QUERY_RANK = 7168, 1536

@@ -16,7 +16,7 @@ from functools import cache
 from itertools import product
 
 from kernbench.hardware import KernelLibrary
-from kernbench.library_kernels import GemmKernel, LibraryTile
+from validation.kernels import GemmKernel, LibraryTile
 from validation.predictors.libraries.aiter_names import maker_of, named_tiles, tile_shares
 from validation.predictors.libraries.deepgemm_rule import deepgemm_tile
 from validation.predictors.libraries.tile_rules import FP8_RULES, ruled_tile

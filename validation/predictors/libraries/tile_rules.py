@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kernbench.library_kernels import LibraryTile
+from validation.kernels import LibraryTile
 
 _ANY = 1 << 62
 

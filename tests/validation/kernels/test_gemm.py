@@ -7,14 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.hardware import KernelConstants, load_machine
-from kernbench.library_kernels import (
-    GemmKernel,
-    GemmProblem,
-    LibraryKernel,
-    LibraryTile,
-    product_choices,
-    time_kernel,
-)
+from kernbench.library_kernels import LibraryKernel, time_kernel
+from validation.kernels import GemmKernel, GemmProblem, LibraryTile, product_choices
 
 SIZES = st.integers(1, 700)
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
+from kernbench.library_kernels import LibraryKernel, Tiles, Trip
 
 _OVERLAP = 3.0
 _PARTIAL_BYTES = 4
