@@ -9,6 +9,7 @@ Source: DeepGEMM's README and ``tests/test_fp8.py``.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from kernbench.torch_bridge.replaced.extension_modules.definitions import (
     OperatorAsked,
     as_product,
     defines,
+    launches,
     makes,
 )
 from kernbench.torch_bridge.replaced.extension_modules.grouped import groups_of
@@ -52,8 +54,13 @@ def _transposed(name: str) -> tuple[bool, bool]:
 def _plain(name: str) -> None:
     a_turned, b_turned = _transposed(name)
 
-    def call(
-        asked: OperatorAsked,
+    def timing(func: Any, a: Tensor, d: Tensor, **_: Any) -> Callable[[int], Any]:
+        (m, n), k = d.shape, a.shape[0 if a_turned else 1]
+        sizes = ((1, m, n, k),) if m and n and k else ()
+        return as_product(func, sizes, a.dtype, d.dtype)
+
+    @launches(f"deep_gemm::{name}", timing=timing, ignores=_HOW)
+    def compute(
         a: Tensor,
         b: Tensor,
         d: Tensor,
@@ -62,27 +69,30 @@ def _plain(name: str) -> None:
         sfb: Tensor | None = None,
         alpha: float | None = None,
     ) -> None:
-        def compute(
-            a: Tensor, b: Tensor, d: Tensor, sfa: Any = None, sfb: Any = None, **more: Any
-        ) -> None:
-            rows, columns = _wide(a, sfa), _wide(b, sfb)
-            left = rows.t() if a_turned else rows
-            result = left @ (columns if b_turned else columns.t()) * (more.get("alpha") or 1.0)
-            added = more.get("c")
-            d.copy_(result if added is None else result + added.float())
-
-        (m, n), k = d.shape, a.shape[0 if a_turned else 1]
-        sizes = ((1, m, n, k),) if m and n and k else ()
-        asked.run(compute, as_product(asked.func, sizes, a.dtype, d.dtype))
-
-    defines(f"deep_gemm::{name}", ignores=_HOW)(call)
+        rows, columns = _wide(a, sfa), _wide(b, sfb)
+        left = rows.t() if a_turned else rows
+        result = left @ (columns if b_turned else columns.t()) * (alpha or 1.0)
+        d.copy_(result if c is None else result + c.float())
 
 
 def _contiguous(name: str) -> None:
     _, b_turned = _transposed(name.removesuffix("_contiguous"))
 
-    def call(
-        asked: OperatorAsked,
+    def timing(
+        func: Any, a: Tensor, b: Tensor, d: Tensor, grouped_layout: Tensor, **_: Any
+    ) -> Callable[[int], Any]:
+        def counts() -> list[int] | None:
+            numbers = numbers_of(grouped_layout)
+            return None if numbers is None else [*Counter(x for x in numbers if x >= 0).values()]
+
+        experts, (m, n) = b.shape[0], d.shape
+        sizes = groups_of(func, counts, m, experts, n, a.shape[1])
+        return as_product(func, sizes, a.dtype, d.dtype, grouped=True)
+
+    ignores = (*_HOW, "ensure_zero_padding", "expected_m_for_psum_layout")
+
+    @launches(f"deep_gemm::{name}", timing=timing, ignores=ignores)
+    def compute(
         a: Tensor,
         b: Tensor,
         d: Tensor,
@@ -90,39 +100,27 @@ def _contiguous(name: str) -> None:
         sfa: Tensor | None = None,
         sfb: Tensor | None = None,
     ) -> None:
-        def compute(
-            a: Tensor,
-            b: Tensor,
-            d: Tensor,
-            grouped_layout: Tensor,
-            sfa: Any = None,
-            sfb: Any = None,
-            **_: Any,
-        ) -> None:
-            rows = _wide(a, sfa)
-            for expert in grouped_layout.unique().tolist():
-                if expert >= 0:
-                    own = grouped_layout == expert
-                    columns = _wide(b[expert], None if sfb is None else sfb[expert])
-                    row = rows[own] @ (columns if b_turned else columns.t())
-                    d[own] = row.to(d.dtype)
-
-        def counts() -> list[int] | None:
-            numbers = numbers_of(grouped_layout)
-            return None if numbers is None else [*Counter(x for x in numbers if x >= 0).values()]
-
-        experts, (m, n) = b.shape[0], d.shape
-        sizes = groups_of(asked.func, counts, m, experts, n, a.shape[1])
-        asked.run(compute, as_product(asked.func, sizes, a.dtype, d.dtype, grouped=True))
-
-    defines(
-        f"deep_gemm::{name}", ignores=(*_HOW, "ensure_zero_padding", "expected_m_for_psum_layout")
-    )(call)
+        rows = _wide(a, sfa)
+        for expert in grouped_layout.unique().tolist():
+            if expert >= 0:
+                own = grouped_layout == expert
+                columns = _wide(b[expert], None if sfb is None else sfb[expert])
+                row = rows[own] @ (columns if b_turned else columns.t())
+                d[own] = row.to(d.dtype)
 
 
 def _masked(name: str) -> None:
-    def call(
-        asked: OperatorAsked,
+    def timing(
+        func: Any, a: Tensor, d: Tensor, masked_m: Tensor, expected_m: int, **_: Any
+    ) -> Callable[[int], Any]:
+        experts, _, n = d.shape
+        sizes = groups_of(
+            func, lambda: numbers_of(masked_m), experts * expected_m, experts, n, a.shape[2]
+        )
+        return as_product(func, sizes, a.dtype, d.dtype, grouped=True)
+
+    @launches(f"deep_gemm::{name}", timing=timing, ignores=_HOW)
+    def compute(
         a: Tensor,
         b: Tensor,
         d: Tensor,
@@ -131,29 +129,12 @@ def _masked(name: str) -> None:
         sfa: Tensor | None = None,
         sfb: Tensor | None = None,
     ) -> None:
-        def compute(
-            a: Tensor,
-            b: Tensor,
-            d: Tensor,
-            masked_m: Tensor,
-            sfa: Any = None,
-            sfb: Any = None,
-            **_: Any,
-        ) -> None:
-            for expert, count in enumerate(masked_m.tolist()):
-                parts = [
-                    _wide(x[expert], None if scales is None else scales[expert])
-                    for x, scales in ((a, sfa), (b, sfb))
-                ]
-                d[expert, :count] = (parts[0][:count] @ parts[1].t()).to(d.dtype)
-
-        experts, _, n = d.shape
-        sizes = groups_of(
-            asked.func, lambda: numbers_of(masked_m), experts * expected_m, experts, n, a.shape[2]
-        )
-        asked.run(compute, as_product(asked.func, sizes, a.dtype, d.dtype, grouped=True))
-
-    defines(f"deep_gemm::{name}", ignores=_HOW)(call)
+        for expert, count in enumerate(masked_m.tolist()):
+            parts = [
+                _wide(x[expert], None if scales is None else scales[expert])
+                for x, scales in ((a, sfa), (b, sfb))
+            ]
+            d[expert, :count] = (parts[0][:count] @ parts[1].t()).to(d.dtype)
 
 
 for _kind in ("fp8_fp4", "bf16"):

@@ -132,6 +132,31 @@ def defines(
     return add
 
 
+def launches(
+    *names: str, timing: Callable[..., Callable[[int], Any]], ignores: Sequence[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a function that writes to its arguments be one kernel under these names.
+
+    ``timing`` takes the operator's overload and the arguments by name, and returns what says how
+    long the kernel takes on a SIP. ``ignores`` is as of :func:`defines`.
+    """
+
+    def add(compute: Callable[..., None]) -> Callable[..., None]:
+        def call(asked: OperatorAsked, **named: Any) -> None:
+            asked.run(compute, timing(asked.func, **named))
+
+        operator_definition = OperatorDefinition(
+            unseen(call),
+            frozenset(signature(compute).parameters),
+            _nothing,
+            ignores=frozenset(ignores),
+        )
+        _DEFINITIONS.update(dict.fromkeys(names, operator_definition))
+        return compute
+
+    return add
+
+
 def streams(
     *names: str,
     over: Sequence[str] = (),

@@ -21,6 +21,7 @@ from kernbench.torch_bridge.replaced.extension_modules.definitions import (
     OperatorAsked,
     as_product,
     defines,
+    launches,
     makes,
     streams,
 )
@@ -195,9 +196,21 @@ def _batched_problems(
     _sizes(problem_sizes2, counts, k, n)
 
 
-@defines("cutlass_moe_mm", ignores=("a_strides", "b_strides", "c_strides"))
+def _as_groups(
+    func: Any,
+    out_tensors: Tensor,
+    a_tensors: Tensor,
+    b_tensors: Tensor,
+    problem_sizes: Tensor,
+    **_: Any,
+) -> Callable[[int], Any]:
+    rows_of = problem_sizes.select(1, 0)
+    sizes = groups_of(func, lambda: numbers_of(rows_of), a_tensors.shape[0], *b_tensors.shape)
+    return as_product(func, sizes, a_tensors.dtype, out_tensors.dtype, grouped=True)
+
+
+@launches("cutlass_moe_mm", timing=_as_groups, ignores=("a_strides", "b_strides", "c_strides"))
 def _cutlass_moe_mm(
-    asked: OperatorAsked,
     out_tensors: Tensor,
     a_tensors: Tensor,
     b_tensors: Tensor,
@@ -208,30 +221,12 @@ def _cutlass_moe_mm(
     per_act_token: bool,
     per_out_ch: bool,
 ) -> None:
-    experts, n, k = b_tensors.shape
-
-    def compute(
-        out_tensors: Tensor,
-        a_tensors: Tensor,
-        b_tensors: Tensor,
-        a_scales: Tensor,
-        b_scales: Tensor,
-        expert_offsets: Tensor,
-        problem_sizes: Tensor,
-        **_: Any,
-    ) -> None:
-        begins, counts = expert_offsets.tolist(), problem_sizes[:, 0].tolist()
-        for number, (begin, count) in enumerate(zip(begins, counts, strict=False)):
-            rows = slice(begin, begin + count)
-            wide = a_tensors[rows].float() @ b_tensors[number].float().t()
-            wide = wide * (a_scales[rows] if per_act_token else a_scales).float().view(-1, 1)
-            out_tensors[rows] = (wide * b_scales[number].float().view(1, -1)).to(out_tensors.dtype)
-
-    rows_of = problem_sizes.select(1, 0)
-    sizes = groups_of(asked.func, lambda: numbers_of(rows_of), a_tensors.shape[0], experts, n, k)
-    asked.run(
-        compute, as_product(asked.func, sizes, a_tensors.dtype, out_tensors.dtype, grouped=True)
-    )
+    begins, counts = expert_offsets.tolist(), problem_sizes[:, 0].tolist()
+    for number, (begin, count) in enumerate(zip(begins, counts, strict=False)):
+        rows = slice(begin, begin + count)
+        wide = a_tensors[rows].float() @ b_tensors[number].float().t()
+        wide = wide * (a_scales[rows] if per_act_token else a_scales).float().view(-1, 1)
+        out_tensors[rows] = (wide * b_scales[number].float().view(1, -1)).to(out_tensors.dtype)
 
 
 @streams("batched_moe_align_block_size", follows=True)

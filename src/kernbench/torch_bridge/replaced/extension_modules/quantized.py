@@ -6,6 +6,7 @@ Source: the definitions that vLLM's own tests compare its kernels with
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,9 +15,8 @@ from torch.nn.functional import silu
 
 from kernbench.torch_bridge.costs import num_bytes
 from kernbench.torch_bridge.replaced.extension_modules.definitions import (
-    OperatorAsked,
     as_operation,
-    defines,
+    launches,
     makes,
     streams,
 )
@@ -263,35 +263,29 @@ def _rms_norm_rows(
     quantize(result, built, scale)
 
 
-@defines("cutlass_scaled_mm")
+def _as_scaled_mm(
+    func: Any, out: Tensor, a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, **_: Any
+) -> Callable[[int], Any]:
+    of_torch = aten._scaled_mm.default if a.is_floating_point() else aten._int_mm.default
+    return as_operation(of_torch, (a, b, a_scales, b_scales), out)
+
+
+@launches("cutlass_scaled_mm", timing=_as_scaled_mm)
 def _scaled_mm(
-    asked: OperatorAsked,
-    out: Tensor,
-    a: Tensor,
-    b: Tensor,
-    a_scales: Tensor,
-    b_scales: Tensor,
-    bias: Tensor | None,
+    out: Tensor, a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, bias: Tensor | None
 ) -> None:
-    def compute(
-        out: Tensor, a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, bias: Tensor | None
-    ) -> None:
-        rows = a.float() * over_blocks(
-            a_scales.view(-1, 1) if a_scales.dim() < 2 else a_scales, a.shape
-        )
-        columns = b.float() * over_blocks(
-            b_scales.view(1, -1) if b_scales.dim() < 2 else b_scales, b.shape
-        )
-        result = rows @ columns
-        out.copy_(result if bias is None else result + bias.float())
-
-    func = aten._scaled_mm.default if a.is_floating_point() else aten._int_mm.default
-    asked.run(compute, as_operation(func, (a, b, a_scales, b_scales), out))
+    rows = a.float() * over_blocks(
+        a_scales.view(-1, 1) if a_scales.dim() < 2 else a_scales, a.shape
+    )
+    columns = b.float() * over_blocks(
+        b_scales.view(1, -1) if b_scales.dim() < 2 else b_scales, b.shape
+    )
+    result = rows @ columns
+    out.copy_(result if bias is None else result + bias.float())
 
 
-@defines("cutlass_scaled_mm_azp")
+@launches("cutlass_scaled_mm_azp", timing=_as_scaled_mm)
 def _scaled_mm_azp(
-    asked: OperatorAsked,
     out: Tensor,
     a: Tensor,
     b: Tensor,
@@ -301,26 +295,13 @@ def _scaled_mm_azp(
     azp: Tensor | None,
     bias: Tensor | None,
 ) -> None:
-    def compute(
-        out: Tensor,
-        a: Tensor,
-        b: Tensor,
-        a_scales: Tensor,
-        b_scales: Tensor,
-        azp_adj: Tensor,
-        azp: Tensor | None,
-        bias: Tensor | None,
-    ) -> None:
-        # ``azp_adj`` are the sums of the columns of ``b``, times all rows' zero if they share it.
-        less = azp_adj.double().view(1, -1)
-        if azp is not None:
-            less = less * azp.double().view(-1, 1)
-        wide = (a.double() @ b.double() - less) * a_scales.double().view(-1, 1)
-        result = wide * b_scales.double().view(1, -1)
-        out.copy_(result if bias is None else result + bias.double())
-
-    func = aten._int_mm.default
-    asked.run(compute, as_operation(func, (a, b, a_scales, b_scales), out))
+    # ``azp_adj`` are the sums of the columns of ``b``, times all rows' zero if they share it.
+    less = azp_adj.double().view(1, -1)
+    if azp is not None:
+        less = less * azp.double().view(-1, 1)
+    wide = (a.double() @ b.double() - less) * a_scales.double().view(-1, 1)
+    result = wide * b_scales.double().view(1, -1)
+    out.copy_(result if bias is None else result + bias.double())
 
 
 _FP4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
@@ -424,9 +405,13 @@ def _silu_and_mul_fp4(
     _to_nvfp4(result, result_block_scale, silu(first) * second, input_global_scale, True)
 
 
-@defines("cutlass_scaled_fp4_mm")
+def _as_fp4_mm(func: Any, out: Tensor, a: Tensor, b: Tensor, **_: Any) -> Callable[[int], Any]:
+    pairs = (operand.view(torch.float4_e2m1fn_x2) for operand in (a, b.t()))
+    return as_operation(aten._scaled_mm.default, tuple(pairs), out)
+
+
+@launches("cutlass_scaled_fp4_mm", timing=_as_fp4_mm)
 def _scaled_fp4_mm(
-    asked: OperatorAsked,
     out: Tensor,
     a: Tensor,
     b: Tensor,
@@ -434,25 +419,14 @@ def _scaled_fp4_mm(
     block_scale_b: Tensor,
     alpha: Tensor,
 ) -> None:
-    def compute(
-        out: Tensor,
-        a: Tensor,
-        b: Tensor,
-        block_scale_a: Tensor,
-        block_scale_b: Tensor,
-        alpha: Tensor,
-    ) -> None:
-        parts = []
-        for pairs, scales in ((a, block_scale_a), (b, block_scale_b)):
-            numbers = of_fp4(pairs.view(torch.uint8))
-            rows, groups = numbers.shape[0], numbers.shape[1] // _FP4_GROUP
-            of_groups = unswizzled(scales.view(torch.uint8), rows, groups)
-            wide = of_groups.contiguous().view(torch.float8_e4m3fn).float()
-            parts.append(numbers * wide.repeat_interleave(_FP4_GROUP, 1))
-        out.copy_(parts[0] @ parts[1].t() * alpha.float())
-
-    pairs = (item.view(torch.float4_e2m1fn_x2) for item in (a, b.t()))
-    asked.run(compute, as_operation(aten._scaled_mm.default, tuple(pairs), out))
+    parts = []
+    for pairs, scales in ((a, block_scale_a), (b, block_scale_b)):
+        numbers = of_fp4(pairs.view(torch.uint8))
+        rows, groups = numbers.shape[0], numbers.shape[1] // _FP4_GROUP
+        of_groups = unswizzled(scales.view(torch.uint8), rows, groups)
+        wide = of_groups.contiguous().view(torch.float8_e4m3fn).float()
+        parts.append(numbers * wide.repeat_interleave(_FP4_GROUP, 1))
+    out.copy_(parts[0] @ parts[1].t() * alpha.float())
 
 
 def hadamard(x: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ Source: the references in ``sgl-kernel/tests``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from kernbench.torch_bridge.replaced.extension_modules.definitions import (
     as_product,
     as_routing,
     defines,
+    launches,
     makes,
     streams,
 )
@@ -111,34 +113,36 @@ def _scaled_mm(
     out.copy_(result if bias is None else result + bias.float())
 
 
-@defines("bmm_fp8", ignores=("workspace_buffer", "cublas_handle"))
+def _of_batch(func: Any, rows: Tensor, out: Tensor) -> Callable[[int], Any]:
+    *batch, m, n = out.shape
+    return as_product(func, ((prod(batch), m, n, rows.shape[-1]),), rows.dtype, out.dtype)
+
+
+@launches(
+    "bmm_fp8",
+    timing=lambda func, **named: _of_batch(func, named["A"], named["D"]),
+    ignores=("workspace_buffer", "cublas_handle"),
+)
 def _bmm(
-    asked: OperatorAsked,
     A: Tensor,  # noqa: N803
     B: Tensor,  # noqa: N803
     D: Tensor,  # noqa: N803
     A_scale: Tensor,  # noqa: N803
     B_scale: Tensor,  # noqa: N803
 ) -> None:
-    def compute(**named: Any) -> None:
-        wide = named["A"].float() @ named["B"].float()
-        named["D"].copy_(wide * named["A_scale"] * named["B_scale"])
-
-    batch, m, n = D.shape
-    asked.run(compute, as_product(asked.func, ((batch, m, n, A.shape[2]),), A.dtype, D.dtype))
+    D.copy_(A.float() @ B.float() * A_scale * B_scale)
 
 
-@defines("dsv3_router_gemm", "dsv3_fused_a_gemm", "fp32_router_gemm", ignores=("enable_pdl",))
-def _router(asked: OperatorAsked, output: Tensor, mat_a: Tensor, mat_b: Tensor) -> None:
+@launches(
+    *("dsv3_router_gemm", "dsv3_fused_a_gemm", "fp32_router_gemm"),
+    timing=lambda func, output, mat_a, **_: _of_batch(func, mat_a, output),
+    ignores=("enable_pdl",),
+)
+def _router(output: Tensor, mat_a: Tensor, mat_b: Tensor) -> None:
     # The router's weights are rows; those before the latent projections are columns.
     turned = mat_b.shape[0] != mat_a.shape[1]
-
-    def compute(output: Tensor, mat_a: Tensor, mat_b: Tensor) -> None:
-        columns = mat_b.float()
-        output.copy_(mat_a.float() @ (columns.t() if turned else columns))
-
-    (m, n), k = output.shape, mat_a.shape[1]
-    asked.run(compute, as_product(asked.func, ((1, m, n, k),), mat_a.dtype, output.dtype))
+    columns = mat_b.float()
+    output.copy_(mat_a.float() @ (columns.t() if turned else columns))
 
 
 @streams("merge_state", "merge_state_v2")
