@@ -1,6 +1,6 @@
 """Interleaved execution of kernels whose programs decide by data or wait for each other."""
 
-from kernbench.interleaved.execution import StrandWatch, capture
+from kernbench.interleaved.execution import capture
 from kernbench.interleaved.launch import Executed, InterleavedLaunch
 from kernbench.interleaved.memory import Resolve
 from kernbench.interleaved.pacing import Decisions, Span, Watched, parts_of, spans_of

@@ -30,4 +30,4 @@ from kernbench.kernel_ir.evaluation.writes import makes_pointers, written_params
 from kernbench.kernel_ir.ops import COSTS, HANDLERS, choose_both_ways, emit_load, iterations_of
 from kernbench.kernel_ir.ops.descriptors import DESCRIPTOR_MARK, check_alignment
 from kernbench.kernel_ir.parsing import parse_module
-from kernbench.kernel_ir.text.ir import Block, Function, Module, Op, Parameter, Region, Type, Value
+from kernbench.kernel_ir.text.ir import Block, Module, Op, Region, Value

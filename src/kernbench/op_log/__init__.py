@@ -1,6 +1,6 @@
 """The columnar record of a run."""
 
-from kernbench.op_log.columns import CommandColumns, HostColumns, command_columns, host_columns
+from kernbench.op_log.columns import CommandColumns, command_columns, host_columns
 from kernbench.op_log.energy import Energy, PowerPace, WorkCounts, added, core_ps, pace_of, uncapped
 from kernbench.op_log.log import (
     HOST_KINDS,
@@ -34,13 +34,6 @@ from kernbench.op_log.run_energy import (
     power_over_time,
 )
 from kernbench.op_log.spans import Spans, build_spans, covered_ps, exposed_ps
-from kernbench.op_log.steps import (
-    RunStep,
-    RunSteps,
-    all_steps,
-    find_steps,
-    named_windows,
-    range_names,
-)
+from kernbench.op_log.steps import RunSteps, all_steps, find_steps, named_windows, range_names
 from kernbench.op_log.uncollected import uncollected
 from kernbench.op_log.windows import DeviceTimes, Window, joined, overlap_ps

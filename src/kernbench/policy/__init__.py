@@ -1,3 +1,3 @@
 """Placement of tensors and programs inside one SIP."""
 
-from kernbench.policy.placement import DPPolicy, Piece, Placement
+from kernbench.policy.placement import DPPolicy, Placement

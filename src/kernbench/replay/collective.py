@@ -27,8 +27,6 @@ _COMBINE: Mapping[str, np.ufunc] = {
     "bxor": np.bitwise_xor,
 }
 
-REDUCE_OPS: tuple[str, ...] = tuple(_COMBINE)
-
 
 def run_collective(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
     """Run the collective on ``works``, one 1-D array of the message per rank, in place.

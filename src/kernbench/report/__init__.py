@@ -12,7 +12,6 @@ from kernbench.report.accuracy import (
     pair_line,
     published_error,
     published_errors,
-    range_line,
     range_of,
 )
 from kernbench.report.columns import WIDE_COLUMNS
@@ -20,11 +19,11 @@ from kernbench.report.formats.folders import write_execution_traces, write_profi
 from kernbench.report.formats.kineto import write_kineto
 from kernbench.report.formats.rank_view import HostStep, RankView, process_groups, rank_views
 from kernbench.report.formats.statistics import write_statistics
-from kernbench.report.html import ShownReport, as_html, report_html
+from kernbench.report.html import ShownReport, as_html
 from kernbench.report.idle import IdleParts, idle_parts
 from kernbench.report.peaks import Peaks, peaks_of
-from kernbench.report.perfetto import TraceForm, dump_trace, trace_form, write_trace
-from kernbench.report.slices import Slices, merged_slices
+from kernbench.report.perfetto import dump_trace, trace_form, write_trace
+from kernbench.report.slices import merged_slices
 from kernbench.report.summary import (
     CollectiveReport,
     KernelReport,
@@ -33,6 +32,6 @@ from kernbench.report.summary import (
     build_report,
     cost_usd,
 )
-from kernbench.report.table import LEAST_COLUMNS, print_report, verdict
+from kernbench.report.table import LEAST_COLUMNS, print_report
 from kernbench.report.timeline import Timeline
 from kernbench.report.units import format_amount, format_ns, format_share, format_size

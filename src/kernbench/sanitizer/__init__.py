@@ -6,4 +6,3 @@ from kernbench.sanitizer.facts.spans import strided_spans
 from kernbench.sanitizer.live_watch import LiveWatch
 from kernbench.sanitizer.ordering.touches import Touch, Touches, TouchKind, TouchPart, record_touch
 from kernbench.sanitizer.run import Sanitizer, build_sanitizer
-from kernbench.sanitizer.writers import Writers

@@ -45,8 +45,6 @@ from kernbench.saved.layout import (
 from kernbench.saved.parts import write_part, write_table
 from kernbench.saved.program_lines import write_lines
 
-_ROWS_AT_ONCE = 1 << 20
-
 
 def save_run(
     out: BinaryIO,

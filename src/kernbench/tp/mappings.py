@@ -124,16 +124,3 @@ reduce_scatter_to_sequence_parallel_region = Mapping(
     "reduce_scatter_to_sequence_parallel_region", reduce_scatter_first_dim, gather_first_dim
 )
 """Every rank has a partial sum for all tokens, and each gets the whole for its own."""
-
-ALL_MAPPINGS: tuple[Mapping, ...] = (
-    copy_to_tensor_model_parallel_region,
-    reduce_from_tensor_model_parallel_region,
-    scatter_to_tensor_model_parallel_region,
-    gather_from_tensor_model_parallel_region,
-    all_gather_last_dim_from_tensor_parallel_region,
-    reduce_scatter_last_dim_to_tensor_parallel_region,
-    scatter_to_sequence_parallel_region,
-    gather_output_from_sequence_parallel_region,
-    gather_from_sequence_parallel_region,
-    reduce_scatter_to_sequence_parallel_region,
-)

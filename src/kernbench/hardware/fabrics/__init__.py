@@ -1,4 +1,3 @@
 """Networks between nodes that block: leaf switches, and what joins them."""
 
 from kernbench.hardware.fabrics.leaves import Leaves
-from kernbench.hardware.fabrics.specs import LeavesSpec

@@ -7,5 +7,5 @@ from kernbench.torch_bridge.memory.allocator import (
     MemoryBlock,
     PrivatePool,
 )
-from kernbench.torch_bridge.memory.devices import Memories, SharedDevice
+from kernbench.torch_bridge.memory.devices import Memories
 from kernbench.torch_bridge.memory.settings import AllocatorSettings

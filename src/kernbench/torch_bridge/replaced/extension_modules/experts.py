@@ -5,6 +5,7 @@ Source: the definitions that vLLM's own tests compare its kernels with (``tests/
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -56,51 +57,26 @@ def _route(
     as_routing(asked, compute, gating, asked.named["topk_indices"])
 
 
-@defines("topk_softmax")
-def _topk_softmax(
-    asked: OperatorAsked,
-    topk_weights: Tensor,
-    topk_indices: Tensor,
-    token_expert_indices: Tensor,
-    gating_output: Tensor,
-    renormalize: bool,
-    bias: Tensor | None,
-    is_padding: Tensor | None,
-) -> None:
-    _route(asked, lambda x: x.softmax(-1), gating_output, bias, renormalize, 1.0)
+def _chooses(name: str, score: Callable[[Tensor], Tensor]) -> None:
+    def call(
+        asked: OperatorAsked,
+        topk_weights: Tensor,
+        topk_indices: Tensor,
+        token_expert_indices: Tensor,
+        gating_output: Tensor,
+        renormalize: bool,
+        bias: Tensor | None,
+        is_padding: Tensor | None,
+        routed_scaling_factor: float = 1.0,
+    ) -> None:
+        _route(asked, score, gating_output, bias, renormalize, routed_scaling_factor)
+
+    defines(name)(call)
 
 
-@defines("topk_sigmoid")
-def _topk_sigmoid(
-    asked: OperatorAsked,
-    topk_weights: Tensor,
-    topk_indices: Tensor,
-    token_expert_indices: Tensor,
-    gating_output: Tensor,
-    renormalize: bool,
-    bias: Tensor | None,
-    routed_scaling_factor: float,
-    is_padding: Tensor | None,
-) -> None:
-    _route(asked, torch.sigmoid, gating_output, bias, renormalize, routed_scaling_factor)
-
-
-@defines("topk_softplus_sqrt")
-def _topk_softplus_sqrt(
-    asked: OperatorAsked,
-    topk_weights: Tensor,
-    topk_indices: Tensor,
-    token_expert_indices: Tensor,
-    gating_output: Tensor,
-    renormalize: bool,
-    routed_scaling_factor: float,
-    bias: Tensor | None,
-    is_padding: Tensor | None,
-) -> None:
-    def scored(x: Tensor) -> Tensor:
-        return softplus(x).sqrt()
-
-    _route(asked, scored, gating_output, bias, renormalize, routed_scaling_factor)
+_chooses("topk_softmax", lambda x: x.softmax(-1))
+_chooses("topk_sigmoid", torch.sigmoid)
+_chooses("topk_softplus_sqrt", lambda x: softplus(x).sqrt())
 
 
 @streams("moe_align_block_size", follows=True)
