@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ContextDecorator, ExitStack
 from contextvars import ContextVar
 from html import escape
 from pathlib import Path
@@ -25,7 +25,6 @@ from kernbench.runtime_api.front import factories
 from kernbench.runtime_api.front.advice import advise
 from kernbench.runtime_api.front.ahbm import Ahbm
 from kernbench.runtime_api.front.distributed import Distributed
-from kernbench.runtime_api.front.gradients import NoGradients
 from kernbench.runtime_api.front.multiprocessing import Multiprocessing
 from kernbench.runtime_api.front.symmetric_memory import SymmetricMemory
 from kernbench.runtime_api.front.testing import Testing
@@ -41,6 +40,19 @@ if TYPE_CHECKING:
 
     from kernbench.op_log import OpLog
     from kernbench.report import Report
+
+
+class NoGradients(ContextDecorator):
+    """A block, or a decorated function, without gradients, as all of a bench is."""
+
+    def __init__(self, mode: bool = True) -> None:
+        super().__init__()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        return None
 
 
 # Every greenlet has a context of its own; a rank starts with its spawner's.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from kernbench.errors import UsageError
 from kernbench.runtime_api.memory.storage import Array
-from kernbench.runtime_api.tensors.host_array import HostArray
 from kernbench.runtime_api.tensors.host_read import read
 
 if TYPE_CHECKING:
@@ -99,3 +98,19 @@ def _host_index(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(_host_index(item) for item in index)
     return index.numpy() if callable(getattr(index, "numpy", None)) else index
+
+
+class HostArray(np.ndarray[Any, Any]):
+    """A numpy array with the methods that host tensors of PyTorch have beside an array's."""
+
+    def numpy(self) -> Array:
+        """Return it as a plain array, of the same memory."""
+        return self.view(np.ndarray)
+
+    def cpu(self) -> Self:
+        """Return it as it is: it is on the host."""
+        return self
+
+    def detach(self) -> Self:
+        """Return it as it is: it has no gradients."""
+        return self
