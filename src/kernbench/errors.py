@@ -202,11 +202,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     folded = {name.casefold(): name for name in known}
     asked = name.casefold()
     close = [name for name in folded if len(asked) > 1 and name.startswith(asked)]
-    close += [
-        close_match
-        for close_match in difflib.get_close_matches(asked, folded)
-        if close_match not in close
-    ]
+    close += [match for match in difflib.get_close_matches(asked, folded) if match not in close]
     if close:
         return f"did you mean {' or '.join(folded[name] for name in close[:3])}?"
     if len(known) > _MOST_LISTED:

@@ -119,10 +119,7 @@ def _difference(
 ) -> LineDifference:
     shown = new or old
     assert shown is not None
-    times = [
-        caused_by_line["critical_path_ns"] if caused_by_line else 0.0
-        for caused_by_line in (old, new)
-    ]
+    times = [line["critical_path_ns"] if line else 0.0 for line in (old, new)]
     return {
         "file": shown["file"],
         "line_before": old["line"] if old else 0,
@@ -142,9 +139,7 @@ _WIDE_TITLES = (*_TITLES, "launches")
 
 def print_difference_by_line(line_differences: list[LineDifference], console: Console) -> None:
     """Print the lines with the largest differences on the critical path."""
-    changed = [
-        line_difference for line_difference in line_differences if line_difference["difference_ns"]
-    ]
+    changed = [difference for difference in line_differences if difference["difference_ns"]]
     if changed:
         titles = _WIDE_TITLES if is_wide(console) else _TITLES
         rows = [(cells[: len(titles)], source) for cells, source in _rows(changed)]

@@ -29,9 +29,7 @@ def machines_from(incomplete: str) -> list[str]:
     """Return the names of machines that begin so, for shells that complete them."""
     from kernbench.hardware import known_machines
 
-    return [
-        known_machine for known_machine in known_machines() if known_machine.startswith(incomplete)
-    ]
+    return [machine for machine in known_machines() if machine.startswith(incomplete)]
 
 
 DEFAULT_MACHINE = "ahbm"

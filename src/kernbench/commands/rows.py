@@ -82,10 +82,7 @@ class RowTable(NDArrayOperatorsMixin):
                 return array_ufunc
         if method == "reduce" and ufunc in _OF_ALL and set(options) <= {"axis"}:
             return self._reduced(ufunc, options.get("axis", 0))
-        arrays = [
-            np.asarray(row_table) if isinstance(row_table, RowTable) else row_table
-            for row_table in inputs
-        ]
+        arrays = [np.asarray(table) if isinstance(table, RowTable) else table for table in inputs]
         return getattr(ufunc, method)(*arrays, **options)
 
     def _reduced(self, ufunc: Any, axis: int | None) -> Any:

@@ -240,9 +240,7 @@ def _kernels(spans: Spans, times_ps: list[int], peaks: Peaks) -> list[KernelRepo
         if template.kind == "kernel":
             by_name.setdefault(template.name, []).append((template, launches, time_ps))
     result = [_kernel(name, uses, peaks) for name, uses in by_name.items()]
-    return sorted(
-        result, key=lambda kernel_report: (-kernel_report["time_ns"], kernel_report["name"])
-    )
+    return sorted(result, key=lambda report: (-report["time_ns"], report["name"]))
 
 
 def _kernel(name: str, uses: list[tuple[Template, int, int]], peaks: Peaks) -> KernelReport:
@@ -291,10 +289,5 @@ def _collectives(spans: Spans) -> list[CollectiveReport]:
         for (op, algorithm), (count, size, time_ps) in numbers.items()
     ]
     return sorted(
-        result,
-        key=lambda collective_report: (
-            -collective_report["time_ns"],
-            collective_report["op"],
-            collective_report["algorithm"],
-        ),
+        result, key=lambda report: (-report["time_ns"], report["op"], report["algorithm"])
     )

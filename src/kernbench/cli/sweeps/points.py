@@ -275,11 +275,7 @@ def changed(
         return machine
     pairs = changes.items() if isinstance(changes, Mapping) else changes
     _, machine_changes = set_keys(machine, [f"{key}={text}" for key, text in pairs])
-    return changed_machine(
-        machine,
-        {machine_change.key: machine_change.value for machine_change in machine_changes},
-        ranks,
-    )
+    return changed_machine(machine, {change.key: change.value for change in machine_changes}, ranks)
 
 
 @cache

@@ -396,9 +396,7 @@ def _shared_loops(group: ProgramGroup, trace: KernelTrace) -> dict[Loop, Step]:
     """Return the steps of loops that are computed as products of all programs together."""
     steps: dict[Loop, Step] = {}
     for command in group.body:
-        if isinstance(command, Loop) and any(
-            isinstance(dma_read, Gemm) for dma_read in command.body
-        ):
+        if isinstance(command, Loop) and any(isinstance(read, Gemm) for read in command.body):
             products = shared_products(group, command)
             if products is not None:
                 steps[command] = _sharing(products, len(group.program_ids), trace)

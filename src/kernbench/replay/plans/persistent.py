@@ -60,9 +60,7 @@ def iterations_as_programs(groups: Sequence[ProgramGroup]) -> tuple[ProgramGroup
     no stored parameter points into the buffer of another parameter.
     """
     # A program without tiles stores nothing.
-    groups = [
-        g for g in groups if not all(isinstance(dma_read, DmaRead | Math) for dma_read in g.body)
-    ]
+    groups = [g for g in groups if not all(isinstance(read, DmaRead | Math) for read in g.body)]
     loops = [_persistent_loop(group.body) for group in groups]
     if not loops or any(loop is None for loop in loops):
         return None
@@ -97,9 +95,7 @@ def _persistent_loop(body: tuple[Command, ...]) -> Loop | None:
         isinstance(dma_read, DmaRead | DmaWrite | Gemm | Math | Reduce | Loop) for dma_read in inner
     ):
         return None
-    loaded = {
-        dma_read.source.param for dma_read in [*before, *inner] if isinstance(dma_read, DmaRead)
-    }
+    loaded = {read.source.param for read in [*before, *inner] if isinstance(read, DmaRead)}
     stored = [dma_read.dest.param for dma_read in inner if isinstance(dma_read, DmaWrite)]
     directly = sum(isinstance(dma_read, DmaWrite) for dma_read in loop.body)
     return loop if len(stored) == directly and loaded.isdisjoint(stored) else None

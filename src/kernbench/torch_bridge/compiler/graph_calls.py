@@ -138,10 +138,7 @@ def _num_guards(manager: Any) -> int:
 
 
 def _is_ours(guard: Any) -> bool:
-    return any(
-        str(verbose_code_part).startswith(_OF_DEVICE)
-        for verbose_code_part in guard.verbose_code_parts()
-    )
+    return any(str(part).startswith(_OF_DEVICE) for part in guard.verbose_code_parts())
 
 
 def _entered(graph: Callable[..., Any], entry: _Entry) -> Callable[..., Any]:

@@ -141,9 +141,7 @@ class Touching:
         name = operation.name
         kind = name.rpartition(".")[2]
         tensors = [
-            used_tensor
-            for used_tensor in used_tensors(operation, args, kwargs)
-            if _has_storage(used_tensor[0])
+            tensor for tensor in used_tensors(operation, args, kwargs) if _has_storage(tensor[0])
         ]
         written = [item for item, writes in tensors if writes]
         known = self._order.finds_unwritten and kind not in _MOVING and not operation.is_custom

@@ -90,10 +90,7 @@ class Graph:
             return
         process.host.owe_graph(len(self._run.op_log.graphs[self._label]))
         earliest_ps = process.host.spend(self._label)
-        queues = [
-            self._run.queue_for(self._sip_id),
-            *(device_stream.queue for device_stream in self._others),
-        ]
+        queues = [self._run.queue_for(self._sip_id), *(stream.queue for stream in self._others)]
         commands, steps = iter(self._commands), iter(self._steps)
         markers: dict[Marker, Marker] = {}
         works: dict[Calling, CollectiveWork] = {}
