@@ -8,6 +8,6 @@ A module that is put here, or in a room of this one, is the command of its name,
 - ``PLACE``, where in the list of ``kernbench --help`` the module comes.
 
 A call of ``kernbench`` imports the one that it names, and ``--help`` all: what takes long to import
-(numpy, pydantic, Triton and most of kernbench) is imported in functions. Options of several commands are in
-``kernbench.cli.options``.
+(numpy, pydantic, Triton and most of kernbench) is imported in functions. Options of several
+commands are in ``kernbench.cli.options``.
 """
