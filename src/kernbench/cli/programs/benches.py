@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -59,7 +60,10 @@ def run_bench(options: BenchOptions) -> int:
         with make_room(options, options.machine, [plan.bench.path, *imported()]) as outputs:
             return guarded(lambda: _run(plan, options, outputs), options.debug)
 
-    return guarded(start, options.debug, usage=True)
+    try:
+        return guarded(start, options.debug, usage=True)
+    finally:
+        gc.unfreeze()
 
 
 def show_bench(text: str, debug: bool) -> int:
