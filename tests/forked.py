@@ -30,6 +30,8 @@ PYTORCH = (*BENCHES, "kernbench.torch_bridge.front.programs", "torch._dynamo")
 """What a PyTorch program needs: an optimizer imports what traces for the compiler."""
 COMPILER = (*PYTORCH, "torch._inductor.compile_fx")
 """What one needs that compiles, and says nothing of first imports."""
+PYTEST = (*BENCHES, "_hypothesis_pytestplugin", "hypothesis", "xdist.plugin")
+"""What a session of tests needs."""
 
 
 def run_forked(

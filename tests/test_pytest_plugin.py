@@ -14,7 +14,7 @@ import pytest
 
 import kernbench
 from kernbench import errors
-from tests.forked import run_forked
+from tests.forked import PYTEST, run_forked
 from tests.programs import PROGRAMS
 
 
@@ -22,7 +22,7 @@ def session(folder: Path, **environment: str) -> subprocess.CompletedProcess[str
     shutil.copy(PROGRAMS / "checked_tests.py", folder / "test_it.py")
     kept = {name: value for name, value in os.environ.items() if name != "KERNBENCH_CHECK"}
     command = ("pytest", "-p", "kernbench.pytest_plugin", "-rf", "--strict-markers")
-    return run_forked(*command, cwd=folder, env={**kept, **environment})
+    return run_forked(*command, imports=PYTEST, cwd=folder, env={**kept, **environment})
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ def test_times_of_tests_are_kept_and_compared(tmp_path: Path) -> None:
 
     def run(*options: str, **environment: str) -> tuple[int, str]:
         command = ("pytest", "-p", "kernbench.pytest_plugin", "-q", *options)
-        done = run_forked(*command, cwd=tmp_path, env={**os.environ, **environment})
+        done = run_forked(*command, imports=PYTEST, cwd=tmp_path, env={**os.environ, **environment})
         return done.returncode, done.stdout
 
     # Of one test, where the programs that the other starts show nothing more.

@@ -196,7 +196,7 @@ def test_version_is_printed(run: Run) -> None:
     "command",
     [
         of_campaigns(["run", "gemm", "--no-data"]),
-        ["run", "gemm", "--json=-"],
+        of_campaigns(["run", "gemm", "--json=-"]),
         ["machine", "list"],
     ],
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernbench.cli.app import app
+from tests.tiers import daily
 
 
 def report_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[dict[str, Any], str]:
@@ -72,11 +74,19 @@ def test_tp_mlp_is_right_on_any_number_of_ranks(
         assert (collective["op"], collective["count"]) == ("all_reduce", 2)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(
+    "case",
+    daily(
+        (2, "bfloat16"),
+        (3, "float16"),
+        of=product((2, 3), ("float16", "bfloat16", "float32")),
+    ),
+    ids=str,
+)
 def test_oneshot_allreduce_is_right_and_compares_with_the_ring(
-    capsys: pytest.CaptureFixture[str], ranks: int, dtype: str
+    capsys: pytest.CaptureFixture[str], case: tuple[int, str]
 ) -> None:
+    ranks, dtype = case
     cases = ["-p", "sizes_kib=1,40", "-p", f"dtype={dtype}", "--ranks", str(ranks)]
     report, printed = report_of(capsys, "oneshot_allreduce", *cases)
     lines = [line.split() for line in printed.splitlines() if line.split()[:1] in (["1"], ["40"])]

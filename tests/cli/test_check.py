@@ -11,7 +11,7 @@ import pytest
 from kernbench.cli.programs.bench_file import known_benches
 from tests.forked import BENCHES, PYTORCH, run_forked
 from tests.programs import PROGRAMS
-from tests.tiers import daily
+from tests.tiers import daily, of_campaigns
 
 
 def kernbench_run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -35,25 +35,31 @@ def test_a_race_that_nobody_reads_is_found_with_check_only(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.adr("0108-D1")
-def test_every_command_that_checks_takes_what_to_allow() -> None:
-    def command(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "masked_bench.py"),
+        of_campaigns(("script", "masked_program.py", "cpu")),
+        ("torchrun", "masked_program.py", "cuda"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_command_that_checks_takes_what_to_allow(words: tuple[str, ...]) -> None:
+    name, *file = words
+    if name != "run":
+        pytest.importorskip("torch")
+
+    def command(*arguments: str) -> subprocess.CompletedProcess[str]:
         imports = BENCHES if name == "run" else PYTORCH
         return run_forked("kernbench", name, *arguments, imports=imports, cwd=PROGRAMS)
 
-    for name, *file in (
-        ("run", "masked_bench.py"),
-        ("script", "masked_program.py", "cpu"),
-        ("torchrun", "masked_program.py", "cuda"),
-    ):
-        if name != "run":
-            pytest.importorskip("torch")
-        refused = command(name, "--check", *file)
-        assert refused.returncode == 1
-        assert "(--allow masked-lanes)" in refused.stderr, refused.stderr
-        allowed = command(name, "--check", "--allow", "masked-lanes,out-of-bounds-reads", *file)
-        assert allowed.returncode == 0, allowed.stderr
-        assert allowed.stdout.startswith("15.0")
-    wrong = command("run", "--allow", "masked", "masked_bench.py")
+    refused = command("--check", *file)
+    assert refused.returncode == 1
+    assert "(--allow masked-lanes)" in refused.stderr, refused.stderr
+    allowed = command("--check", "--allow", "masked-lanes,out-of-bounds-reads", *file)
+    assert allowed.returncode == 0, allowed.stderr
+    assert allowed.stdout.startswith("15.0")
+    wrong = command("--allow", "masked", *file)
     assert wrong.returncode == 2
     assert "there is no 'masked' to allow; did you mean masked-lanes?" in wrong.stderr
 
@@ -74,9 +80,7 @@ FEWER = {"oneshot_allreduce": ("-p", "sizes_kib=1,64"), "tp_mlp": ("-p", "iterat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "bench", daily("gemm", "oneshot_allreduce", "tp_from_scratch", of=known_benches())
-)
+@pytest.mark.parametrize("bench", daily("gemm", "tp_from_scratch", of=known_benches()))
 def test_shipped_benches_are_clean_under_check(bench: str, tmp_path: Path) -> None:
     arguments = ["run", bench, *FEWER.get(bench, ()), "--check-nan"]
     done = run_forked("kernbench", *arguments, cwd=PROGRAMS, timeout=300)

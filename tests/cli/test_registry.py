@@ -23,8 +23,8 @@ def test_a_module_in_the_folder_of_commands_is_a_command(
     shutil.copy(PROGRAMS / "greet.py", tmp_path)
     monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
     app = build_app()
-    del sys.modules["kernbench.cli.commands.greet"]
     run = CliRunner().invoke(app, ["greet", "--machine", "h100"])
+    del sys.modules["kernbench.cli.commands.greet"]
     assert (run.exit_code, run.output) == (0, "hello h100\n")
     listed = CliRunner().invoke(app, ["--help"]).output.splitlines()
     rows = [line for line in listed[listed.index("Commands:") + 1 :] if line[2:3].strip()]

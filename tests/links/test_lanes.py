@@ -12,6 +12,7 @@ import pytest
 
 from kernbench.hardware import Machine, changed_machine, load_machine
 from kernbench.links import Asked, Network
+from tests.tiers import of_campaigns
 
 MIB = 2**20
 
@@ -86,7 +87,9 @@ def test_one_rank_per_node_has_trees_too() -> None:
     assert (choice.algorithm, choice.ranks_per_node) == ("rail_tree", 1)
 
 
-@pytest.mark.parametrize(("spec", "ranks", "limit_s"), [("128x8", 1024, 3), ("2048x8", 16384, 30)])
+@pytest.mark.parametrize(
+    ("spec", "ranks", "limit_s"), [("128x8", 1024, 3), of_campaigns("2048x8", 16384, 30)]
+)
 def test_an_all_reduce_of_a_cluster_is_timed_in_seconds(
     spec: str, ranks: int, limit_s: int
 ) -> None:

@@ -15,7 +15,7 @@ from kernbench.errors import UsageError
 from kernbench.hardware import load_machine
 from kernbench.runtime_api import RuntimeContext
 from tests.ops.arrays import Array, numpy_dtype
-from tests.tiers import examples
+from tests.tiers import daily, examples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def inputs(case: Case, dtype: str) -> tuple[list[Array], Array | None]:
 
 
 @pytest.mark.adr("0014-D5")
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", daily(CASES[2], CASES[3], CASES[6], of=CASES), ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_attention_and_its_gradients(torch: Any, case: Case, dtype: str) -> None:
     arrays, mask = inputs(case, dtype)

@@ -20,6 +20,7 @@ from kernbench.saved import SavedRun, load_run
 from kernbench.torch_bridge import run_torchrun
 from kernbench.torch_bridge.costs import kept_calls
 from tests.retiming.retiming import assert_same, retime, save
+from tests.tiers import daily, of_campaigns
 
 FOLDER = Path(__file__).parent / "programs"
 PROGRAMS = {"training": 2, "sharded": 4, "graphs": 1, "experts": 1}
@@ -74,7 +75,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.adr("0155-D1")
-@pytest.mark.parametrize("machine", ["ahbm", "h100-sxm"])
+@pytest.mark.parametrize("machine", daily("h100-sxm", of=("ahbm", "h100-sxm")))
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_on_its_machine_it_is_the_same_run(name: str, machine: str, kept: Any) -> None:
     log, saved = kept(name, machine)
@@ -85,16 +86,18 @@ def test_on_its_machine_it_is_the_same_run(name: str, machine: str, kept: Any) -
 @pytest.mark.parametrize(
     ("name", "machine", "settings"),
     [
-        ("training", "h100-sxm", ["sip.cube.hbm_bandwidth_gbps=0.25x"]),
+        of_campaigns("training", "h100-sxm", ["sip.cube.hbm_bandwidth_gbps=0.25x"]),
         ("training", "h100-sxm", ["host.python_call_us=3x", "host.collective_us=0"]),
-        ("training", "h100-sxm", ["host.operation.product_us=2x", "sip.front_end_us=4x"]),
+        of_campaigns(
+            "training", "h100-sxm", ["host.operation.product_us=2x", "sip.front_end_us=4x"]
+        ),
         ("training", "a100-sxm-80g", []),
-        ("training", "ahbm", []),
-        ("sharded", "b200", []),
+        of_campaigns("training", "ahbm", []),
+        of_campaigns("sharded", "b200", []),
         ("sharded", "h100-sxm", ["links.bandwidth_gbps=0.1x"]),
         ("graphs", "mi300x", []),
         ("experts", "b200", []),
-        ("experts", "ahbm", []),
+        of_campaigns("experts", "ahbm", []),
     ],
 )
 def test_elsewhere_it_is_the_run_of_the_program_there(
@@ -130,7 +133,7 @@ def test_python_that_was_not_counted_is_not_guessed(kept: Any) -> None:
 
 
 @pytest.mark.adr("0155-D1")
-@pytest.mark.parametrize("machine", ["ahbm", "h100-sxm"])
+@pytest.mark.parametrize("machine", daily("ahbm", of=("ahbm", "h100-sxm")))
 def test_the_record_of_memory_is_that_of_the_run(machine: str, tmp_path: Path) -> None:
     context = run("training", load_machine(machine, 2), keeps=True, record_memory=True)
     save(context, tmp_path / "run")

@@ -29,6 +29,7 @@ def test_hand_written_tensor_parallelism_has_the_bits_of_real_processes(tmp_path
     assert assert_same_bits(result, expected) == 12
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.adr("0062-D3")
 def test_training_on_a_mesh_and_from_a_checkpoint_has_the_bits_of_real_processes(

@@ -18,7 +18,7 @@ from kernbench.torch_bridge.costs.attention import (  # noqa: E402
     AttentionCall,
     chosen_kind,
 )
-from tests.tiers import daily, of_campaigns  # noqa: E402
+from tests.tiers import of_campaigns  # noqa: E402
 from tests.torch_bridge.compiler.test_compiler import run_compiled  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
@@ -104,12 +104,10 @@ def test_attention_takes_as_long_with_data_as_without(masked: bool) -> None:
     assert [name for name, _ in with_data] == [kind, f"{kind}_backward"]
 
 
+@pytest.mark.campaign
 @pytest.mark.adr("0220-D3")
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case",
-    daily("dropout", of=("dropout", "policies", "steps", "written_out")),
-)
+@pytest.mark.parametrize("case", ["dropout", "policies", "steps", "written_out"])
 def test_compiled_graphs_have_the_same_operations(tmp_path: Path, case: str) -> None:
     args = {"steps": ("False",), "dropout": ("bfloat16",)}.get(case, ())
     kernels = compiled(tmp_path, case, *args)

@@ -18,6 +18,7 @@ from kernbench.torch_bridge.base.operations import describe  # noqa: E402
 from kernbench.torch_bridge.costs import OperationCosts  # noqa: E402
 from kernbench.torch_bridge.costs.attention import AttentionBackends  # noqa: E402
 from kernbench.torch_bridge.processes.float32 import Float32  # noqa: E402
+from tests.tiers import daily, of_campaigns  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 aten = torch.ops.aten
@@ -132,7 +133,7 @@ for kind in {kinds}:
 
 
 @pytest.mark.parametrize("data", [True, False], ids=["data", "no-data"])
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", daily(True, of=(False, True)))
 def test_kinds_that_a_program_asks_for_one_after_another_take_their_own_time(
     tmp_path: Path, masked: bool, data: bool
 ) -> None:
@@ -294,16 +295,20 @@ def test_a_causal_bias_of_the_last_key_is_flash_attentions_own(
 
 
 @pytest.mark.parametrize(
-    ("machine", "asked", "kind"),
+    ("machine", "asked", "kind", "compiled"),
     [
-        ("a100-sxm-80g", {"DTYPE": "float32"}, "efficient"),
-        ("a100-sxm-80g", {"HEADS": 2}, "flash"),
-        ("v100", {"DTYPE": "float16"}, "flash"),
-        ("ahbm", {}, "flash"),
-        ("ahbm", {"QUERIES": 96, "KEYS": 160, "HEADS": 2}, "flash"),
+        of_campaigns("a100-sxm-80g", {"DTYPE": "float32"}, "efficient", False),
+        ("a100-sxm-80g", {"DTYPE": "float32"}, "efficient", True),
+        ("a100-sxm-80g", {"HEADS": 2}, "flash", False),
+        of_campaigns("a100-sxm-80g", {"HEADS": 2}, "flash", True),
+        of_campaigns("v100", {"DTYPE": "float16"}, "flash", False),
+        of_campaigns("v100", {"DTYPE": "float16"}, "flash", True),
+        of_campaigns("ahbm", {}, "flash", False),
+        of_campaigns("ahbm", {}, "flash", True),
+        ("ahbm", {"QUERIES": 96, "KEYS": 160, "HEADS": 2}, "flash", False),
+        of_campaigns("ahbm", {"QUERIES": 96, "KEYS": 160, "HEADS": 2}, "flash", True),
     ],
 )
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_a_causal_bias_of_the_last_key_masks_what_its_matrix_masks(
     machine: str, asked: dict[str, Any], kind: str, compiled: bool, tmp_path: Path
 ) -> None:

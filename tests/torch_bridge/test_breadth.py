@@ -22,14 +22,10 @@ def cases(program: str) -> list[str]:
 DAILY = (
     "ddp",
     "fsdp1",
-    "fsdp2_in_bfloat16",
     "fsdp2_of_tensor_parallel",
     "sequence_parallel",
     "pipeline_1f1b",
-    "activation_checkpoints",
-    "mixed_precision",
     "distributed_checkpoints",
-    "distributed_tensors",
 )
 """One kind of each mechanism; the others are parts of these, combine them, or order them anew."""
 

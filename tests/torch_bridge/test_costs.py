@@ -23,6 +23,7 @@ from kernbench.torch_bridge.base.operations import describe  # noqa: E402
 from kernbench.torch_bridge.costs import OperationCosts  # noqa: E402
 from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes  # noqa: E402
 from kernbench.torch_bridge.processes.float32 import Float32  # noqa: E402
+from tests.tiers import daily  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 aten = torch.ops.aten
@@ -172,7 +173,13 @@ def test_a_complex_product_is_four_real_ones(dtype: Any, part: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", ["convolution", "generation", "experts", "transformer", "rotary", "fsdp"]
+    "model",
+    daily(
+        "convolution",
+        "experts",
+        "fsdp",
+        of=("convolution", "generation", "experts", "transformer", "rotary", "fsdp"),
+    ),
 )
 def test_no_operation_of_ordinary_models_is_unknown(model: str) -> None:
     remarks = [line for ask in simulated("costs.py", model).run.remarks for line in ask()]

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from kernbench.errors import UsageError  # noqa: E402
 from kernbench.runtime_api import RuntimeContext, SpawnException  # noqa: E402
+from tests.tiers import daily, of_campaigns  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 
@@ -30,7 +31,13 @@ def test_groups_and_backends_keep_their_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["nccl", "ncclx", "MCCL", "dummy", "cuda:ncclx,cpu:gloo", "cpu:gloo,cuda:rcclx"]
+    "name",
+    daily(
+        "nccl",
+        "MCCL",
+        "cpu:gloo,cuda:rcclx",
+        of=("nccl", "ncclx", "MCCL", "dummy", "cuda:ncclx,cpu:gloo", "cpu:gloo,cuda:rcclx"),
+    ),
 )
 def test_back_ends_of_torchcomms_run_as_nccl_and_the_report_says_so(name: str) -> None:
     run = simulated("back_ends.py", name, nprocs=2)
@@ -116,7 +123,12 @@ def test_a_variable_asks_for_all_reduces_by_kernels_of_pytorch() -> None:
 
 @pytest.mark.parametrize(
     ("machine", "num_nodes", "buffers"),
-    [("l40s:4", 1, 0), ("v100:4", 1, 0), ("mi300x:4", 1, 0), ("h100-sxm:2x2", 2, 1)],
+    [
+        ("l40s:4", 1, 0),
+        of_campaigns("v100:4", 1, 0),
+        of_campaigns("mi300x:4", 1, 0),
+        ("h100-sxm:2x2", 2, 1),
+    ],
     ids=["over-pcie", "an-older-gpu", "not-cuda", "two-nodes"],
 )
 def test_devices_that_do_not_see_each_others_memory_reduce_as_they_do_without(

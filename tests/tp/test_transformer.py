@@ -13,6 +13,7 @@ from kernbench.errors import UsageError
 from kernbench.tp.attention import Attention, CachedAttention, TrainingAttention
 from kernbench.tp.sharding import TransformerConfig, extract
 from kernbench.tp.transformer import TransformerLayer
+from tests.tiers import of_campaigns
 
 Array = npt.NDArray[Any]
 
@@ -147,7 +148,9 @@ KINDS = [
 
 @pytest.mark.adr("0014-D9")
 @pytest.mark.parametrize(("name", "options", "layer_options", "keep_scores"), KINDS)
-@pytest.mark.parametrize(("tp_size", "sequence_parallel"), [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize(
+    ("tp_size", "sequence_parallel"), [of_campaigns(1, False), of_campaigns(2, False), (2, True)]
+)
 def test_forward_and_backward(
     on_ranks: Any,
     name: str,

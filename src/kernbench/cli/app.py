@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib import metadata
 from typing import Annotated, Any
 
@@ -13,7 +15,7 @@ import typer
 from kernbench.cli import commands
 from kernbench.cli.console.leaving import leave
 from kernbench.cli.console.streams import readers_may_leave
-from kernbench.cli.registry import Commands
+from kernbench.cli.registry import Commands, add_log_level
 
 
 def _print_version(asked: bool) -> None:
@@ -37,38 +39,64 @@ GROUP = "kernbench.commands"
 """The entry points of other distributions: modules of commands, with an ``app`` and a ``PLACE``."""
 
 
-def _commands() -> list[typer.Typer]:
-    """Return what modules of commands define, in the order of ``--help``.
+def _homes() -> dict[str, Callable[[], Any]]:
+    """Return what imports the module of each command, by the command's name.
 
-    They are those of the folder of commands and of entry points; one of an entry point that has the
-    name of one here takes its place.
+    The modules are those of the folder of commands and of entry points; one of an entry point that
+    has the name of one here takes its place.
     """
-    names = (
-        walk_package.name
+    homes: dict[str, Callable[[], Any]] = {
+        walk_package.name.rpartition(".")[2]: partial(importlib.import_module, walk_package.name)
         for walk_package in pkgutil.walk_packages(commands.__path__, f"{commands.__name__}.")
         if not walk_package.ispkg
-    )
-    modules: dict[str, Any] = {
-        name.rpartition(".")[2]: importlib.import_module(name) for name in names
     }
-    modules.update((entry.name, entry.load()) for entry in metadata.entry_points(group=GROUP))
-    ordered = sorted(modules.items(), key=lambda item: (item[1].PLACE, item[0]))
-    return [module.app for _, module in ordered]
+    homes.update((entry.name, entry.load) for entry in metadata.entry_points(group=GROUP))
+    return {name.replace("_", "-"): load for name, load in homes.items()}
+
+
+class _CommandsByName(Mapping[str, Any]):
+    """The commands in the order of ``--help``; one that is asked for by its name alone is made."""
+
+    def __init__(self) -> None:
+        self._homes = _homes()
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+            alone.callback()(_options)
+            alone.add_typer(self._homes[name]().app)
+            command = typer.main.get_group(alone).commands[name]
+            add_log_level(command)
+            self._built[name] = command
+        return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._homes, key=lambda name: (self._homes[name]().PLACE, name)))
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+
+class _CommandLine(Commands):
+    """All commands: a call imports and makes the one that it names."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = _CommandsByName()
 
 
 def build_app() -> typer.Typer:
     """Return the command line, all commands joined."""
     built = typer.Typer(
         name="kernbench",
-        cls=Commands,
+        cls=_CommandLine,
         help=_options.__doc__,
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
     built.callback()(_options)
-    for command in _commands():
-        built.add_typer(command)
     return built
 
 

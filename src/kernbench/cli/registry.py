@@ -53,11 +53,11 @@ def _log_level() -> Any:
     return option
 
 
-def _add_log_level(command: Any) -> None:
+def add_log_level(command: Any) -> None:
     """Give a command, and those in it, the option that all have."""
     command.params.append(_log_level())
     for item in getattr(command, "commands", {}).values():
-        _add_log_level(item)
+        add_log_level(item)
 
 
 class Listing(TyperGroup):
@@ -81,7 +81,7 @@ class Commands(Listing):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        _add_log_level(self)
+        add_log_level(self)
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.commands import distinct_values
 from kernbench.op_log.energy import ON_CLOCK, Energy
 from kernbench.op_log.spans import Spans, build_spans
 from kernbench.op_log.windows import Window
@@ -237,7 +238,7 @@ def _drawn(
         starts = np.concatenate([spans.start_ps[mine], waits_from])
         ends = np.concatenate([spans.end_ps[mine], waits_to])
         lasts = spans.end_ps[mine] - spans.start_ps[mine]
-        times = np.unique(np.concatenate([np.array([0, end_ps]), starts, ends]))
+        times = distinct_values(np.concatenate([np.array([0, end_ps]), starts, ends]))
         first, last = np.searchsorted(times, starts), np.searchsorted(times, ends)
 
         def over_time(
@@ -402,7 +403,7 @@ def _exposed_of(spans: Spans, entries: Sequence[Column]) -> list[tuple[Column, C
 def _exposed(spans: Spans, kinds: npt.NDArray[np.str_], mine: Column) -> tuple[Column, Column]:
     talks, runs = (mine[kinds == kind] for kind in ("collective", "kernel"))
     both = np.concatenate([talks, runs])
-    edges = np.unique(np.concatenate([spans.start_ps[both], spans.end_ps[both]]))
+    edges = distinct_values(np.concatenate([spans.start_ps[both], spans.end_ps[both]]))
     exposed = (_covering(spans, talks, edges) > 0) & (_covering(spans, runs, edges) == 0)
     first = np.flatnonzero(exposed)
     return edges[first], edges[np.minimum(first + 1, len(edges) - 1)]

@@ -1,7 +1,46 @@
-"""Runs on disk: everything that a run's log knows, written whole and read back as that log."""
+"""Runs on disk: everything that a run's log knows, written whole and read back as that log.
 
-from kernbench.saved.action import ON_HANDLES, OPERANDS, STREAMS, Action
-from kernbench.saved.actions import Actions, Actor
-from kernbench.saved.allocations import at_other_times
-from kernbench.saved.reading import SavedRun, load_run
-from kernbench.saved.writing import save_run, source_texts
+What reads and writes files is imported when it is first asked for: runs that nobody saves need none
+of pyarrow.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from kernbench.saved.action import ON_HANDLES, OPERANDS, STREAMS, Action, Actions, Actor
+
+if TYPE_CHECKING:
+    from kernbench.saved.allocations import at_other_times
+    from kernbench.saved.reading import SavedRun, load_run
+    from kernbench.saved.writing import save_run, source_texts
+
+__all__ = [
+    "ON_HANDLES",
+    "OPERANDS",
+    "STREAMS",
+    "Action",
+    "Actions",
+    "Actor",
+    "SavedRun",
+    "at_other_times",
+    "load_run",
+    "save_run",
+    "source_texts",
+]
+
+_HOMES = {
+    "SavedRun": "reading",
+    "at_other_times": "allocations",
+    "load_run": "reading",
+    "save_run": "writing",
+    "source_texts": "writing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what has to do with files."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

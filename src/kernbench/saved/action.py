@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 
 class Action(IntEnum):
@@ -162,3 +167,25 @@ WORKS_OF: dict[Action, frozenset[str]] = {
     Action.GRAPH_COPY: frozenset(("transfer", "as it was")),
 }
 """The kinds of work that actions are of."""
+
+
+@dataclass(frozen=True, eq=False)
+class Actor:
+    """A thread of control of a run: a rank, or a thread of one; the first one is main."""
+
+    number: int
+    rank: int
+    values: list[int]
+    """Four numbers for each action: which one it is, and what it is done with."""
+
+
+@dataclass(frozen=True)
+class Actions:
+    """Everything that the ranks of a run did, without what the machine made of it."""
+
+    described: dict[str, Any]
+    """What the numbers of actions stand for."""
+    actors: list[Actor]
+    memory_events: npt.NDArray[np.int64] | None = None
+    """Events of the run's memory: the number, the actor at work, how many actions it had behind
+    it. None in a run that does not record its memory."""

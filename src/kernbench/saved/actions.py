@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pydantic_core import from_json
 
-from kernbench.saved.action import ACTORS
+from kernbench.saved.action import ACTORS, Actions, Actor
 from kernbench.saved.action_checks import check_actions, counts_of, take_programs
 from kernbench.saved.consistency import numbers, texts
 from kernbench.saved.described import DescribedActions
@@ -23,29 +21,6 @@ from kernbench.saved.opened import RunFile
 from kernbench.saved.parts import write_part, write_table
 
 _WIDTH = 4
-Numbers = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class Actor:
-    """A thread of control of a run: a rank, or a thread of one; the first one is main."""
-
-    number: int
-    rank: int
-    values: list[int]
-    """Four numbers for each action: which one it is, and what it is done with."""
-
-
-@dataclass(frozen=True)
-class Actions:
-    """Everything that the ranks of a run did, without what the machine made of it."""
-
-    described: dict[str, Any]
-    """What the numbers of actions stand for."""
-    actors: list[Actor]
-    memory_events: Numbers | None = None
-    """Events of the run's memory: the number, the actor at work, how many actions it had behind
-    it. None in a run that does not record its memory."""
 
 
 def write_actions(archive: zipfile.ZipFile, actions: Actions) -> None:

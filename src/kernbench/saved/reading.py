@@ -30,7 +30,8 @@ from kernbench.op_log import (
     Template,
     uncollected,
 )
-from kernbench.saved.actions import Actions, read_actions
+from kernbench.saved.action import Actions
+from kernbench.saved.actions import read_actions
 from kernbench.saved.allocations import allocations_in, table_of
 from kernbench.saved.consistency import (
     check_allocations,

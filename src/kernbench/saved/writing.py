@@ -26,7 +26,8 @@ from kernbench.op_log import (
     host_columns,
     uncollected,
 )
-from kernbench.saved.actions import Actions, write_actions
+from kernbench.saved.action import Actions
+from kernbench.saved.actions import write_actions
 from kernbench.saved.allocations import EVENTS, table_of
 from kernbench.saved.layout import (
     ABOUT,

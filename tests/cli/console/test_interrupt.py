@@ -196,6 +196,7 @@ def test_an_ignored_interrupt_stays_ignored() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_ctrl_c_to_all_processes_of_validate_is_one_line(tmp_path: Path) -> None:
     lines = [f"A100,gemm,fp16,{m},64,64,9.9,a source" for m in range(1, 100)]

@@ -143,6 +143,7 @@ def test_a_killed_sweep_goes_on_where_it_was(sweep: Sweep, folder: Path) -> None
     assert not [path for path in points.iterdir() if path.suffix != ".json"]
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.adr("0150-D3")
 def test_sweeps_side_by_side_and_shards_run_no_point_twice(sweep: Sweep, folder: Path) -> None:
@@ -259,6 +260,7 @@ def test_a_full_disk_ends_a_sweep_and_names_what_is_kept(
     assert "3 done, 2 of them run now" in out
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_a_closed_pipe_loses_nothing(sweep: Sweep, folder: Path) -> None:
     sweep("swept.py", "-g", "n=1,2")

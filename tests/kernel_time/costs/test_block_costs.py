@@ -168,8 +168,9 @@ def one_product(a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
 @pytest.mark.parametrize(
     ("m", "n", "warps"),
     [
-        (128, 128, 4), (128, 128, 8), (16, 64, 4), (64, 64, 4), (32, 32, 1), (32, 128, 8),
-        (256, 64, 8), (64, 32, 4), (16, 32, 8),
+        (128, 128, 4), of_campaigns(128, 128, 8), (16, 64, 4), of_campaigns(64, 64, 4),
+        of_campaigns(32, 32, 1), (32, 128, 8), (256, 64, 8), of_campaigns(64, 32, 4),
+        of_campaigns(16, 32, 8),
     ],
 )  # fmt: skip
 def test_warps_are_laid_over_a_tile_as_triton_does(m: int, n: int, warps: int) -> None:

@@ -192,6 +192,7 @@ def intervals(log: OpLog, rank: int, kinds: set[str]) -> tuple[Any, Any]:
     return starts, ends
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.adr("0010-D9")
 def test_holistic_trace_analysis_finds_the_times_of_the_log(
@@ -231,6 +232,7 @@ def test_holistic_trace_analysis_finds_the_times_of_the_log(
     assert {item["idle_category"] for item in result["idle"]} >= {"host_wait"}
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_its_critical_path_has_the_kernels_of_ours(
     analyses: list[tuple[OpLog, dict[str, Any]]],

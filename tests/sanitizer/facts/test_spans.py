@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from kernbench.sanitizer.facts.spans import (
     flagged_spans,
     strided_spans,
 )
+from tests.tiers import daily
 
 SIZES = {PROGRAM: 3, loop_dim(0): 2, axis_dim(0): 4, axis_dim(1): 3}
 DIMS = tuple(SIZES)
@@ -65,21 +67,23 @@ def test_the_spans_of_an_access_are_the_bytes_of_its_active_lanes(
     assert (np.diff(spans.reshape(-1)) > 0).all()
 
 
-def test_the_spans_of_a_matrix_of_blocks_are_found_without_listing_lanes() -> None:
+@pytest.mark.parametrize("blocks", daily(16, of=(16, 64)))
+def test_the_spans_of_a_matrix_of_blocks_are_found_without_listing_lanes(blocks: int) -> None:
     """4096 programs of 128 x 64 lanes in 128 iterations are 2^32 lanes."""
-    rows = (np.arange(4096) // 64 * 128 * 8192)[:, None]
+    size = blocks * 128
+    rows = np.arange(blocks**2) // blocks * 128 * size
     offset = Separable(
         (128, 64),
         0,
         {
-            (PROGRAM,): rows.reshape(-1),
-            (axis_dim(0),): np.arange(128) * 8192,
+            (PROGRAM,): rows,
+            (axis_dim(0),): np.arange(128) * size,
             (axis_dim(1),): np.arange(64),
-            (loop_dim(0),): np.arange(128) * 64,
+            (loop_dim(0),): np.arange(size // 64) * 64,
         },
     )
     assert access_spans(offset * Separable((), 2), Predicate((128, 64)), 2).tolist() == [
-        [0, 8192 * 8192 * 2]
+        [0, size * size * 2]
     ]
 
 

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from kernbench.cli.app import app  # noqa: E402
 from kernbench.torch_bridge.base.arguments import checked  # noqa: E402
+from tests.tiers import daily  # noqa: E402
 from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
 
 
@@ -77,10 +78,14 @@ WORDS = {
 
 
 @pytest.mark.parametrize("case", WORDS)
-def test_a_program_hears_what_it_passed_and_of_no_bug_of_ours(case: str) -> None:
+def test_a_program_hears_what_it_passed(case: str) -> None:
     with pytest.raises((TypeError, ValueError, RuntimeError)) as raised:
         simulated("wrong_arguments.py", case)
     assert WORDS[case] in str(raised.value)
+
+
+@pytest.mark.parametrize("case", daily("seed", "end", "cycles", of=WORDS))
+def test_a_command_says_it_with_its_line_and_of_no_bug_of_ours(case: str) -> None:
     done = CliRunner().invoke(app, ["torchrun", str(PROGRAMS / "wrong_arguments.py"), case])
     assert done.exit_code == 1
     said = done.stderr

@@ -80,6 +80,7 @@ def test_the_line_is_that_of_the_function_which_runs(call: str, named: str, tmp_
     assert f"the kernel computes {tmp_path}/{named}" in error_of(tmp_path, "three.py", call)
 
 
+@pytest.mark.campaign
 def test_compiled_products_are_refused_as_a_gpu_refuses_them(tmp_path: Path) -> None:
     path = tmp_path / "refused.py"
     path.write_text(REFUSED)

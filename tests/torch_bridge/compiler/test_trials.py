@@ -25,6 +25,7 @@ print(inside - before, time.time_ns() - before)
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.adr("0126-D2")
 def test_a_clock_that_is_read_in_a_trial_pays_for_nothing(tmp_path: Path) -> None:
     """With --save a host's debt counts what it is of: in ps it would be more than any time."""

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from kernbench.errors import UsageError  # noqa: E402
 from kernbench.runtime_api import SpawnException  # noqa: E402
+from tests.tiers import daily  # noqa: E402
 from tests.torch_bridge.running import cases_of, results, simulated  # noqa: E402
 
 run = partial(simulated, "kernels.py")
@@ -113,7 +114,7 @@ def test_operations_of_the_program_are_its_kernels(devices: str, data: bool) -> 
 
 
 @pytest.mark.adr("0100-D4")
-@pytest.mark.parametrize("data", [True, False])
+@pytest.mark.parametrize("data", daily(False, of=(True, False)))
 def test_a_lookup_costs_no_more_than_its_table_and_its_assumption_is_said(data: bool) -> None:
     moved, said = {}, {}
     for entries in (16, 1 << 24):

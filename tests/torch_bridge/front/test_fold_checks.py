@@ -299,6 +299,7 @@ def steps(times: list[int]) -> list[int]:
     return [end - begin for begin, end in pairwise(times)]
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_what_is_kept_and_where_output_goes_takes_no_time(tmp_path: Path) -> None:
     plain, _ = times_of("ddp", "h100-sxm:2", 1, 2)

@@ -191,6 +191,7 @@ def test_ranks_of_a_row_with_unequal_parts_all_run() -> None:
         assert commands(result.op_log, rank) == commands(whole, rank)
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.adr("0195-D1")
 def test_ranks_that_share_a_text_all_run_and_take_as_long_as_with_all() -> None:

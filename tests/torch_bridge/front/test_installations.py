@@ -17,6 +17,7 @@ import pytest
 from kernbench import torch_bridge
 from kernbench.torch_bridge.base.installation import Installation, install_all
 from kernbench.torch_bridge.base.patches import Patches
+from tests.tiers import of_campaigns
 from tests.torch_bridge.running import simulated
 
 pytest.importorskip("torch")
@@ -141,7 +142,7 @@ def test_what_a_build_for_cuda_has_too_is_put_there_after_that_is_hidden(
     assert [row for row in put if not after[row] & {"cuda_builds", "device"}] == []
 
 
-@pytest.mark.parametrize(("data", "num_orders"), [(True, 2), (False, 1)])
+@pytest.mark.parametrize(("data", "num_orders"), [of_campaigns(True, 2), (False, 1)])
 def test_rows_that_no_reason_orders_may_come_in_any_order(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data: bool, num_orders: int
 ) -> None:

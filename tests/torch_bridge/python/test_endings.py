@@ -16,7 +16,7 @@ from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
 
 
 @pytest.mark.adr("0114-D1")
-@pytest.mark.parametrize("end", [of_campaigns("ends"), "exits", "raises"])
+@pytest.mark.parametrize("end", [of_campaigns("ends"), of_campaigns("exits"), "raises"])
 def test_handlers_are_called_in_the_order_of_real_python(
     tmp_path: Path, end: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

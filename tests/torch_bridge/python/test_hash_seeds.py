@@ -32,6 +32,7 @@ from kernbench.torch_bridge.python.hash_seeds.sets import (
     install,
     seed_of,
 )
+from tests.tiers import daily
 from tests.torch_bridge.running import PROGRAMS, simulated
 
 PROGRAM = "hash_seeds.py"
@@ -95,7 +96,14 @@ def test_without_the_option_ranks_have_one_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.adr("0227-D3")
-@pytest.mark.parametrize("case", ["as_python_has_them", "compiled", "workers", "host_time"])
+@pytest.mark.parametrize(
+    "case",
+    daily(
+        "as_python_has_them",
+        "host_time",
+        of=("as_python_has_them", "compiled", "workers", "host_time"),
+    ),
+)
 def test_all_else_is_as_with_pythons_sets(tmp_path: Path, case: str) -> None:
     ran(case, tmp_path)
     with_seeds = results_of(tmp_path)

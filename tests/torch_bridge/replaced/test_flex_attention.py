@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
+from tests.tiers import daily  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 PROGRAM = "flex_attention.py"
@@ -24,12 +26,20 @@ def times(context: RuntimeContext, several: bool = False) -> dict[str, int]:
 
 
 @pytest.mark.adr("0220-D4")
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("kv_heads", [4, 2])
-@pytest.mark.parametrize("most", [None, 20_000, 1])
+@pytest.mark.parametrize(
+    "case",
+    daily(
+        (True, 2, None),
+        (True, 4, 20_000),
+        (False, 2, 1),
+        of=product((False, True), (4, 2), (None, 20_000, 1)),
+    ),
+    ids=str,
+)
 def test_numbers_and_gradients_are_those_of_the_definition(
-    masked: bool, kv_heads: int, most: int | None, monkeypatch: pytest.MonkeyPatch
+    case: tuple[bool, int, int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    masked, kv_heads, most = case
     # Blocks of 32 are for the bridge's own: Inductor's templates have none so small.
     monkeypatch.setenv("KERNBENCH_COMPILE", "eager")
     if most is not None:

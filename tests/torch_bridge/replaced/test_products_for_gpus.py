@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from kernbench.torch_bridge.base.refusals import (  # noqa: E402
     RefusedOperandsError,
     UnsupportedTorchError,
 )
+from tests.tiers import daily, of_campaigns  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 
@@ -305,9 +307,20 @@ def grouped(
 
 
 @pytest.mark.adr("0064-D9")
-@pytest.mark.parametrize("data", [True, False], ids=["data", "no-data"])
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_groups_take_the_time_of_their_own_sizes(call: str, data: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "case",
+    daily(
+        ("rows", True),
+        ("columns", False),
+        ("K", False),
+        ("FP8", False),
+        of=product(CALLS, (True, False)),
+    ),
+    ids=str,
+)
+def test_groups_take_the_time_of_their_own_sizes(case: tuple[str, bool], tmp_path: Path) -> None:
+    name, data = case
+    call = CALLS[name]
     sizes = [EVEN, EVEN, SKEWED, (2048, *[0] * 7), (1024, *[0] * 7)]
     result, said = grouped(tmp_path, *(call.format(f"ends({size})") for size in sizes), data=data)
     (_, even, skewed, whole, half), flops = zip(*result, strict=True)
@@ -366,9 +379,9 @@ if data:
     ("machine", "dtype", "in_turn"),
     [
         ("a100-sxm-80g", "bfloat16", True),
-        ("h100-sxm", "bfloat16", False),
+        of_campaigns("h100-sxm", "bfloat16", False),
         ("h100-sxm", "float16", True),
-        ("rtx-5090", "bfloat16", True),
+        of_campaigns("rtx-5090", "bfloat16", True),
         ("b200", "bfloat16", False),
     ],
 )

@@ -96,6 +96,7 @@ def test_a_rule_that_is_registered_anew_is_asked_again() -> None:
     assert len(result) == 2
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_attention_is_sharded_by_batch_and_heads() -> None:
     propagator = DTensor._op_dispatcher.sharding_propagator

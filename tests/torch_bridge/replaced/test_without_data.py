@@ -15,6 +15,7 @@ from kernbench.hardware import machine_text  # noqa: E402
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
 from kernbench.torch_bridge.base.operations import describe  # noqa: E402
 from kernbench.torch_bridge.dispatch.shapes import Shapes  # noqa: E402
+from tests.tiers import daily  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 
@@ -86,7 +87,7 @@ def test_collectives_take_their_time_and_objects_keep_their_values() -> None:
 @pytest.mark.adr("0098-D11")
 @pytest.mark.parametrize(
     "model",
-    ["ddp", "ddp with unused", "fsdp", "fsdp of fsdp", "fsdp2"],
+    daily("ddp", "fsdp2", of=("ddp", "ddp with unused", "fsdp", "fsdp of fsdp", "fsdp2")),
 )
 def test_data_parallel_training_has_the_collectives_of_one_with_data(model: str) -> None:
     def collectives(data: bool) -> list[tuple[str, int]]:

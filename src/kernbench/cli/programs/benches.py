@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ import typer
 from kernbench.cli import options as common
 from kernbench.cli.programs.bench_file import Bench, load_bench
 from kernbench.cli.programs.folded import check_folding, is_folded, run_ranks
+from kernbench.cli.programs.importing import import_to_stay
 from kernbench.cli.programs.own_torch import uses_of_own_torch
 from kernbench.cli.programs.reporting import DONE, guarded, imported, make_room, unused_tf32
 from kernbench.outputs import Outputs
@@ -58,7 +60,10 @@ def run_bench(options: BenchOptions) -> int:
         with make_room(options, options.machine, [plan.bench.path, *imported()]) as outputs:
             return guarded(lambda: _run(plan, options, outputs), options.debug)
 
-    return guarded(start, options.debug, usage=True)
+    try:
+        return guarded(start, options.debug, usage=True)
+    finally:
+        gc.unfreeze()
 
 
 def show_bench(text: str, debug: bool) -> int:
@@ -86,6 +91,8 @@ def show_bench(text: str, debug: bool) -> int:
 
 def _plan(options: BenchOptions) -> _ReadyRun:
     from kernbench.cli.programs.parameters import parameters_of, parse_parameters
+
+    import_to_stay("kernbench.runtime_api")
     from kernbench.hardware import ranks_of
 
     bench = load_bench(options.program)

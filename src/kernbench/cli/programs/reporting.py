@@ -364,12 +364,12 @@ def _write(
     """Write the files of a run, and return a line about each."""
     import json
 
-    from kernbench.saved import save_run
-
     said = []
     log, machine = context.op_log, context.machine
     outputs.refuse(imported())
     if "--save" in outputs:
+        from kernbench.saved import save_run
+
         with outputs.writing("--save") as file:
             save_run(file, log, machine, report, program=program, actions=context.run.actions())
         path = outputs.path_of("--save")

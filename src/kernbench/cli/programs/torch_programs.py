@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import typer
 
 from kernbench.cli import options as common
 from kernbench.cli.programs.folded import check_folding, is_folded, run_ranks
+from kernbench.cli.programs.importing import import_to_stay
 from kernbench.cli.programs.reporting import DONE, guarded, make_room
 from kernbench.cli.programs.scripts import compile_program, find_script
 from kernbench.errors import UsageError
@@ -228,16 +228,11 @@ def _log_dir(options: TorchrunOptions) -> Path | None:
 
 
 def import_bridge() -> None:
-    """Import PyTorch, and freeze its half a million objects for the garbage collector."""
+    """Import PyTorch, and what runs its programs."""
     from kernbench.torch_bridge import importing_torch
 
-    gc.disable()
-    try:
-        with importing_torch():
-            importlib.import_module("kernbench.torch_bridge.front.programs")
-    finally:
-        gc.enable()
-    gc.freeze()
+    with importing_torch():
+        import_to_stay("kernbench.torch_bridge.front.programs")
 
 
 def _num_nodes(options: TorchrunOptions) -> int:

@@ -25,6 +25,7 @@ from kernbench.commands import (
     Predicate,
     access_of,
     axis_dim,
+    distinct_values,
     is_axis,
     loop_dim,
 )
@@ -266,7 +267,7 @@ def _bursts(
     axes = [np.zeros(length, dtype=np.int64) for length in shape]
     for dim, vector in terms:
         axes[dim - _AXIS] = axes[dim - _AXIS] + vector
-    picked = [np.unique(axis[held]) for axis, held in zip(axes, active, strict=True)]
+    picked = [distinct_values(axis[held]) for axis, held in zip(axes, active, strict=True)]
     # An element that several positions name (a broadcast) is moved once.
     useful = int(np.prod([len(axis) for axis in picked], dtype=np.int64)) * itemsize
     bursts, runs = _count_bursts(picked, itemsize, burst_bytes)

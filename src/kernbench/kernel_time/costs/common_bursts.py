@@ -24,6 +24,7 @@ from kernbench.commands import (
     Predicate,
     access_of,
     axis_dim,
+    distinct_values,
     loop_dim,
 )
 from kernbench.kernel_time.program.timed_plan import CommandSite
@@ -77,7 +78,7 @@ def common_shares(
         bursts = [
             _bursts(command_site, positions, burst_bytes, in_all) for command_site in compared
         ]
-        apart, once = sum(map(len, bursts)), len(np.unique(np.concatenate(bursts)))
+        apart, once = sum(map(len, bursts)), len(distinct_values(np.concatenate(bursts)))
         if once < apart:
             shares.update((command_site.index, Fraction(once, apart)) for command_site in compared)
     return shares
@@ -122,4 +123,4 @@ def _bursts(site: CommandSite, positions: Array, burst_bytes: int, in_all: bool)
     starts = np.broadcast_to(offset.take_programs(positions).dense(dims), shape)
     if isinstance(held, Predicate):
         starts = starts[np.broadcast_to(held.take_programs(positions).dense(dims), shape)]
-    return np.unique(starts // burst_bytes)
+    return distinct_values((starts // burst_bytes).ravel())

@@ -16,6 +16,7 @@ from kernbench.torch_bridge.assigned.objects import WRITES_DIRECTLY, NamedObject
 from kernbench.torch_bridge.assigned.owners import Owners, is_simple
 from kernbench.torch_bridge.assigned.registries import (
     codes_of,
+    has_registries,
     is_machinery,
     registries_of,
 )
@@ -179,7 +180,8 @@ class Assignments:
         is_direct = self._writes_directly()
         self._objects.expect(names, modules)
         if is_first:
-            self._watch(chain.from_iterable(map(self._tables_of, modules)))
+            watched = modules if self._writes_directly() else filter(has_registries, modules)
+            self._watch(chain.from_iterable(map(self._tables_of, watched)))
         elif self._writes_directly() and not is_direct:
             self._watch(chain.from_iterable(map(self._spaces_of, modules)))
         if "logging" in names:

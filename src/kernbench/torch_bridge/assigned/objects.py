@@ -84,7 +84,7 @@ class NamedObjects:
                 for module in modules:
                     self._place(module)
             for value in list(self._by_identity.values()):
-                self._walk(_spaces(value), names)
+                self._watch_all(*self._walk(_spaces(value), names))
             by_name = self._by_name
             for name in names:
                 self._look_into(by_name.get(f"{name}.", ()), self.names)
@@ -101,13 +101,23 @@ class NamedObjects:
         self._look_into([module], self.names)
 
     def _look_into(self, modules: Iterable[ModuleType], names: frozenset[str]) -> None:
+        containers: list[Any] = []
+        inner: list[dict[str, Any]] = []
         for module in modules:
             if self.is_named(module) and self._owners.is_shared(module):
-                self._walk([vars(module)], names, is_machinery(module.__name__))
+                held, kept = self._walk([vars(module)], names)
+                containers += [] if is_machinery(module.__name__) else held
+                inner += kept
+        self._watch_all(containers, inner)
+
+    def _watch_all(self, containers: list[Any], inner: list[dict[str, Any]]) -> None:
+        is_direct = not self.names.isdisjoint(WRITES_DIRECTLY)
+        self._watch(containers, inner if is_direct else [])
 
     def _walk(
-        self, spaces: Iterable[dict[str, Any]], names: frozenset[str], is_machinery: bool = False
-    ) -> None:
+        self, spaces: Iterable[dict[str, Any]], names: frozenset[str]
+    ) -> tuple[list[Any], list[dict[str, Any]]]:
+        """Return the containers of names, and the attributes of objects that were not known."""
         containers, inner, spaces = [], [], list(spaces)
         for space in spaces:
             for name in names & space.keys():
@@ -120,8 +130,7 @@ class NamedObjects:
                         spaces += _spaces(value)
                         if not issubclass(type(value), _TOLD_OF):
                             inner.append(own_dict(value))
-        is_direct = not self.names.isdisjoint(WRITES_DIRECTLY)
-        self._watch([] if is_machinery else containers, inner if is_direct else [])
+        return containers, inner
 
     def _may_be_shared(self, value: Any) -> bool:
         kind = type(value)

@@ -23,6 +23,7 @@ import torch
 
 CONTAINERS = (OrderedDict, dict, list, set, deque)
 """Kinds of containers, those that derive from another one first."""
+_EXACT = frozenset(CONTAINERS)
 _SELF_MADE = 1 << 9
 """The flag of a type that a class statement has made (``Py_TPFLAGS_HEAPTYPE``)."""
 _STORES_GLOBAL = dis.opmap["STORE_GLOBAL"]
@@ -82,6 +83,12 @@ def is_machinery(module: str) -> bool:
 def registries_of(module: ModuleType) -> Registries:
     """Return what a module has, as it was when it was imported."""
     return _Search(module).result()
+
+
+@cache
+def has_registries(module: ModuleType) -> bool:
+    """Return whether there is something to watch in a module that all share."""
+    return not is_machinery(module.__name__) and any(registries_of(module))
 
 
 class _Search:
@@ -237,7 +244,10 @@ def _has_functions(value: Any) -> bool:
 
 def kind_of(value: Any) -> Any:
     """Return the kind of container that a value is, whose own methods load nothing; or None."""
-    return next((container for container in CONTAINERS if issubclass(type(value), container)), None)
+    kind = type(value)
+    if kind in _EXACT:
+        return kind
+    return next((container for container in CONTAINERS if issubclass(kind, container)), None)
 
 
 def is_function(value: Any) -> bool:

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.machinery import SourceFileLoader
-from itertools import repeat
+from itertools import compress, repeat
+from operator import is_not
 from types import ModuleType
 from typing import Any, SupportsIndex
 
@@ -122,8 +123,11 @@ class ProcessModules(importlib.abc.MetaPathFinder):
             return
         self._seen = version
         known, own = self._known, self._own
-        for name, module in list(sys.modules.items()):
-            if known.get(name) is not module and name not in own and name not in _MAINS:
+        modules = dict(sys.modules)
+        # No Python loop over thousands of modules that have been seen.
+        are_new = list(map(is_not, map(known.get, modules), modules.values()))
+        for name, module in compress(modules.items(), are_new):
+            if name not in own and name not in _MAINS:
                 if _is_made(name, module):
                     own.add(name)
                     self._names.append(name)

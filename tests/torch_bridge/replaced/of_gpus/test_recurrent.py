@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from kernbench.torch_bridge.base.operations import describe  # noqa: E402
 from kernbench.torch_bridge.costs import OperationCosts  # noqa: E402
 from kernbench.torch_bridge.processes.float32 import Float32  # noqa: E402
+from tests.tiers import daily  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 SOURCE = """
@@ -313,7 +314,7 @@ for given, said in (
 """
 
 
-@pytest.mark.parametrize("data", [True, False], ids=["data", "no-data"])
+@pytest.mark.parametrize("data", daily(True, of=(True, False)), ids=["data", "no-data"])
 def test_cells_are_two_products_and_a_kernel_of_a_device(tmp_path: Path, data: bool) -> None:
     program = tmp_path / "cells.py"
     program.write_text(CELLS.replace("DATA", str(data)))
