@@ -208,7 +208,7 @@ def _of_power(report: Report, machine: Machine) -> list[str]:
         return []
     return [
         f"side by side, kernels and collectives would draw more than the {power.limit_w:g} W of a "
-        "device: engines and caches take less there, as at a lower clock; no time is longer for it"
+        "device: its clock falls there, and kernels take longer"
     ]
 
 
