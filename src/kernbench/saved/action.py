@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 
@@ -162,3 +163,13 @@ WORKS_OF: dict[Action, frozenset[str]] = {
     Action.GRAPH_COPY: frozenset(("transfer", "as it was")),
 }
 """The kinds of work that actions are of."""
+
+
+@dataclass(frozen=True, eq=False)
+class Actor:
+    """A thread of control of a run: a rank, or a thread of one; the first one is main."""
+
+    number: int
+    rank: int
+    values: list[int]
+    """Four numbers for each action: which one it is, and what it is done with."""

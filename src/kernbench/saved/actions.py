@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic_core import from_json
 
-from kernbench.saved.action import ACTORS
+from kernbench.saved.action import ACTORS, Actor
 from kernbench.saved.action_checks import check_actions, counts_of, take_programs
 from kernbench.saved.consistency import numbers, texts
 from kernbench.saved.described import DescribedActions
@@ -24,16 +24,6 @@ from kernbench.saved.parts import write_part, write_table
 
 _WIDTH = 4
 Numbers = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class Actor:
-    """A thread of control of a run: a rank, or a thread of one; the first one is main."""
-
-    number: int
-    rank: int
-    values: list[int]
-    """Four numbers for each action: which one it is, and what it is done with."""
 
 
 @dataclass(frozen=True)
