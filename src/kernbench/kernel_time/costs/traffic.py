@@ -150,7 +150,7 @@ class GroupTraffic:
         """Return how many programs are of each kind."""
         # Sums of integers are exact in floating point up to 2^53.
         counts = np.bincount(self.kind_of, self.sizes, len(self.kinds))
-        return counts.astype(np.int64).tolist()
+        return [int(count) for count in counts]
 
     def dma_sites(self) -> list[CommandSite]:
         """Return the sites that move bytes."""
