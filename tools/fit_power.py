@@ -133,6 +133,9 @@ _BOARDS = {
 }
 """Limits are those of the vendors' data sheets, but for machines that no vendor sells."""
 
+_UNMEASURED = ("ahbm", "ahbm-mesh", "wormhole-like")
+"""Machines none of whose rates was measured."""
+
 
 def power_of(name: str, board: Board) -> dict[str, Any]:
     """Return the group ``sip.power`` of a preset."""
@@ -142,6 +145,7 @@ def power_of(name: str, board: Board) -> dict[str, Any]:
     dtype = "bfloat16" if "bfloat16" in rates else "float16"
     group: dict[str, Any] = {
         "board_w": board.watts,
+        **({} if name in _UNMEASURED else {"measured_w": board.watts}),
         "idle_w": board.idle_w,
         "active_w": round(board.watts * _ACTIVE_SHARE),
         "gemm_pj_per_flop": {dtype: 0},
@@ -226,7 +230,7 @@ def sources_of(name: str, board: Board) -> dict[str, str]:
     *_, found_on = _CURVES[curve]
     like = found_on if name in _OWN_CURVE else f"assumed: as {curve}'s, {found_on}"
     standby = _STANDBY_W[name][1] if name in _STANDBY_W else f"{like}; by the limit"
-    is_made_up = name in ("ahbm", "ahbm-mesh", "tpu-v5e-like", "wormhole-like")
+    is_made_up = name in (*_UNMEASURED, "tpu-v5e-like")
     pci_express = f"{_NVLINK}: 5 times the 1.3 pJ/bit of NVLink-C2C, PCI Express 5.0"
     result = {"sip.power.cap_w": _LIMITS[name][1]} if name in _LIMITS else {}
     return result | {

@@ -16,7 +16,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -270,3 +270,14 @@ def opened_csv(path: Path) -> Iterator[csv.DictReader[str]]:
         yield reader
     except csv.Error as error:
         raise UsageError(f"{path.name}:{reader.line_num + 1}: cannot be read: {error}") from None
+
+
+def source_texts(files: Iterable[str]) -> dict[str, str]:
+    """Return the texts of source files, by path; without those that cannot be read."""
+    texts: dict[str, str] = {}
+    for path in sorted({*files} - {""}):
+        try:
+            texts[path] = Path(path).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+    return texts

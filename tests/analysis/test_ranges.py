@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from copy import copy
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -211,3 +212,19 @@ def test_a_part_is_named_or_counted_and_a_step_may_begin_at_a_line() -> None:
             part_of(log, wrong, count)
     with pytest.raises(UsageError, match="no steps were found"):
         part_of(example("forward").op_log, steps="1:")
+
+
+@pytest.mark.adr("0260-D3")
+def test_steps_that_begin_at_a_line_are_found_in_a_run_that_is_done_again() -> None:
+    """It knows no lines; the commands of a step are the same."""
+    log = example().op_log
+    source = Path(__file__).read_text().splitlines()
+    line = 1 + next(k for k, text in enumerate(source) if "x = x @ x" in text)
+    found = find_steps(log, (Path(__file__).name, line))
+    assert found is not None
+    done_again = copy(log)
+    done_again.program_lines = None
+    again = found.again(done_again)
+    assert again is not None
+    lengths = [sum(item.window.mean_ps for item in steps.steps) for steps in (found, again)]
+    assert lengths[1] == pytest.approx(lengths[0], rel=0.05)

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.clock import Flow, Handle, HbmSharing, Share, Simulation, demand_of
+from kernbench.hardware import load_machine
+from kernbench.op_log import Draw, shared_clock
 
 WHOLE = 64
 
@@ -159,3 +161,23 @@ def test_demands_are_the_share_of_the_time_that_hbm_is_busy() -> None:
         64,
         0,
     ]
+
+
+@pytest.mark.adr("0285-D2")
+def test_a_kernel_beside_a_collective_is_slower_by_the_clock_and_the_collective_is_not() -> None:
+    power = load_machine("h100-sxm", 1).sip.power
+    assert power is not None
+    simulation = Simulation()
+    sharing = HbmSharing(simulation, lambda _: power)
+    room_mw = round(1000 * float(power.board_w - power.idle_w))
+    ends = []
+    for work, draw in ((10**6, Draw(room_mw, 0, 1.0)), (10**5, Draw(0, 50_000))):
+        handle = Handle(simulation.env)
+        handle.end_after(work)
+        handle.callbacks.append(lambda _: ends.append(simulation.now_ps))
+        sharing.begin(Flow([Share(0, 8, handle, work, work, draw)], 0))
+    simulation.drain()
+    clock = shared_clock(power, [Draw(room_mw, 0, 1.0), Draw(0, 50_000)], 1.0)
+    assert 0.9 < clock < 1
+    # While the collective runs, the kernel does less by the clock.
+    assert ends == [10**5, pytest.approx(10**6 + 10**5 * (1 - clock), abs=2)]

@@ -11,7 +11,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernbench.hardware import PowerSpec, load_machine
-from kernbench.op_log import Energy, PowerPace, WorkCounts, core_ps, pace_of, uncapped
+from kernbench.op_log import (
+    Draw,
+    Energy,
+    PowerPace,
+    WorkCounts,
+    core_ps,
+    pace_of,
+    shared_clock,
+    uncapped,
+)
 
 US = 10**6
 """Picoseconds."""
@@ -21,6 +30,7 @@ def power(**changes: Any) -> PowerSpec:
     return PowerSpec.model_validate(
         {
             "board_w": 2000,
+            "measured_w": 2000,
             "idle_w": 50,
             "active_w": 0,
             "gemm_pj_per_flop": {"float16": 1, "float32": 10},
@@ -158,14 +168,49 @@ def test_training_under_caps_loses_what_was_measured() -> None:
 @pytest.mark.adr("0160-D2")
 def test_a_board_holds_its_own_limit_by_its_voltage() -> None:
     work = WorkCounts(flops={"float16": 300 * US}, hbm_bytes=70 * US / 7)
-    free = pace_of(power(board_w=320), work, US, US)
+    measured = power(board_w=320, measured_w=320)
+    free = pace_of(measured, work, US, US)
     assert free.stretch == 1
     assert free.energy_pj[Energy.HBM] == 70 * US
     assert watts(free, US) == pytest.approx(320)
-    assert pace_of(power(board_w=320, cap_w=320), work, US, US) == free
+    assert pace_of(measured.model_copy(update={"cap_w": 320}), work, US, US) == free
     # A cap counts from there: 160 of 270 W above idle.
-    capped = pace_of(power(board_w=320, cap_w=210), work, US, US)
+    capped = pace_of(power(board_w=320, measured_w=320, cap_w=210), work, US, US)
     assert watts(capped, US) == pytest.approx(210, rel=1e-5)
+
+
+@pytest.mark.adr("0285-D1")
+def test_a_board_that_nothing_was_measured_under_holds_its_limit_by_its_clock() -> None:
+    work = WorkCounts(flops={"float16": 400 * US})
+    # 400 W above idle fall with the cube of the clock.
+    limit_w = 50 + 400 * 0.9**3
+    own, capped = (
+        pace_of(power(voltage_floor=0.5, **limits), work, US, US)
+        for limits in ({"board_w": limit_w, "measured_w": None}, {"cap_w": limit_w})
+    )
+    assert float(own.stretch) == pytest.approx(1 / 0.9, rel=1e-5)
+    assert own == capped
+    # A board that allows less than the one that was measured is like a cap on that.
+    lower = power(voltage_floor=0.5, board_w=limit_w, measured_w=450)
+    assert pace_of(lower, work, US, US) == own
+    higher = power(voltage_floor=0.5, board_w=600, measured_w=450)
+    assert pace_of(higher, work, US, US).stretch == 1
+
+
+@pytest.mark.adr("0285-D2")
+def test_works_side_by_side_hold_the_limit_by_a_clock_that_slows_what_runs_on_it() -> None:
+    shared = power(board_w=450, voltage_floor=0.5)
+    alone, moved = Draw(400_000, 0, 1.0), Draw(0, 80_000)
+    clock = shared_clock(shared, [alone, moved], 1.0)
+    # 320 W are left for what draws 400 at the full clock.
+    assert clock == pytest.approx(0.8 ** (1 / 3), rel=1e-5)
+    assert shared_clock(shared, [alone], 1.0) == 1
+    # Half of the time goes with the clock: the voltage falls at once, the time not at all.
+    assert shared_clock(shared, [alone._replace(clocked_share=0.5), moved], 1.0) == pytest.approx(
+        0.8**0.5, rel=1e-5
+    )
+    # What shares HBM is slower, and draws less.
+    assert shared_clock(shared, [alone, moved], 1.2) == 1
 
 
 @pytest.mark.adr("0160-D2")
@@ -219,7 +264,7 @@ def test_what_is_not_slowed_down_has_no_limits() -> None:
     limited = power(cap_w=100, clock_share=0.5)
     free = uncapped(limited)
     assert free is not None
-    assert (limited.is_limited, free.is_limited) == (True, False)
+    assert (limited.lowers_clocks, free.lowers_clocks) == (True, False)
     assert uncapped(None) is None
     assert free.idle_w == limited.idle_w
 

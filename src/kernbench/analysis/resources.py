@@ -18,6 +18,8 @@ PEERS = "in-kernel wait"
 """A kernel moves bytes to or from other SIPs, or waits for a signal, and nothing else runs."""
 SHARED_HBM = "shared HBM"
 """What a command took longer because others on its SIP used HBM."""
+SHARED_POWER = "shared HBM, power"
+"""The same of a kernel whose engines may also have run slower for the SIP's power."""
 FRONT_END = "front end"
 """The device's own part of a launch."""
 UNKNOWN = "unknown"
@@ -52,7 +54,9 @@ class Resources:
         template = instance.template
         taken_ps = instance.ends_ps[0] - instance.starts_ps[0]
         shares: dict[str, int] = {}
-        shares[SHARED_HBM] = max(taken_ps - template.duration_ps, 0)
+        clocked = template.energy_pj and bound_by(template.limits_ps) is not Limit.HBM
+        shared = SHARED_POWER if clocked else SHARED_HBM
+        shares[shared] = max(taken_ps - template.duration_ps, 0)
         shares[PEERS] = template.comm_ps
         shares[Limit.POWER] = template.limits_ps.get(Limit.POWER, 0)
         if template.limits_ps:
@@ -106,7 +110,7 @@ class Resources:
 def bound_by(limits_ps: Mapping[Limit, int]) -> Limit:
     """Return what holds a kernel up longest by itself; a power cap only slows that down."""
     known = [limit for limit in limits_ps if limit is not Limit.POWER]
-    return max(known, key=lambda limit: limits_ps[limit])
+    return max(known, key=lambda limit: limits_ps[limit], default=Limit.LATENCY)
 
 
 def _scaled(shares: Mapping[str, int], whole_ps: int, time_ps: int) -> list[TimePart]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from simpy import Environment, Event
 
@@ -12,6 +12,9 @@ from kernbench.clock.handles import Handle, Timer
 from kernbench.clock.hbm_sharing import HbmSharing
 from kernbench.clock.simulation import Simulation
 from kernbench.errors import raisable
+
+if TYPE_CHECKING:
+    from kernbench.op_log import Template
 
 _NEVER_PS = 1 << 62
 """The launch of a command that will not begin."""
@@ -35,8 +38,8 @@ class StreamCommand(Handle):
     """Whether the front end starts what follows only when this has ended, as on an idle device."""
     after = 0
     """What it waited for until it started, as the log numbers it; 0: its launch."""
-    hbm_ps = 0
-    """HBM time of the bytes that it moves, if others can slow it down; :meth:`begin` sets it."""
+    template: Template | None = None
+    """What it does, if others can slow it down; :meth:`begin` sets it."""
     caller = 0
     """The number of the line that launched it, where they are recorded (:class:`Callers`)."""
 
@@ -206,8 +209,10 @@ class Stream:
             duration_ps = 0
         if duration_ps is not None:
             command.end_after(duration_ps)
-            if command.hbm_ps and self._sharing is not None:
-                self._sharing.begin_alone(command, self.sip_id, command.hbm_ps, duration_ps)
+            if command.template is not None and self._sharing is not None:
+                self._sharing.begin_alone(
+                    command, self.sip_id, command.template, duration_ps, now_ps
+                )
 
     def _completed(self, event: Event) -> None:
         command = self._current

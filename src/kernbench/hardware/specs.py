@@ -208,7 +208,11 @@ class PowerSpec(Spec):
     """
 
     board_w: Positive
-    """What the board may draw by itself; ``sustained`` says what that costs."""
+    """What the board may draw: what would draw more runs at a lower clock."""
+    measured_w: Positive | None = None
+    """The limit of the board on which the machine's rates were measured: their times hold what it
+    costs, and kernels whose counted energies are more take less. Left out: rates are those of an
+    engine that nothing slows down."""
     cap_w: Positive | None = None
     """A lower limit: kernels that would draw more run at a lower clock. Left out: none."""
     clock_share: Share = 1  # type: ignore[assignment]  # an int is as exact
@@ -274,9 +278,9 @@ class PowerSpec(Spec):
         return max(float(self.voltage_floor), 1 - float(self.voltage_slope) * (1 - clock))
 
     @property
-    def is_limited(self) -> bool:
-        """Whether a cap or a locked clock may slow kernels down."""
-        return self.cap_w is not None or self.clock_share < 1
+    def lowers_clocks(self) -> bool:
+        """Whether a kernel alone may run at a lower clock than its rates were measured at."""
+        return self.measured_w is None or self.limit_w < self.measured_w
 
 
 class SustainedSpec(Spec):

@@ -1,7 +1,17 @@
 """The columnar record of a run."""
 
 from kernbench.op_log.columns import CommandColumns, command_columns, host_columns
-from kernbench.op_log.energy import Energy, PowerPace, WorkCounts, added, core_ps, pace_of, uncapped
+from kernbench.op_log.energy import (
+    Draw,
+    Energy,
+    PowerPace,
+    WorkCounts,
+    added,
+    core_ps,
+    pace_of,
+    shared_clock,
+    uncapped,
+)
 from kernbench.op_log.log import (
     HOST_KINDS,
     KINDS,

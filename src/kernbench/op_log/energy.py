@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
+from typing import NamedTuple
 
 from kernbench.hardware import PowerSpec
 
@@ -89,8 +90,9 @@ def pace_of(
 ) -> PowerPace:
     """Return the pace of a kernel that takes ``taken_ps`` at the file's clock.
 
-    A board holds its own limit, and the times of machines have what that costs: where the counted
-    energies would be more, those on the clock are less, as the voltage falls. Under a cap, the
+    Times of rates that were measured have what ``measured_w`` of that board cost: where the counted
+    energies would be more, those on the clock are less, as the voltage falls. Under a lower limit,
+    or one that nothing was measured under, the
     clock is the highest at which the kernel draws no more. ``core_ps`` is how long it
     would take with HBM infinitely fast: that is what grows as the clock falls, so that a kernel
     which waits for HBM loses time only once its engines are slower than HBM. The front end comes
@@ -103,9 +105,9 @@ def pace_of(
     fixed = sum(energies.values()) - on_clock
     still_w, active_w = float(power.idle_w + power.standby_w), float(power.active_w)
     core_ps = min(core_ps, taken_ps)
-    room = max((float(power.board_w) - still_w - active_w) * taken_ps - fixed, 0.0)
-    if taken_ps and on_clock > room:
-        share = room / on_clock
+    if taken_ps and power.measured_w is not None:
+        room = max((float(power.measured_w) - still_w - active_w) * taken_ps - fixed, 0.0)
+        share = min(room / on_clock, 1.0) if on_clock else 1.0
         energies |= {energy: energies[energy] * share for energy in ON_CLOCK}
         on_clock *= share
 
@@ -116,8 +118,8 @@ def pace_of(
         return still_w + active_w * share * less + (on_clock * less + fixed) / longer_ps
 
     step = int(power.clock_share * _STEPS) or 1
-    if power.cap_w is not None and taken_ps:
-        step = _highest(watts, float(power.cap_w), step)
+    if power.lowers_clocks and taken_ps:
+        step = _highest(watts, power.limit_w, step)
     clock = Fraction(step, _STEPS)
     stretch = max(Fraction(core_ps, taken_ps) / clock, Fraction(1)) if taken_ps else Fraction(1)
     less = power.voltage_at(float(clock)) ** 2
@@ -143,9 +145,41 @@ def _highest(watts: Callable[[int], float], cap_w: float, most: int) -> int:
 
 def uncapped(power: PowerSpec | None) -> PowerSpec | None:
     """Return what a device draws that nothing slows down."""
-    if power is None or not power.is_limited:
-        return power
-    return power.model_copy(update={"cap_w": None, "clock_share": Fraction(1)})
+    if power is None:
+        return None
+    free = {"cap_w": None, "clock_share": Fraction(1), "measured_w": power.board_w}
+    return power.model_copy(update=free)
+
+
+class Draw(NamedTuple):
+    """What work draws of its SIP's power while it runs alone, and what a lower clock does to it."""
+
+    clocked_mw: int = 0
+    """Of what runs on the clock (:data:`ON_CLOCK`)."""
+    other_mw: int = 0
+    clocked_share: float = 0.0
+    """How long it would take with HBM infinitely fast, of the time that it takes."""
+
+
+def shared_clock(power: PowerSpec, draws: Iterable[Draw], slowed: float) -> float:
+    """Return the highest clock at which works side by side draw no more than the device's limit.
+
+    It is relative to the one at which each runs alone. ``slowed`` is by how much sharing HBM
+    stretches all of them. What no clock changes may be above the limit: then it is next to none.
+    """
+    draws = list(draws)
+
+    def watts(step: int) -> float:
+        share = step / _STEPS
+        less = power.voltage_at(share) ** 2
+        drawn_mw = sum(
+            (draw.clocked_mw * less + draw.other_mw) / max(slowed, draw.clocked_share / share)
+            for draw in draws
+        )
+        return float(power.idle_w) + drawn_mw / 1000
+
+    # Powers are in whole milliwatts, and works alone are at the limit to a picojoule.
+    return _highest(watts, power.limit_w * (1 + 1e-6), _STEPS) / _STEPS
 
 
 def core_ps(cool_ps: int, hbm_ps: int, others_ps: Iterable[int]) -> int:

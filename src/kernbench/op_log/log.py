@@ -20,7 +20,7 @@ import numpy.typing as npt
 from kernbench.commands import Engine
 from kernbench.errors import InternalError, UsageError
 from kernbench.memory import AllocationLog
-from kernbench.op_log.energy import Energy
+from kernbench.op_log.energy import ON_CLOCK, Draw, Energy, core_ps
 from kernbench.op_log.uncollected import uncollected
 from kernbench.outputs import whole_file
 
@@ -70,6 +70,7 @@ class Limit(StrEnum):
     """What a lower clock adds, under a power cap."""
 
 
+_CLOCKED = frozenset({Limit.GEMM, Limit.MATH, Limit.CACHE, Limit.PORT, Limit.CUBES})
 _HBM = Limit.HBM
 """Members of an enumeration take a look-up of their own, and each launch asks for this one."""
 ROW_COLUMNS: tuple[str, ...] = (
@@ -148,6 +149,22 @@ class Template:
     def hbm_ps(self) -> int:
         """How long HBM is busy with the bytes, 0 where that was not computed."""
         return self.limits_ps.get(_HBM, 0)
+
+    def draw(self, duration_ps: int, num_ranks: int = 1) -> Draw:
+        """Return what each of its ranks draws beside the idle device over ``duration_ps``."""
+        limits = self.limits_ps
+        if not self.energy_pj or not duration_ps:
+            return Draw()
+        total = sum(self.energy_pj.values())
+        clocked = sum(self.energy_pj.get(part, 0) for part in ON_CLOCK)
+        taken_ps = duration_ps - limits.get(Limit.LAUNCH, 0)
+        others = [ps for limit, ps in limits.items() if limit in _CLOCKED]
+        core = taken_ps if limits.get(Limit.POWER) else core_ps(taken_ps, self.hbm_ps, others)
+        return Draw(
+            1000 * clocked // (duration_ps * num_ranks),
+            1000 * (total - clocked) // (duration_ps * num_ranks),
+            core / duration_ps if limits else 0.0,
+        )
 
 
 @dataclass(slots=True, eq=False)

@@ -115,7 +115,7 @@ def _steps_of(
         windows.pop()
     if len(windows) < 2:
         return None
-    by_rank = how(log)
+    by_rank = how(log if like is None else like.log)
     first = by_rank[min(by_rank)]
     names = [item.name for item in first[: len(windows)]]
     if len({*names}) < len(names):
@@ -158,13 +158,20 @@ def _windows(log: OpLog, how: _How, like: OpLog | None = None) -> list[dict[int,
 
     Ranks that name none are taken to be where the first one is that does. With another log of the
     program, a range holds the commands that it holds there: where hosts take no time, or launch
-    graphs, times do not say what was launched when.
+    graphs, times do not say what was launched when. A run that is done again does not know lines of
+    the program: steps that begin at one are only where those commands are.
     """
     by_rank = how(log)
+    theirs = by_rank if like is None else how(like)
+    if not by_rank:
+        by_rank = {
+            rank: [item._replace(start_ps=0, end_ps=0) for item in named]
+            for rank, named in theirs.items()
+        }
     if not by_rank:
         return []
     times = DeviceTimes(log)
-    theirs, known = (by_rank, times) if like is None else (how(like), DeviceTimes(like))
+    known = times if like is None else DeviceTimes(like)
     intervals: dict[int, list[Interval]] = {}
     for rank, named in by_rank.items():
         pairs = intervals[rank] = []

@@ -14,7 +14,7 @@ from kernbench.saved.action import ON_HANDLES, OPERANDS, STREAMS, Action, Action
 if TYPE_CHECKING:
     from kernbench.saved.allocations import at_other_times
     from kernbench.saved.reading import SavedRun, load_run
-    from kernbench.saved.writing import save_run, source_texts
+    from kernbench.saved.writing import save_run
 
 __all__ = [
     "ON_HANDLES",
@@ -27,7 +27,6 @@ __all__ = [
     "at_other_times",
     "load_run",
     "save_run",
-    "source_texts",
 ]
 
 _HOMES = {
@@ -35,7 +34,6 @@ _HOMES = {
     "at_other_times": "allocations",
     "load_run": "reading",
     "save_run": "writing",
-    "source_texts": "writing",
 }
 
 

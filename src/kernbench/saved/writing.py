@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from itertools import chain
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 
 from kernbench.hardware import Machine, machine_data
+from kernbench.inputs import source_texts
 from kernbench.op_log import (
     ROW_COLUMNS,
     TEXT_COLUMNS,
@@ -226,14 +226,3 @@ def _write_sources(archive: zipfile.ZipFile, files: Sequence[str]) -> list[str]:
     for number, text in enumerate(texts.values()):
         write_part(archive, f"{SOURCES}{number}", text.encode())
     return list(texts)
-
-
-def source_texts(files: Iterable[str]) -> dict[str, str]:
-    """Return the texts of source files, by path; without those that cannot be read."""
-    texts: dict[str, str] = {}
-    for path in sorted({*files} - {""}):
-        try:
-            texts[path] = Path(path).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-    return texts

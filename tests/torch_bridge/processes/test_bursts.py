@@ -45,7 +45,6 @@ class OneOperation(StreamCommand):
 
     def begin(self) -> int:
         self.template = self._timing.template(self.queued)
-        self.hbm_ps = self.template.hbm_ps
         return self.template.duration_ps
 
     def finish(self) -> None:

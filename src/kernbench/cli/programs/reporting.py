@@ -178,7 +178,7 @@ def _print_lines(log: OpLog, ranks: int) -> None:
         print_program_lines,
         program_lines,
     )
-    from kernbench.saved import source_texts
+    from kernbench.inputs import source_texts
 
     if log.program_lines is not None:
         caused = program_lines(log, ranks)
@@ -208,7 +208,7 @@ def _of_power(report: Report, machine: Machine) -> list[str]:
         return []
     return [
         f"side by side, kernels and collectives would draw more than the {power.limit_w:g} W of a "
-        "device: engines and caches take less there, as at a lower clock; no time is longer for it"
+        "device: its clock falls there, and kernels take longer"
     ]
 
 

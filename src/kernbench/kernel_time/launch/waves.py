@@ -412,6 +412,14 @@ def _in_runs(
             at_once = max(1, min(count, int(np.searchsorted(free, free[0] + interval))))
             if first[index] < 0:
                 first[index], first_pe[index] = free[0], pes[0]
+            if at_once == num_pes:
+                # All PEs come free before the first one does again, and so it goes on.
+                rounds = count // num_pes
+                free += (rounds - 1) * interval
+                last[index] = free[-1]
+                free += interval
+                count -= rounds * num_pes
+                continue
             last[index] = free[at_once - 1]
             free[:at_once] += interval
             order = np.lexsort((pes, free))

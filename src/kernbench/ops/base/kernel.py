@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import triton
@@ -16,21 +17,35 @@ if TYPE_CHECKING:
     from kernbench.triton_backend import CompiledLauncher
 
 
-def kernel(function: Any) -> Any:
-    """Decorate a kernel that is compiled once per dtype, whatever its sizes and strides are.
+class kernel:  # noqa: N801  # a decorator
+    """A kernel that is compiled once per dtype, whatever its sizes and strides are.
 
     Triton would compile again for each pattern of arguments that are 1 or multiples of 16. That
-    lets a GPU's compiler use wide accesses; here it would only cost compilations.
+    lets a GPU's compiler use wide accesses; here it would only cost compilations. Triton reads a
+    function's text when it decorates it, so that it is asked only for kernels that are used.
     """
-    runtime = [
-        name
-        for name, parameter in inspect.signature(function).parameters.items()
-        if "constexpr" not in str(parameter.annotation)
-    ]
-    compiled = triton.jit(do_not_specialize=runtime)(function)
-    # A vendor's kernel in its place needs as many warps as it needs: these here say nothing of it.
-    compiled.stands_for_library = True
-    return compiled
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    @cached_property
+    def jit(self) -> Any:
+        """Triton's own."""
+        runtime = [
+            name
+            for name, parameter in inspect.signature(self.function).parameters.items()
+            if "constexpr" not in str(parameter.annotation)
+        ]
+        compiled = triton.jit(do_not_specialize=runtime)(self.function)
+        # A vendor's kernel in its place needs as many warps as it needs: these here say nothing.
+        compiled.stands_for_library = True
+        return compiled
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.jit, name)
+
+    def __getitem__(self, grid: Any) -> Any:
+        return self.jit[grid]
 
 
 class Prepared:

@@ -18,11 +18,12 @@ import numpy.typing as npt
 
 from kernbench.clock import frame_of_program
 from kernbench.op_log import UNKNOWN_SITE
-from kernbench.saved import Action, Actions, Actor
+from kernbench.saved import Action, Actor
 
 if TYPE_CHECKING:
     from kernbench.clock import Handle, Rank, Simulation, Stream
     from kernbench.op_log import OpLog, Site
+    from kernbench.saved import Actions
 
 
 _COPIES = ("copy_from_host", "copy_to_host")
@@ -354,6 +355,8 @@ class Keeper:
 
     def kept(self, queues_of: Callable[[int], Sequence[Stream]], log: OpLog) -> Actions:
         """Return everything, to be saved; ``queues_of`` gives the streams of a SIP in order."""
+        from kernbench.saved import Actions
+
         self._find_templates(log)
         for described, launch in self._decided_by_data:
             if not launch.ended_by:

@@ -73,7 +73,7 @@ class Devices:
         holds."""
         self._more_queues: defaultdict[int, list[Stream]] = defaultdict(list)
         """The queues of each SIP's streams other than the default one."""
-        self.hbm = HbmSharing(simulation)
+        self.hbm = HbmSharing(simulation, lambda sip_id: machine.sip_at(sip_id).power)
         """Commands in progress on the SIPs, which share HBM bandwidth and slow each other down."""
 
     def memory(self, sip_id: int) -> DeviceMemory:

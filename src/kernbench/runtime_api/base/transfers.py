@@ -36,7 +36,7 @@ class DeviceCommand(StreamCommand):
         self.run = run
         self.sip_id = sip_id
         self.rank = run.rank_state.rank
-        self.template = template
+        self.template: Template = template
         self.target = target
         """The buffer that is written, or None."""
         if template.name in ("fill", "copy"):
@@ -53,7 +53,6 @@ class DeviceCommand(StreamCommand):
         cache = self.run.devices.sip(self.sip_id).cache
         for address in self.addresses:
             cache.touch(address, address + self.template.hbm_bytes // len(self.addresses))
-        self.hbm_ps = self.template.hbm_ps
         return self.template.duration_ps
 
     def finish(self) -> None:

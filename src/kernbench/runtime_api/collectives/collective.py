@@ -266,7 +266,12 @@ class Collective:
         ends_ps = placed_ps if known is None else known.ends_ps
         by_work = {
             work: Share(
-                work.sip_id, demand_of(hbm_ps, at_ps - now_ps), work, at_ps - now_ps, end_ps
+                work.sip_id,
+                demand_of(hbm_ps, at_ps - now_ps),
+                work,
+                at_ps - now_ps,
+                end_ps,
+                placed.template.draw(at_ps - now_ps, len(works)),
             )
             for work, hbm_ps, at_ps, end_ps in self._own(works, placed.hbm_ps, placed_ps, ends_ps)
         }

@@ -46,7 +46,7 @@ class KeptLaunch(StreamCommand):
         run, state = player.run, player.run.rank_state
         super().__init__(run.simulation.env, value["name"])
         self._run, self._queue = run, queue
-        self._template = player.changed(player.template_of(value["launch"]))
+        self.template: Template = player.changed(player.template_of(value["launch"]))
         self._operands = KernelOperands(KernelOperand(*item) for item in value["operands"])
         self._addresses = tuple(value["addresses"])
         self._rank, self._sip_id = state.rank, queue.sip_id
@@ -55,12 +55,11 @@ class KeptLaunch(StreamCommand):
 
     def begin(self) -> int:
         meet_operands(self._sip.cache, self._operands, self._addresses)
-        self.hbm_ps = self._template.hbm_ps
-        return self._template.duration_ps
+        return self.template.duration_ps
 
     def finish(self) -> None:
         self.ended_by = self._run.recorder.command(
-            self._template, self._rank, self._sip_id, self.start_ps, self.end_ps,
+            self.template, self._rank, self._sip_id, self.start_ps, self.end_ps,
             self._queue.name, self.after, self._addresses,
         )  # fmt: skip
 

@@ -57,8 +57,6 @@ class KernelLaunch(StreamCommand):
     stream is in order, and the record still has the bytes.
     """
 
-    _template: Template | None = None
-
     def __init__(
         self,
         launcher: KernelLauncher,
@@ -95,14 +93,13 @@ class KernelLaunch(StreamCommand):
             plan, self._policies, self._sip_id, self.label, self._attributes, held, self.queued,
             self._tables,
         )  # fmt: skip
-        self._template = template
-        self.hbm_ps = template.hbm_ps
+        self.template = template
         return template.duration_ps
 
     def finish(self) -> None:
         run = self._launcher.run
         self.ended_by = run.recorder.command(
-            self._template,
+            self.template,
             self._rank,
             self._sip_id,
             self.start_ps,

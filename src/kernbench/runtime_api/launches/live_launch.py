@@ -33,7 +33,6 @@ from kernbench.sanitizer import Launched
 if TYPE_CHECKING:
     from kernbench.commands import Alignment
     from kernbench.interleaved import Executed
-    from kernbench.op_log import Template
     from kernbench.runtime_api.base.rank_state import RankState
     from kernbench.runtime_api.base.run import Run
     from kernbench.runtime_api.launches.kernel_engine import Arguments, Grid, KernelEngine, Policies
@@ -224,7 +223,6 @@ class LiveLaunch(StreamCommand):
         self._rank = state.rank
         self._tuned = state.tuned
         self._sip_id = state.sip_id
-        self._template: Template | None = None
         self.met: tuple[tuple[KernelOperand, ...], list[int]] = ((), [])
         """What it used of memory, in a run whose actions are kept."""
         self.engine = run.devices.sip(state.sip_id).pes
@@ -243,11 +241,10 @@ class LiveLaunch(StreamCommand):
         conditions = self._engine.conditions(
             self._sip_id, self._policies, cached, self.queued, tables, self._plan.kernel.binary
         )
-        self._template = self._engine.schedule(
+        self.template = self._engine.schedule(
             executed.trace, self._sip_id, conditions, self.label, self._plan.arguments
         )
-        self.hbm_ps = self._template.hbm_ps
-        return self._template.duration_ps
+        return self.template.duration_ps
 
     def _execute(self) -> Executed:
         run, params = self._run, self._params
@@ -259,7 +256,7 @@ class LiveLaunch(StreamCommand):
 
     def finish(self) -> None:
         self.ended_by = self._run.recorder.command(
-            self._template,
+            self.template,
             self._rank,
             self._sip_id,
             self.start_ps,

@@ -43,54 +43,36 @@ class DeviceFullError(Exception):
 class MemoryBlock:
     """Contiguous bytes of a segment, in use or cached."""
 
-    __slots__ = (
-        "address",
-        "after",
-        "allocation",
-        "asked_bytes",
-        "before",
-        "fits_since",
-        "frames",
-        "is_expandable",
-        "is_free",
-        "is_gathered",
-        "is_mapped",
-        "label",
-        "num_again",
-        "owner",
-        "pass_number",
-        "pool",
-        "size",
-    )
+    # Few of a block's attributes are ever set: programs make a block for each operation.
+    before: MemoryBlock | None = None
+    after: MemoryBlock | None = None
+    is_free = True
+    is_expandable = False
+    """Whether it is of a segment that grows."""
+    is_mapped = True
+    """Whether it has memory; addresses without are neither free nor in use."""
+    asked_bytes = 0
+    """The size of the request, before rounding."""
+    num_again = 0
+    """How often it was freed and reallocated since that was last counted."""
+    fits_since = -1
+    """The state of the free lists in which it was last chosen for a request of its size."""
+    label = ""
+    """What it was allocated for."""
+    allocation: LiveAllocation | None = None
+    """What the run's log has of it, where it records allocations."""
+    pass_number = 0
+    """The pass of the program in which it was allocated, likewise."""
+    is_gathered = False
+    """Whether FSDP has allocated it."""
+    frames: Sequence[CallFrame] = ()
+    """Where, if the program has asked for a history."""
 
     def __init__(self, owner: CachingAllocator, pool: Any, address: int, size: int) -> None:
         self.owner = owner
         self.pool = pool
         self.address = address
         self.size = size
-        self.before: MemoryBlock | None = None
-        self.after: MemoryBlock | None = None
-        self.is_free = True
-        self.is_expandable = False
-        """Whether it is of a segment that grows."""
-        self.is_mapped = True
-        """Whether it has memory; addresses without are neither free nor in use."""
-        self.asked_bytes = 0
-        """The size of the request, before rounding."""
-        self.num_again = 0
-        """How often it was freed and reallocated since that was last counted."""
-        self.fits_since = -1
-        """The state of the free lists in which it was last chosen for a request of its size."""
-        self.label = ""
-        """What it was allocated for."""
-        self.allocation: LiveAllocation | None = None
-        """What the run's log has of it, where it records allocations."""
-        self.pass_number = 0
-        """The pass of the program in which it was allocated, likewise."""
-        self.is_gathered = False
-        """Whether FSDP has allocated it."""
-        self.frames: Sequence[CallFrame] = ()
-        """Where, if the program has asked for a history."""
 
     def free(self) -> None:
         """Return it to its allocator; any thread may, even in the middle of an allocation."""
@@ -125,9 +107,10 @@ class Amount:
 
     def drop(self, count: int) -> None:
         """Decrease it."""
-        if self.current > self.peak_before:
-            self.peak_before = self.current
-        self.current -= count
+        current = self.current
+        if current > self.peak_before:
+            self.peak_before = current
+        self.current = current - count
         self.freed += count
 
 
@@ -274,10 +257,10 @@ class CachingAllocator:
         is_expandable = self.settings.expandable_segments
         is_usual = not (is_expandable or self._unmapped)
         block = None
-        if is_usual and len(self.returned) == 1:
+        if is_usual and len(returned) == 1:
             block = self._taken_back(pool, size, free)
         if block is None:
-            if self.returned:
+            if returned:
                 self.settle()
             position = bisect_left(free, (size,))
             if not is_usual:
@@ -285,7 +268,7 @@ class CachingAllocator:
             block = free.pop(position)[2] if position < len(free) else self._new_segment(pool, size)
             rest = block.size - size
             if rest and (is_small or is_expandable or rest > SMALL):
-                self._split(block, size, free)
+                expandable.put_in(free, self._part(block, size))
             block.is_free = False
             self._num_changes += 1
         block.label = label
@@ -320,7 +303,8 @@ class CachingAllocator:
         return block
 
     def _count_out(self, block: MemoryBlock) -> None:
-        self._count_again(block)
+        if block.num_again:
+            self._count_again(block)
         del self.in_use[block]
         amounts = self._amounts
         amounts.allocated_bytes.drop(block.size)
@@ -328,21 +312,20 @@ class CachingAllocator:
         amounts.allocations.drop(1)
 
     def _count_again(self, block: MemoryBlock) -> None:
-        count = block.num_again
-        if count:
-            block.num_again = 0
-            amounts = self._amounts
-            amounts.allocated_bytes.freed += count * block.size
-            amounts.requested_bytes.freed += count * block.asked_bytes
-            amounts.allocations.freed += count
+        count, block.num_again = block.num_again, 0
+        amounts = self._amounts
+        amounts.allocated_bytes.freed += count * block.size
+        amounts.requested_bytes.freed += count * block.asked_bytes
+        amounts.allocations.freed += count
 
     def settle(self) -> None:
         """Move freed blocks to the free lists, merged with their free neighbours."""
         self._num_changes += 1
-        while self.returned:
-            block = self.returned.popleft()
+        returned, free = self.returned, self._free
+        while returned:
+            block = returned.popleft()
             self._count_out(block)
-            self._put_away(block, self._free[block.pool])
+            self._put_away(block, free[block.pool])
 
     def _put_away(self, block: MemoryBlock, free: list[Free]) -> MemoryBlock:
         """Add a block to the free ones; return it, or what it is now a part of."""
@@ -501,18 +484,16 @@ class CachingAllocator:
         if self.when_reserved is not None:
             self.when_reserved()
 
-    def _split(self, block: MemoryBlock, size: int, free: list[Free]) -> None:
-        expandable.put_in(free, self._part(block, size))
-
     def _part(self, block: MemoryBlock, size: int) -> MemoryBlock:
         """Cut a block to a size, and return the rest of it."""
         rest = MemoryBlock(self, block.pool, block.address + size, block.size - size)
         rest.before, rest.after = block, block.after
-        if block.after is not None:
-            block.after.before = rest
+        if rest.after is not None:
+            rest.after.before = rest
         block.after = rest
         block.size = size
-        rest.is_expandable = block.is_expandable
+        if block.is_expandable:
+            rest.is_expandable = True
         return rest
 
     def _join(self, block: MemoryBlock, after: MemoryBlock) -> None:

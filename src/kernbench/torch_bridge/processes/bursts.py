@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from kernbench.clock import Flow, Share, StreamCommand, Timer, demand_of
+from kernbench.clock import StreamCommand, Timer
 from kernbench.runtime_api import Action
 
 if TYPE_CHECKING:
@@ -175,12 +175,12 @@ class Burst(StreamCommand):
         start_ps, end_ps = self._starts_ps[-1], self._ends_ps[-1]
         self._pes.holder = None
         run.devices.hbm.plan(self._sip_id, None)
-        demand = demand_of(template.hbm_ps, template.duration_ps)
-        self._is_shared = bool(demand) and end_ps > run.simulation.now_ps
+        self._is_shared = end_ps > run.simulation.now_ps
         if self._is_shared:
             assert self._timer is not None
-            share = Share(self._sip_id, demand, self._timer, template.duration_ps, end_ps)
-            run.devices.hbm.begin(Flow([share], start_ps))
+            run.devices.hbm.begin_alone(
+                self._timer, self._sip_id, template, template.duration_ps, start_ps
+            )
 
     def _planned_is_done(self) -> None:
         run, now_ps = self._run, self._run.simulation.now_ps

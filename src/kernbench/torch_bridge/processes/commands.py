@@ -18,13 +18,12 @@ class HostCopy(StreamCommand):
     def __init__(self, run: Run, template: Template, queue: Stream, sip_id: int) -> None:
         super().__init__(run.simulation.env, template.name)
         self._run = run
-        self.template = template
+        self.template: Template = template
         self._stream = queue.name
         self._rank = run.rank_state.rank
         self._sip_id = sip_id
 
     def begin(self) -> int:
-        self.hbm_ps = self.template.hbm_ps
         return self.template.duration_ps
 
     def finish(self) -> None:
