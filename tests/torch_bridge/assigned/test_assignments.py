@@ -154,9 +154,26 @@ def test_workers_begin_with_what_their_parent_has_and_keep_their_own(tmp_path: P
     assert ours == theirs == [[[[[6, 20], [6, 20]], [[6, 21], [6, 21]]], False, 5]]
 
 
-def test_spawned_processes_begin_without_what_their_parent_has(tmp_path: Path) -> None:
-    simulated(PROGRAM, "spawned_ones_begin_anew", tmp_path)
+@pytest.mark.parametrize("is_last", [False, True])
+def test_spawned_processes_begin_without_what_their_parent_has(
+    is_last: bool, tmp_path: Path
+) -> None:
+    simulated(PROGRAM, "spawned_ones_begin_anew", tmp_path, is_last=is_last)
     assert seen(tmp_path) == [[False, True, True]] * 2
+
+
+@pytest.mark.adr("0266-D1")
+def test_one_process_of_a_last_run_pays_nothing_for_a_second_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[frozenset[str]] = []
+    monkeypatch.setattr(Assignments, "_expect", lambda self, names: searched.append(names))
+    program = tmp_path / "program.py"
+    program.write_text("import json\njson._default_encoder.sort_keys = False\n")
+    for count, (is_last, nprocs) in enumerate(((True, 1), (False, 1), (True, 2))):
+        simulated(program, nprocs=nprocs, is_last=is_last)
+        assert len(searched) == count, (is_last, nprocs)
+    assert all({"json", "_default_encoder"} <= names for names in searched)
 
 
 def test_assignments_that_fail_do_so_in_pythons_words(capfd: pytest.CaptureFixture[str]) -> None:

@@ -50,6 +50,8 @@ _LEFT_OUT = ("kernbench.", "importlib.", "_frozen_importlib")
 _CONTAINERS = (gc.callbacks, sys.path_hooks)
 """What programs add to in modules that are left out otherwise, with the list of finders."""
 _LONGEST_PATH = 200
+_STARTING_ANEW = frozenset(("multiprocessing", "spawn", "forkserver"))
+"""Words of programs that start processes which inherit nothing of what their parent has set."""
 _MOST_CHANGES_OF_ALL = 32
 """A table that changes more often without anything of a process's own is a cache."""
 
@@ -99,7 +101,8 @@ class OwnAttribute:
 class Assignments:
     """Shows the assignments of one process at a time."""
 
-    def __init__(self, base: Process) -> None:
+    def __init__(self, base: Process, is_last: bool = False) -> None:
+        """Watch for ``base`` and others; of the last run of a real process, no one before two."""
         self.own_modules: set[str] = set()
         """The names of modules that each process imports for itself."""
         self._owners = Owners(self.own_modules)
@@ -109,6 +112,9 @@ class Assignments:
         """The process of threads that shared libraries start: what these change is for all."""
         self._is_paused = False
         """Whether its attributes are not, as the code of no process runs."""
+        self._awaiting: set[str] | None = set() if is_last else None
+        """Names in the program's own code while there is one process: nobody else sees what it
+        sets, and nothing is restored for a next run."""
         self._tables: list[Table] = []
         self._watched: set[int] = set()
         """Containers of tables, by identity."""
@@ -141,6 +147,8 @@ class Assignments:
 
     def meet(self, module: ModuleType) -> None:
         """Watch the registries of a module that all share."""
+        if self._awaiting is not None:
+            return
         self._watch(self._tables_of(module))
         self._objects.meet(module)
 
@@ -172,6 +180,21 @@ class Assignments:
         Containers, dictionaries of modules and attributes of objects, in what it imports.
         """
         names = frozenset(_names_in(program))
+        if self._awaiting is not None:
+            self._awaiting |= names
+            words = {word for name in names for word in name.split(".")}
+            if not words.isdisjoint(_STARTING_ANEW):
+                self._begin()
+        else:
+            self._expect(names)
+
+    def _begin(self) -> None:
+        """Watch from now on what a second process must not see, or has of its parent's."""
+        names, self._awaiting = self._awaiting, None
+        if names is not None:
+            self._expect(frozenset(names))
+
+    def _expect(self, names: frozenset[str]) -> None:
         modules = [
             module for module in list(sys.modules.values()) if isinstance(module, ModuleType)
         ]
@@ -202,6 +225,7 @@ class Assignments:
 
     def start(self, process: Process, is_forked: bool) -> None:
         """Give a new process what it has of its parent's."""
+        self._begin()
         parent = HERE.process
         if is_forked and parent is not None:
             if parent is self._shown:
