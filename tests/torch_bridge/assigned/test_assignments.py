@@ -230,3 +230,78 @@ def test_what_holds_for_all_ranks_is_said_with_its_lines(tmp_path: Path) -> None
     assert said[1] == []
     assert len(said[2]) == 1
     assert "os.nice() at program.py:2, time.tzset() at program.py:3" in said[2][0]
+
+
+LIBRARY = """
+import functools
+
+class Manager:
+    level = -1
+
+_manager, _table, _by_name = Manager(), {}, {"a": Manager()}
+
+def manager():
+    return _manager
+
+def table():
+    return _table
+
+def named(name):
+    return _by_name[name]
+
+def _of_closure():
+    inner = Manager()
+    def get():
+        return inner
+    return get
+
+inside = _of_closure()
+
+@functools.cache
+def made_once():
+    return Manager()
+"""
+USER = """
+import json, os, sys
+from pathlib import Path
+import torch.distributed as dist
+import a_giving_library
+from a_giving_library import made_once as once
+
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo")
+a_giving_library.manager().level = rank
+a_giving_library.table()["rank"] = rank
+a_giving_library.named("a").level = rank
+a_giving_library.inside().level = rank
+mine = dict(a_giving_library.table())
+mine["rank"] = 5
+shared = once()
+shared.level = rank
+dist.barrier()
+seen = [a_giving_library.manager().level, a_giving_library.table()["rank"]]
+seen += [a_giving_library.named("a").level, a_giving_library.inside().level]
+Path(sys.argv[1], f"rank{rank}.json").write_text(json.dumps(seen))
+"""
+
+
+@pytest.mark.adr("0266-D2")
+def test_what_a_function_gives_out_is_a_ranks_own_or_said_by_name_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site-packages" / "a_giving_library"
+    package.mkdir(parents=True)
+    (package / f"_native{EXTENSION_SUFFIXES[0]}").touch()
+    (package / "__init__.py").write_text(LIBRARY)
+    program = tmp_path / "program.py"
+    program.write_text(USER)
+    monkeypatch.syspath_prepend(str(package.parent))
+    try:
+        run = simulated(program, tmp_path, nprocs=2).run
+    finally:
+        sys.modules.pop("a_giving_library")
+    assert seen(tmp_path) == [[0] * 4, [1] * 4]
+    said = [text for make in run.remarks for text in make() if "one object for all" in text]
+    assert len(said) == 1
+    assert "a_giving_library.made_once() (program.py:17)" in said[0]
+    assert "table" not in said[0]

@@ -8,9 +8,11 @@ import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from kernbench.torch_bridge.assigned.given_out import changed_results
 from kernbench.torch_bridge.assigned.in_c import Setting, say_of_calls, tell_of_calls
 from kernbench.torch_bridge.assigned.objects import WRITES_DIRECTLY, NamedObjects
 from kernbench.torch_bridge.assigned.owners import Owners, is_simple
@@ -112,22 +114,24 @@ class Assignments:
         """The process of threads that shared libraries start: what these change is for all."""
         self._is_paused = False
         """Whether its attributes are not, as the code of no process runs."""
-        self._awaiting: set[str] | None = set() if is_last else None
-        """Names in the program's own code while there is one process: nobody else sees what it
-        sets, and nothing is restored for a next run."""
+        self._codes: list[CodeType] = []
+        """The program's own code."""
+        self._is_alone = is_last
+        """Whether there is one process: nobody else sees what it sets, and nothing is restored
+        for a next run."""
         self._tables: list[Table] = []
         self._watched: set[int] = set()
         """Containers of tables, by identity."""
         self._words = MemoryWords()
         self._objects = NamedObjects(self._owners, self._tell_of, self._watch_named)
         self._patches = Patches()
-        self._said = base.session.for_all
+        self._session = base.session
 
     def install(self, patches: Patches) -> None:
         """Keep what is assigned from now on for its process."""
         self._patches = patches
         tell_of_calls(self._begin_setting, patches)
-        say_of_calls(self._said.setdefault, patches)
+        say_of_calls(self._session.for_all.setdefault, patches)
         tell_of_modules(self._note, patches)
         if CAN_SEE_CLASSES:
             tell_of_classes(self._note, patches)
@@ -144,10 +148,16 @@ class Assignments:
         Or what is restored in a table would count as a process's.
         """
         self._leave()
+        unkept = self._objects.unkept
+        for program in self._codes:
+            if not set(unkept.values()).isdisjoint(_names_in(program)):
+                for name, line in changed_results(program.co_filename, unkept):
+                    where = f"{Path(program.co_filename).name}:{line}"
+                    self._session.given_out.setdefault(f"{name}()", where)
 
     def meet(self, module: ModuleType) -> None:
         """Watch the registries of a module that all share."""
-        if self._awaiting is not None:
+        if self._is_alone:
             return
         self._watch(self._tables_of(module))
         self._objects.meet(module)
@@ -179,20 +189,18 @@ class Assignments:
 
         Containers, dictionaries of modules and attributes of objects, in what it imports.
         """
+        self._codes.append(program)
         names = frozenset(_names_in(program))
-        if self._awaiting is not None:
-            self._awaiting |= names
-            words = {word for name in names for word in name.split(".")}
-            if not words.isdisjoint(_STARTING_ANEW):
-                self._begin()
-        else:
+        if not self._is_alone:
             self._expect(names)
+        elif not _STARTING_ANEW.isdisjoint(word for name in names for word in name.split(".")):
+            self._begin()
 
     def _begin(self) -> None:
         """Watch from now on what a second process must not see, or has of its parent's."""
-        names, self._awaiting = self._awaiting, None
-        if names is not None:
-            self._expect(frozenset(names))
+        if self._is_alone:
+            self._is_alone = False
+            self._expect(frozenset(chain.from_iterable(map(_names_in, self._codes))))
 
     def _expect(self, names: frozenset[str]) -> None:
         modules = [
