@@ -30,6 +30,7 @@ def simulated(
     private: Sequence[str] = (),
     num_nodes: int = 1,
     hash_seeds: bool = False,
+    is_last: bool = False,
     **options: Any,
 ) -> RuntimeContext:
     """Run a program of the folder (or a path) in this process and return its run.
@@ -53,6 +54,7 @@ def simulated(
             private=private,
             num_nodes=num_nodes,
             hash_seeds=hash_seeds,
+            is_last=is_last,
         )
     return context
 

@@ -110,6 +110,7 @@ def run_torchrun(
     max_restarts: int = 0,
     log_dir: Path | None = None,
     hash_seeds: bool = False,
+    is_last: bool = False,
 ) -> None:
     """Run a program as ``torchrun --nproc-per-node nprocs FILE ARGS`` would, inside ``context``.
 
@@ -126,6 +127,8 @@ def run_torchrun(
 
     When a rank fails, all are started again, up to ``max_restarts`` times, with
     ``TORCHELASTIC_RESTART_COUNT`` in their environment; where they go on is up to the program.
+    If the real process runs no program after this one (``is_last``), one process of it does not
+    pay for leaving registries of shared libraries as they were.
 
     Raises:
         UnknownNameError: A package of ``private`` does not exist.
@@ -155,4 +158,5 @@ def run_torchrun(
         max_restarts=max_restarts,
         log_dir=log_dir,
         has_seeds=hash_seeds,
+        is_last=is_last,
     )

@@ -154,9 +154,26 @@ def test_workers_begin_with_what_their_parent_has_and_keep_their_own(tmp_path: P
     assert ours == theirs == [[[[[6, 20], [6, 20]], [[6, 21], [6, 21]]], False, 5]]
 
 
-def test_spawned_processes_begin_without_what_their_parent_has(tmp_path: Path) -> None:
-    simulated(PROGRAM, "spawned_ones_begin_anew", tmp_path)
+@pytest.mark.parametrize("is_last", [False, True])
+def test_spawned_processes_begin_without_what_their_parent_has(
+    is_last: bool, tmp_path: Path
+) -> None:
+    simulated(PROGRAM, "spawned_ones_begin_anew", tmp_path, is_last=is_last)
     assert seen(tmp_path) == [[False, True, True]] * 2
+
+
+@pytest.mark.adr("0266-D1")
+def test_one_process_of_a_last_run_pays_nothing_for_a_second_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[frozenset[str]] = []
+    monkeypatch.setattr(Assignments, "_expect", lambda self, names: searched.append(names))
+    program = tmp_path / "program.py"
+    program.write_text("import json\njson._default_encoder.sort_keys = False\n")
+    for count, (is_last, nprocs) in enumerate(((True, 1), (False, 1), (True, 2))):
+        simulated(program, nprocs=nprocs, is_last=is_last)
+        assert len(searched) == count, (is_last, nprocs)
+    assert all({"json", "_default_encoder"} <= names for names in searched)
 
 
 def test_assignments_that_fail_do_so_in_pythons_words(capfd: pytest.CaptureFixture[str]) -> None:
@@ -213,3 +230,78 @@ def test_what_holds_for_all_ranks_is_said_with_its_lines(tmp_path: Path) -> None
     assert said[1] == []
     assert len(said[2]) == 1
     assert "os.nice() at program.py:2, time.tzset() at program.py:3" in said[2][0]
+
+
+LIBRARY = """
+import functools
+
+class Manager:
+    level = -1
+
+_manager, _table, _by_name = Manager(), {}, {"a": Manager()}
+
+def manager():
+    return _manager
+
+def table():
+    return _table
+
+def named(name):
+    return _by_name[name]
+
+def _of_closure():
+    inner = Manager()
+    def get():
+        return inner
+    return get
+
+inside = _of_closure()
+
+@functools.cache
+def made_once():
+    return Manager()
+"""
+USER = """
+import json, os, sys
+from pathlib import Path
+import torch.distributed as dist
+import a_giving_library
+from a_giving_library import made_once as once
+
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo")
+a_giving_library.manager().level = rank
+a_giving_library.table()["rank"] = rank
+a_giving_library.named("a").level = rank
+a_giving_library.inside().level = rank
+mine = dict(a_giving_library.table())
+mine["rank"] = 5
+shared = once()
+shared.level = rank
+dist.barrier()
+seen = [a_giving_library.manager().level, a_giving_library.table()["rank"]]
+seen += [a_giving_library.named("a").level, a_giving_library.inside().level]
+Path(sys.argv[1], f"rank{rank}.json").write_text(json.dumps(seen))
+"""
+
+
+@pytest.mark.adr("0266-D2")
+def test_what_a_function_gives_out_is_a_ranks_own_or_said_by_name_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site-packages" / "a_giving_library"
+    package.mkdir(parents=True)
+    (package / f"_native{EXTENSION_SUFFIXES[0]}").touch()
+    (package / "__init__.py").write_text(LIBRARY)
+    program = tmp_path / "program.py"
+    program.write_text(USER)
+    monkeypatch.syspath_prepend(str(package.parent))
+    try:
+        run = simulated(program, tmp_path, nprocs=2).run
+    finally:
+        sys.modules.pop("a_giving_library")
+    assert seen(tmp_path) == [[0] * 4, [1] * 4]
+    said = [text for make in run.remarks for text in make() if "one object for all" in text]
+    assert len(said) == 1
+    assert "a_giving_library.made_once() (program.py:17)" in said[0]
+    assert "table" not in said[0]

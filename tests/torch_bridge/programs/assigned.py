@@ -1180,6 +1180,33 @@ def threads_within_operations(rank):
     return threads
 
 
+@kind
+def profiles_of_threads(rank):
+    threading.setprofile(functools.partial(max, rank))
+    yield
+    profile: Any = threading.getprofile()
+    threading.setprofile(None)
+    return profile.args
+
+
+@kind
+def switches_of_libraries(rank):
+    engines = torch.backends.quantized.supported_engines
+    torch.backends.quantized.engine = engines[-1 if rank else 0]
+    torch.backends.nnpack.set_flags(rank == 1)
+    yield
+    switches = [torch.backends.quantized.engine, torch._C._get_nnpack_enabled()]
+    torch.backends.nnpack.set_flags(True)
+    return switches
+
+
+@kind
+def where_processes_meet(rank):
+    dist.register_rendezvous_handler("kb", lambda *args, **kwargs: iter([f"of rank {rank}"]))
+    yield
+    return list(dist.rendezvous("kb://somewhere"))
+
+
 def main(folder, *names):
     dist.init_process_group("gloo")
     rank = dist.get_rank()

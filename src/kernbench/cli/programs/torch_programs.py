@@ -189,6 +189,7 @@ def _run(
                 max_restarts=options.max_restarts,
                 log_dir=log_dir,
                 hash_seeds=options.hash_seeds,
+                is_last=True,
             )
         except SystemExit as end:
             return exit_status(end)

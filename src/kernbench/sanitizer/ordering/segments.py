@@ -10,6 +10,7 @@ which would have an entry for each program.
 from __future__ import annotations
 
 import bisect
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,12 +61,15 @@ class Past:
     """Launches that have ended, per timeline the newest, and how far programs of others have got.
 
     A launch that has ended stands for all that came before it, so a past does not grow with the
-    length of a run.
+    length of a run. It is looked at from the newest on, as far as somebody has asked: what a
+    program uses of others it has mostly just taken up, though they may all stand in one chain.
     """
 
-    __slots__ = ("_merged", "reached", "whole")
+    __slots__ = ("_merged", "pending", "reached", "whole")
 
-    def __init__(self) -> None:
+    def __init__(self, pending: Iterable[int] = ()) -> None:
+        self.pending = deque(pending)
+        """Segments that come before, and have not been looked at."""
         self.whole: dict[int, int] = {}
         """Each timeline's index of the newest launch that has ended."""
         self.reached: dict[int, int] = {}
@@ -177,19 +181,25 @@ class Segments:
 
     def is_before(self, a: int, b: int) -> bool:
         """Return whether segment ``a`` has certainly ended before ``b`` begins, or is the same."""
+        program = int(self._program_of[a])
+        home, mine = self._launch_of(program), self._launch_of(int(self._program_of[b]))
+        if home is mine and a > b:
+            # What a segment follows was there when it began.
+            return False
+        if home is not mine and mine.is_one_with(home):
+            return True
         past = self._pasts.get(b)
         if past is None:
-            past = self._look_back(b)
-            self._remembered += len(past.reached)
-            if self._remembered > _MOST_REMEMBERED:
-                self._pasts.clear()
-                self._remembered = len(past.reached)
-            self._pasts[b] = past
-        program = int(self._program_of[a])
-        if a <= past.reached.get(program, 0):
-            return True
-        home, mine = self._launch_of(program), self._launch_of(int(self._program_of[b]))
-        return home is not mine and (past.has_whole(home) or mine.is_one_with(home))
+            past = self._pasts[b] = Past([b])
+        elsewhere = None if home is mine else home
+        size = len(past.reached)
+        while not (is_before := _is_in(past, a, program, elsewhere)) and past.pending:
+            self._step(past)
+        self._remembered += len(past.reached) - size
+        if self._remembered > _MOST_REMEMBERED:
+            self._pasts = {b: past}
+            self._remembered = len(past.reached)
+        return is_before
 
     def describe(self, segment: int, beside: int) -> str:
         """Return how an error names a segment's program to one that looks from ``beside``."""
@@ -200,28 +210,23 @@ class Segments:
             return name
         return f"{name} of {launch.who}" if launch.who.startswith("kernel ") else launch.who
 
-    def _look_back(self, segment: int) -> Past:
-        """Return what comes before a segment, including its own program's earlier segments."""
-        past = Past()
-        self._walk(past, [segment])
-        past.prune(self._launch_of)
-        return past
-
-    def _walk(self, past: Past, pending: list[int]) -> None:
-        while pending:
-            segment = pending.pop()
-            program = int(self._program_of[segment])
-            launch = self._launch_of(program)
-            before = past.reached.get(program, 0)
-            if segment <= before or past.has_whole(launch):
-                continue
+    def _step(self, past: Past) -> None:
+        """Look at one more of the segments in a past, and go on with what its program took up."""
+        segment = past.pending.popleft()
+        program = int(self._program_of[segment])
+        launch = self._launch_of(program)
+        before = past.reached.get(program, 0)
+        if segment > before and not past.has_whole(launch):
             past.merge(self._beginning(launch))
             past.reached[program] = segment
-            for number, released in reversed(self._acquired.get(program, ())):
+            known = self._acquired.get(program, [])
+            for position in range(bisect.bisect_right(known, segment, key=_number_of) - 1, -1, -1):
+                number, released = known[position]
                 if number <= before:
                     break
-                if number <= segment:
-                    pending += released
+                past.pending += released
+        if not past.pending:
+            past.prune(self._launch_of)
 
     def _beginning(self, launch: Launch) -> Past:
         """Return what comes before a launch begins.
@@ -255,11 +260,12 @@ class Segments:
 
     def _ending(self, launch: Launch) -> Past:
         """Return what comes before anything that follows a launch, including the launch itself."""
-        past = Past()
+        past = Past(launch.taken_up)
         assert launch.beginning is not None
         assert launch.clock is not None
         past.merge(launch.beginning)
-        self._walk(past, list(launch.taken_up))
+        while past.pending:
+            self._step(past)
         past.whole[launch.clock.timeline] = launch.clock.index
         past.prune(self._launch_of)
         return past
@@ -305,6 +311,17 @@ def index_of(launch: Launch) -> int:
     """Return the place of a launch on its timeline."""
     assert launch.clock is not None
     return launch.clock.index
+
+
+def _number_of(known: tuple[int, tuple[int, ...]]) -> int:
+    return known[0]
+
+
+def _is_in(past: Past, segment: int, program: int, launch: Launch | None) -> bool:
+    """Return whether a segment, or all of its launch, is known to come before."""
+    return segment <= past.reached.get(program, 0) or (
+        launch is not None and past.has_whole(launch)
+    )
 
 
 def _raise_to(known: dict[int, int], others: Mapping[int, int]) -> None:

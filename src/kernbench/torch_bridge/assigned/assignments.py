@@ -8,9 +8,11 @@ import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from kernbench.torch_bridge.assigned.given_out import changed_results
 from kernbench.torch_bridge.assigned.in_c import Setting, say_of_calls, tell_of_calls
 from kernbench.torch_bridge.assigned.objects import WRITES_DIRECTLY, NamedObjects
 from kernbench.torch_bridge.assigned.owners import Owners, is_simple
@@ -51,6 +53,8 @@ _LEFT_OUT = ("kernbench.", "importlib.", "_frozen_importlib")
 _CONTAINERS = (gc.callbacks, sys.path_hooks)
 """What programs add to in modules that are left out otherwise, with the list of finders."""
 _LONGEST_PATH = 200
+_STARTING_ANEW = frozenset(("multiprocessing", "spawn", "forkserver"))
+"""Words of programs that start processes which inherit nothing of what their parent has set."""
 _MOST_CHANGES_OF_ALL = 32
 """A table that changes more often without anything of a process's own is a cache."""
 
@@ -100,7 +104,8 @@ class OwnAttribute:
 class Assignments:
     """Shows the assignments of one process at a time."""
 
-    def __init__(self, base: Process) -> None:
+    def __init__(self, base: Process, is_last: bool = False) -> None:
+        """Watch for ``base`` and others; of the last run of a real process, no one before two."""
         self.own_modules: set[str] = set()
         """The names of modules that each process imports for itself."""
         self._owners = Owners(self.own_modules)
@@ -110,19 +115,24 @@ class Assignments:
         """The process of threads that shared libraries start: what these change is for all."""
         self._is_paused = False
         """Whether its attributes are not, as the code of no process runs."""
+        self._codes: list[CodeType] = []
+        """The program's own code."""
+        self._is_alone = is_last
+        """Whether there is one process: nobody else sees what it sets, and nothing is restored
+        for a next run."""
         self._tables: list[Table] = []
         self._watched: set[int] = set()
         """Containers of tables, by identity."""
         self._words = MemoryWords()
         self._objects = NamedObjects(self._owners, self._tell_of, self._watch_named)
         self._patches = Patches()
-        self._said = base.session.for_all
+        self._session = base.session
 
     def install(self, patches: Patches) -> None:
         """Keep what is assigned from now on for its process."""
         self._patches = patches
         tell_of_calls(self._begin_setting, patches)
-        say_of_calls(self._said.setdefault, patches)
+        say_of_calls(self._session.for_all.setdefault, patches)
         tell_of_modules(self._note, patches)
         if CAN_SEE_CLASSES:
             tell_of_classes(self._note, patches)
@@ -139,9 +149,17 @@ class Assignments:
         Or what is restored in a table would count as a process's.
         """
         self._leave()
+        unkept = self._objects.unkept
+        for program in self._codes:
+            if not set(unkept.values()).isdisjoint(_names_in(program)):
+                for name, line in changed_results(program.co_filename, unkept):
+                    where = f"{Path(program.co_filename).name}:{line}"
+                    self._session.given_out.setdefault(f"{name}()", where)
 
     def meet(self, module: ModuleType) -> None:
         """Watch the registries of a module that all share."""
+        if self._is_alone:
+            return
         self._watch(self._tables_of(module))
         self._objects.meet(module)
 
@@ -172,7 +190,20 @@ class Assignments:
 
         Containers, dictionaries of modules and attributes of objects, in what it imports.
         """
+        self._codes.append(program)
         names = frozenset(_names_in(program))
+        if not self._is_alone:
+            self._expect(names)
+        elif not _STARTING_ANEW.isdisjoint(word for name in names for word in name.split(".")):
+            self._begin()
+
+    def _begin(self) -> None:
+        """Watch from now on what a second process must not see, or has of its parent's."""
+        if self._is_alone:
+            self._is_alone = False
+            self._expect(frozenset(chain.from_iterable(map(_names_in, self._codes))))
+
+    def _expect(self, names: frozenset[str]) -> None:
         modules = [
             module for module in list(sys.modules.values()) if isinstance(module, ModuleType)
         ]
@@ -204,6 +235,7 @@ class Assignments:
 
     def start(self, process: Process, is_forked: bool) -> None:
         """Give a new process what it has of its parent's."""
+        self._begin()
         parent = HERE.process
         if is_forked and parent is not None:
             if parent is self._shown:

@@ -77,6 +77,8 @@ _SETTINGS: tuple[_Row, ...] = (
     (csv, "field_size_limit", "fields", _limit_fields, _limit_fields),
     (locale, "setlocale", "locale", *2 * (partial(_set_locale, locale.LC_ALL),)),
     (os, "umask", "umask", _umask, _set_umask),
+    (threading, "setprofile", "profiles", threading.getprofile, threading.setprofile),
+    (threading, "settrace", "traces", threading.gettrace, threading.settrace),
     (threading, "stack_size", "stacks", threading.stack_size, threading.stack_size),
     (calendar, "setfirstweekday", "week", calendar.firstweekday, calendar.setfirstweekday),
     (asyncio, "set_event_loop_policy", "loops", _policy, _set_policy),

@@ -10,7 +10,8 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from functools import cache
+from itertools import chain, islice
 from logging import Logger
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from kernbench.torch_bridge.assigned import writes
+from kernbench.torch_bridge.assigned.given_out import given_out
 from kernbench.torch_bridge.assigned.owners import Owners, is_simple
 from kernbench.torch_bridge.assigned.registries import HOLDING_NOTHING, is_machinery, kind_of
 from kernbench.torch_bridge.assigned.writes import own_dict
@@ -32,6 +34,8 @@ _OF_MACHINERY = frozenset(("torch._ops", "torch.library", "triton.knobs"))
 """Parts of it whose objects programs set attributes of."""
 WRITES_DIRECTLY = frozenset(("vars", "__dict__", "__setattr__", "__delattr__"))
 """By these names a program may set attributes without anybody who is told."""
+_CACHED = type(cache(len))
+"""What ``functools.cache`` makes of a function."""
 _MOST_PARTS = 64
 _MOST_CALLS = 6
 _OF_WRITES = frozenset((writes.__name__, call_counts.__name__))
@@ -58,6 +62,8 @@ class NamedObjects:
         """Kept alive, so that no other object gets the identity of one."""
         self.names: frozenset[str] = frozenset()
         """What code of the program's own names: first packages, then what is in them."""
+        self.unkept: dict[int, str] = {}
+        """Names of functions whose results are all processes', by the functions' identities."""
         self._by_name: defaultdict[str, list[ModuleType]] = defaultdict(list)
         """Modules by what is in them, and by their packages."""
 
@@ -120,11 +126,16 @@ class NamedObjects:
         """Return the containers of names, and the attributes of objects that were not known."""
         containers, inner, spaces = [], [], list(spaces)
         for space in spaces:
-            for name in names & space.keys():
-                kind = kind_of(space[name])
+            named = {name: space[name] for name in names & space.keys()}
+            given = {name: list(given_out(value, space)) for name, value in named.items()}
+            for name, value in named.items():
+                if type(value) is _CACHED or (is_machinery and given[name]):
+                    self.unkept[id(value)] = name
+            for holder in chain(named.values(), *given.values()):
+                kind = kind_of(holder)
                 if kind is not None:
-                    containers.append(space[name])
-                for value in _with_parts(space[name], kind):
+                    containers.append(holder)
+                for value in _with_parts(holder, kind):
                     if id(value) not in self._by_identity and self._may_be_shared(value):
                         self._by_identity[id(value)] = value
                         spaces += _spaces(value)

@@ -29,12 +29,13 @@ _SELF_MADE = 1 << 9
 _STORES_GLOBAL = dis.opmap["STORE_GLOBAL"]
 _LOADS_LOCAL = dis.opmap["LOAD_FAST"]
 _STORES_ITEM, _DELETES_ITEM = dis.opmap["STORE_SUBSCR"], dis.opmap["DELETE_SUBSCR"]
-_CHANGING = frozenset(
+CHANGING = frozenset(
     (
         *("add", "append", "appendleft", "clear", "discard", "extend", "insert", "move_to_end"),
         *("pop", "popitem", "remove", "setdefault", "sort", "update"),
     )
 )
+"""Methods that change a container."""
 _MACHINERY = frozenset(
     (
         *("_collections_abc", "_frozen_importlib", "abc", "accelerate", "asyncio", "concurrent"),
@@ -136,7 +137,7 @@ class _Search:
             if _STORES_GLOBAL in operations:
                 for name, is_setting in _assigned_by(code):
                     self._assigned[name] = is_setting or self._assigned.get(name, False)
-            if _stores_item(operations) or not _CHANGING.isdisjoint(names):
+            if _stores_item(operations) or not CHANGING.isdisjoint(names):
                 self._changed.update(names)
 
     def _look_into(self, value: Any, depth: int) -> None:
@@ -232,7 +233,7 @@ def _changed_by(kind: Any) -> frozenset[str]:
         if base.__flags__ & _SELF_MADE and not is_machinery(base.__module__)
         for function in _functions_of(base)
         for code in _codes_in(function)
-        if not _CHANGING.isdisjoint(code.co_names) or _stores_item(code.co_code[::2])
+        if not CHANGING.isdisjoint(code.co_names) or _stores_item(code.co_code[::2])
         for name in code.co_names
     )
 

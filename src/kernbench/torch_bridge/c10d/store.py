@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
 
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistStoreError
+from torch.distributed.rendezvous import _rendezvous_handlers, _rendezvous_helper
 
 from kernbench.clock import Handle, rank_lines
 from kernbench.errors import KernbenchError
@@ -247,8 +249,12 @@ def rendezvous(
     """Yield the store of the calling process, its rank and the number of processes.
 
     Replaces ``torch.distributed.rendezvous``. The place of the rendezvous (address and port, or
-    file) only identifies the store.
+    file) only identifies the store; a scheme that the program has registered finds its own.
     """
+    handler = _rendezvous_handlers.get(urlparse(url).scheme)
+    if handler is not None and handler.__module__ != _rendezvous_helper.__module__:
+        yield from _rendezvous_helper(url, rank, world_size, **kwargs)
+        return
     process = current()
     if rank in (-1, None):
         rank = int(os.environ.get("RANK", process.rank))

@@ -101,6 +101,7 @@ class Programs:
         private: Collection[str] = (),
         log_dir: Path | None = None,
         has_seeds: bool = False,
+        is_last: bool = False,
     ) -> None:
         self.session = session
         self._context = context
@@ -126,7 +127,7 @@ class Programs:
             locks.BARS: locks.patch_bars,
             event_loops.IN_C: event_loops.patch_loops_in_c,
         }
-        self.assignments = Assignments(self._base)
+        self.assignments = Assignments(self._base, is_last)
         packages = Packages(private)
         self.modules = ProcessModules(
             self._base, self.states, packages, self.assignments, late, has_seeds
@@ -437,6 +438,7 @@ def run_torchrun(
     max_restarts: int,
     log_dir: Path | None = None,
     has_seeds: bool = False,
+    is_last: bool = False,
 ) -> None:
     """Run a program; see :func:`kernbench.torch_bridge.run_torchrun`."""
     session = Session(context.run)
@@ -446,7 +448,17 @@ def run_torchrun(
     if module is not None and path.name == "__main__.py":
         package = module
     programs = Programs(
-        session, context, path, code, shown, with_rank, package, private, log_dir, has_seeds
+        session,
+        context,
+        path,
+        code,
+        shown,
+        with_rank,
+        package,
+        private,
+        log_dir,
+        has_seeds,
+        is_last,
     )
     num_ranks = nprocs * num_nodes
     variables = {

@@ -152,6 +152,12 @@ def _of_processes(session: Session) -> list[str]:
             f"what {', '.join(session.for_all)} sets holds for all ranks, as they share one real "
             "process: each finds what the last has set"
         )
+    if session.given_out and session.run.world_size > 1:
+        listed = ", ".join(f"{name} ({where})" for name, where in session.given_out.items())
+        lines.append(
+            f"the program changes what {listed} returns, which is one object for all ranks: each "
+            "finds what the last has set; packages can be each rank's own by --private PACKAGE"
+        )
     if session.outside:
         lines.append(
             "Python programs that ranks started as processes of the operating system ran outside "

@@ -49,6 +49,8 @@ class Session:
         """Process ids of those started by ``multiprocessing``."""
         self.said: set[str] = set()
         """Warnings that were already given, once for all processes."""
+        self.given_out: dict[str, str] = {}
+        """Functions that give all ranks one object, which the program changes, and where."""
         self.for_all: dict[str, None] = {}
         """Calls of ranks that set something for the real process, which they share."""
         self.unordered: dict[str, None] = {}

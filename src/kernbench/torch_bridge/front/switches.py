@@ -20,18 +20,13 @@ from kernbench.torch_bridge.base.patches import Patches
 Call = tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...]]
 """A setter's name, and what it was called with."""
 
-_PLAIN = (
-    *("cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_depthwise_kernel"),
-    *("mkldnn_enabled", "mkldnn_deterministic", "warnAlways"),
-    *("cublas_allow_fp16_accumulation", "deterministic_fill_uninitialized_memory"),
-    "dtensor_allow_implicit_replication",
-)
-"""Switches that ``_set_NAME`` sets and ``_get_NAME`` shows."""
+_OF_THREADS = frozenset(("thread_name", "torch_function_state"))
+"""Switches that each thread has for itself."""
 _OF_PRECISION = (
     *("float32_matmul_precision", "cublas_allow_tf32", "cudnn_allow_tf32"),
     *(f"cublas_allow_{kind}_reduced_precision_reduction" for kind in ("fp16", "bf16")),
 )
-"""Likewise; setting one of them changes others."""
+"""Switches that ``_set_NAME`` sets and ``_get_NAME`` shows; setting one of them changes others."""
 _OF_CUDA = ("linalg_preferred_backend", "blas_preferred_backend")
 """Likewise, of libraries that only builds for CUDA have: others refuse to prefer one."""
 _PRECISIONS = (
@@ -66,7 +61,7 @@ class Switches:
                 patches.set(owner, name, self._noting(name))
         for item in _OF_CUDA:
             self._keep(item, patches)
-        for module in (torch.backends.cudnn, torch.backends.mkldnn):
+        for module in (torch.backends.cudnn, torch.backends.miopen, torch.backends.mkldnn):
             self._note_properties(module, patches)
         patches.on_close(self.put, ())
 
@@ -144,14 +139,19 @@ def _present() -> Iterator[tuple[str, Call]]:
     yield _SET_DETERMINISTIC, (_SET_DETERMINISTIC, (is_deterministic,), (only_warns,))
     of_anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     yield _SET_ANOMALY, (_SET_ANOMALY, of_anomaly, ())
-    for name in (*_PLAIN, *_OF_PRECISION):
-        setter, getter = f"_set_{name}", getattr(cxx, f"_get_{name}", None)
-        if getter is None:
+    # Those of precision change each other: in this order.
+    for setter in dict.fromkeys((*(f"_set_{name}" for name in _OF_PRECISION), *dir(cxx))):
+        name = setter.removeprefix("_set_")
+        getter = getattr(cxx, f"_get_{name}", None)
+        is_other = name in _OF_THREADS or name in _OF_CUDA or setter == _SET_DETERMINISTIC
+        if name == setter or getter is None or is_other:
             continue
-        with suppress(RuntimeError):
+        # One that takes arguments shows no switch; None is what nobody has chosen.
+        with suppress(RuntimeError, TypeError):
             result = getter()
             args = result if isinstance(result, tuple) else (result,)
-            yield _part_of(setter), (setter, args, ())
+            if result is not None:
+                yield _part_of(setter), (setter, args, ())
     for backend, operation in _PRECISIONS:
         with suppress(RuntimeError):
             value = cxx._get_fp32_precision_getter(backend, operation)
