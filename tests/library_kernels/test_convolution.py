@@ -74,12 +74,68 @@ def test_matrix_engines_rearrange_planar_images_and_float32_those_that_are_not()
     assert [found(item) for item in (exact, replace(exact, planar=True))] == [2, 0]
 
 
-def test_amperes_kernels_of_tf32_make_planes_of_their_results() -> None:
+def test_amperes_kernels_of_tf32_make_planes_of_their_results_on_hopper_too() -> None:
+    def on(machine: str, library: str) -> KernelChoice:
+        return convolution_kernels(planar, load_machine(machine).sip, load_library(library))
+
     planar = replace(PLAIN, dtype="tf32", itemsize=4, planar=True)
-    hopper = convolution_kernels(planar, load_machine("h100-sxm").sip, load_library("sm90"))
     changes: list[dict[str, Any]] = [{}, {"by_graph": False}, {"which": TO_INPUT}, {"dims": 3}]
     chosens = [chosen(replace(planar, **change)) for change in changes]
-    assert [moves(item) for item in (*chosens, hopper)] == [1, 2, 2, 2, 2]
+    later = [on("h100-sxm", "sm90"), on("b200", "sm100")]
+    assert [moves(item) for item in (*chosens, *later)] == [1, 2, 2, 2, 1, 2]
+    # Storing planes comes after the loop of a tile: parts of the time add up, if not wholly.
+    alone, stored = chosen(replace(planar, planar=False)), chosens[0]
+    move_us = 2 * planar.in_bytes / 2.039e6 / 0.8
+    assert alone.total_us < stored.total_us - move_us < alone.total_us * 3 ** (1 / 3)
+
+
+@pytest.mark.parametrize(("channels", "name"), [(3, "float32"), (8, "float32"), (16, "tf32")])
+def test_planes_of_few_channels_are_multiplied_in_float32_as_they_are(
+    channels: int, name: str
+) -> None:
+    picture = replace(PLAIN, in_channels=channels, dtype="tf32", itemsize=4, planar=True)
+    choice = chosen(picture)
+    assert choice.kernels[-1].name == f"conv_{name}"
+    assert moves(choice) == (name == "tf32")
+    assert chosen(replace(picture, planar=False)).kernels[-1].name == "conv_tf32"
+    # Ada has a kernel that takes planes of a few more.
+    ada = convolution_kernels(picture, load_machine("l40s").sip, load_library("sm89"))
+    assert ada.kernels[-1].name == ("conv_tf32_planar" if name == "tf32" else "conv_float32")
+
+
+def test_a_gradient_makes_no_image_of_the_phases_that_no_window_reaches() -> None:
+    whole = replace(
+        PLAIN, in_channels=64, out_channels=32, out_positions=PLAIN.in_positions // 2, taps=3,
+        unit_stride=False, dtype="tf32", itemsize=4, planar=True, strided=True, which=TO_INPUT,
+    )  # fmt: skip
+    choices = [chosen(replace(whole, reached=share)) for share in (1.0, 0.5)]
+    written = [choice.kernels[-1].hbm_written_bytes for choice in choices]
+    assert written == [whole.in_bytes, whole.in_bytes / 2]
+    (*_, together), (*_, half) = [choice.kernels[:-1] for choice in choices]
+    assert half.hbm_read_bytes == together.hbm_read_bytes / 2
+    assert half.hbm_written_bytes == together.hbm_written_bytes == whole.in_bytes
+
+
+@pytest.mark.parametrize(
+    ("machine", "library", "channels", "made", "rows", "taps", "measured_ms"),
+    [
+        ("h100-sxm", "sm90", 64, 128, 32 * 131070, 3, 2.63),  # level1/67 at 6e6fca9c
+        ("h100-sxm", "sm90", 32, 64, 8 * 508 * 504, 45, 2.43),  # level1/62
+        ("h100-pcie", "sm90", 16, 128, 16 * 1022 * 1022, 9, 10.1),  # level1/63 at 3396fc0c
+        ("l40s", "sm89", 32, 64, 8 * 508 * 504, 45, 17.3),  # level1/62 at 4082b873
+        ("a100-sxm-80g", "sm80", 3, 64, 16 * 254 * 252, 15, 0.55),  # level1/62 at 80c03d44
+    ],
+)
+def test_planes_of_float32_take_as_long_as_measured(
+    machine: str, library: str, channels: int, made: int, rows: int, taps: int, measured_ms: float
+) -> None:
+    """Convolutions alone of KernelBench, eager."""
+    planes = replace(
+        PLAIN, in_channels=channels, out_channels=made, in_positions=rows, out_positions=rows,
+        taps=taps, unit_stride=False, dtype="tf32", itemsize=4, planar=True,
+    )  # fmt: skip
+    choice = convolution_kernels(planes, load_machine(machine).sip, load_library(library))
+    assert choice.total_us / 1e3 == pytest.approx(measured_ms, rel=0.15)
 
 
 def test_a_planar_image_is_taken_as_it_is_where_that_is_faster() -> None:

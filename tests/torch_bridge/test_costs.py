@@ -118,6 +118,21 @@ def test_convolutions_are_products_of_patches_and_weights(groups: int, transpose
     assert both.duration_ps > one.duration_ps
 
 
+def test_a_strided_gradient_is_cheaper_where_windows_leave_out_positions() -> None:
+    """A stride of 2 and a dilation of 2 reach every second position of each dim."""
+    costs = OperationCosts(load_machine("a100-sxm-80g", 1), Float32())
+    func, x = aten.convolution.default, empty(16, 32, 1 << 16, dtype=torch.float32)
+
+    def duration_ps(dilation: int) -> int:
+        args = (x, empty(32, 64, 3), None, [2], [dilation], [dilation], True, [1], 1)
+        result = func(*args)
+        timing = costs.timing(func, describe(func), args, {}, result, 0)
+        return timing.template(queued=False).duration_ps
+
+    # Of the five images that are moved, one is written and another read by half.
+    assert 0.7 < duration_ps(2) / duration_ps(1) < 0.9
+
+
 @pytest.mark.adr("0064-D2")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int64])
 @pytest.mark.parametrize("stable", [False, True])

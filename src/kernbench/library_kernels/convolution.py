@@ -63,7 +63,20 @@ _WIDE = 4
 product of a group, whose tile has one column that is needed."""
 
 
-_WIDE_INSTRUCTION = 64
+_WHOLE_TILE_ROWS = 128
+_AT_ONCE = 4
+"""Channels of float32 that a tensor-core kernel loads at a time (``alignc4`` in cuDNN's names)."""
+_THIN = 8
+"""Planes of up to so many channels are multiplied in float32: level2/65, 67, 69, 73 and 82 of
+KernelBench on H100, H100 PCIe, L40S and L4 (later sizes, 8 channels; level1/63 has 16)."""
+_FEW_PLANES = 32
+"""Channels up to which planes go to the kernel that takes them where there is one: 16 and 32
+(KernelBench level1/62 and 63 at 4082b873 and 15c880c7) run at its rate on L40S and L4, 64 do not.
+"""
+_OVERLAP, _OVERLAP_UNSTAGED = 3.0, 2.0
+"""How well tiles, the cache and HBM work beside each other in kernels that store planes: a tile
+stores after its loop. The power is that of blocks (``blocks.py``), and less where loads are not
+staged ahead in shared memory: KernelBench level1/62 and 63, original sizes, on five boards."""
 _VOLUME = 3
 _TRIP = 32
 """Channels of float32 in a trip along K: 128 bytes."""
@@ -105,6 +118,9 @@ class Convolution:
     """Whether the elements of a window are apart."""
     strided: bool = False
     """Whether windows begin further than an element from each other."""
+    reached: float = 1.0
+    """The share of the input's positions that any window takes: strides that have a divisor in
+    common with dilations leave some out."""
     dims: int = 2
     """The dimensions of an image; a volume has 3."""
     by_graph: bool = True
@@ -140,24 +156,17 @@ def convolution_kernels(
 def _candidates(
     conv: Convolution, sip: SipSpec, library: KernelLibrary
 ) -> Iterator[tuple[LibraryKernel, ...]]:
-    if conv.is_depthwise:
-        kernel = _direct(conv)
-        of_its_own = f"{kernel.name}_{'float32' if conv.itemsize == _WIDE else 'early'}"
-        if (conv.itemsize == _WIDE or conv.is_early) and of_its_own in library.names():
-            kernel = replace(kernel, name=of_its_own)
-        yield (kernel,)
-        return
     by_matrix = conv.dtype not in ("float32", "float64")
+    if conv.is_depthwise:
+        yield (_direct(conv, library),)
+        return
+    if _is_in_float32(conv):
+        product = _product(replace(conv, dtype="float32"), padded=False)
+        kernels = product_kernels(product, sip, library, "conv").kernels
+        yield tuple(replace(kernel, overlap=_OVERLAP_UNSTAGED) for kernel in kernels)
+        return
     if by_matrix and conv.groups > 1 and not conv.planar and not _has_grouped_kernel(conv):
-        kernel = _grouped(conv)
-        if not conv.by_graph and f"{kernel.name}_before" in library.names():
-            kernel = replace(kernel, name=f"{kernel.name}_before")
-        yield (kernel,)
-        is_wide = conv.by_graph and min(_widths(conv)) > _WHOLE_TILE
-        if is_wide and conv.which is ConvolutionPass.FORWARD:
-            product = _product(conv, True, _WHOLE_TILE)
-            kernels = product_kernels(product, sip, library, "conv").kernels
-            yield kernels * _launches(conv)
+        yield from _of_other_groups(conv, sip, library)
         return
     moves = _moves(conv, sip, library) if conv.planar == by_matrix else ()
     product, launches = _product(conv, by_matrix), _launches(conv)
@@ -172,8 +181,11 @@ def _candidates(
         moves = _pads(conv)
     elif by_matrix and _has_odd_rows(conv):
         kernels = tuple(_renamed(kernel, "_odd", library) for kernel in kernels)
-    yield (*moves, *kernels * launches)
     has_planar = f"{kernels[0].name}_planar" in library.names() and not _is_moved(conv)
+    if _stores_planes(conv, sip):
+        kernels = tuple(replace(kernel, overlap=_OVERLAP) for kernel in kernels)
+    if not (has_planar and conv.dtype == "tf32" and conv.in_channels <= _FEW_PLANES):
+        yield (*moves, *kernels * launches)
     if conv.planar and moves and has_planar:
         product = _product(conv, padded=False)
         kernels = product_kernels(product, sip, library, "conv").kernels
@@ -182,6 +194,20 @@ def _candidates(
         fewer = replace(product, k=math.ceil(product.k / _WINOGRAD))
         kernels = product_kernels(fewer, sip, library, "conv").kernels
         yield (*moves, *(replace(kernel, name=_winograd_name(kernel)) for kernel in kernels))
+
+
+def _of_other_groups(
+    conv: Convolution, sip: SipSpec, library: KernelLibrary
+) -> Iterator[tuple[LibraryKernel, ...]]:
+    """Yield what is done for groups, channels-last, of widths that have no kernel of their own."""
+    kernel = _grouped(conv)
+    if not conv.by_graph and f"{kernel.name}_before" in library.names():
+        kernel = replace(kernel, name=f"{kernel.name}_before")
+    yield (kernel,)
+    is_wide = conv.by_graph and min(_widths(conv)) > _WHOLE_TILE
+    if is_wide and conv.which is ConvolutionPass.FORWARD:
+        product = _product(conv, True, _WHOLE_TILE)
+        yield product_kernels(product, sip, library, "conv").kernels * _launches(conv)
 
 
 def _has_grouped_kernel(conv: Convolution) -> bool:
@@ -198,6 +224,17 @@ def _has_grouped_kernel(conv: Convolution) -> bool:
     if number not in _GROUP_WIDTHS:
         return number in _GRADIENT_WIDTHS
     return not conv.in_channels % _AT_A_TIME if number <= _NARROW else conv.groups >= _AT_A_TIME
+
+
+def _is_in_float32(conv: Convolution) -> bool:
+    """Return whether planes of TF32 have channels for which no tensor-core kernel is taken.
+
+    Pictures go to ``implicit_convolve_sgemm``, which takes planes.
+    """
+    channels = conv.in_channels
+    is_tf32 = conv.dtype == "tf32" and conv.planar and conv.dims < _VOLUME and conv.groups == 1
+    is_thin = channels % _AT_ONCE > 0 or channels <= _THIN
+    return is_tf32 and is_thin and conv.which is ConvolutionPass.FORWARD
 
 
 def _is_moved(conv: Convolution) -> bool:
@@ -261,9 +298,9 @@ def _product(conv: Convolution, padded: bool, multiple: int = _ALIGNED) -> Produ
         m, n, k, of_a = conv.out_positions, result, number * conv.taps, conv.in_bytes
     elif conv.which is ConvolutionPass.TO_INPUT:
         # Of a strided convolution's windows, each element of the input is in a few only.
-        share = conv.out_positions / max(conv.in_positions, 1)
-        k = max(math.ceil(result * conv.taps * min(share, 1.0)), 1)
-        m, n, of_a = conv.in_positions, number, conv.out_bytes
+        rows = max(math.ceil(conv.in_positions * conv.reached), 1)
+        k = max(math.ceil(result * conv.taps * min(conv.out_positions / rows, 1.0)), 1)
+        m, n, of_a = rows, number, conv.out_bytes
     else:
         m, n, k, of_a = number * conv.taps, result, conv.out_positions, conv.in_bytes
     launches = _launches(conv)
@@ -300,7 +337,8 @@ def _launches(conv: Convolution) -> int:
 def _moves(conv: Convolution, sip: SipSpec, library: KernelLibrary) -> tuple[LibraryKernel, ...]:
     """Return the launches that rearrange images: two operands, or one and the result, if it is.
 
-    Of a strided gradient of float32 each phase makes an image: a pass puts them together.
+    Of a strided gradient of float32 each phase that windows reach makes an image: a pass puts them
+    together, with zeros elsewhere.
     """
     name = "conv_rearrange"
     if conv.itemsize < _WIDE and f"{name}_half" in library.names():
@@ -309,20 +347,22 @@ def _moves(conv: Convolution, sip: SipSpec, library: KernelLibrary) -> tuple[Lib
     if _stores_planes(conv, sip):
         sizes.pop()
     is_in_phases = conv.strided and conv.which is ConvolutionPass.TO_INPUT
+    moves = [streamed(name, size, size) for size in sizes]
     if is_in_phases and conv.planar and conv.itemsize == _WIDE:
-        sizes.append(conv.in_bytes)
-    return tuple(streamed(name, size, size) for size in sizes)
+        moves.append(streamed(name, conv.in_bytes * conv.reached, conv.in_bytes))
+    return tuple(moves)
 
 
 def _stores_planes(conv: Convolution, sip: SipSpec) -> bool:
     """Return whether a kernel that takes float32 channels-last makes planes of the result.
 
-    cuDNN 8 names Ampere's so (``nhwckrsc_nchw``), which Ada has, too. Version 7's calls, those of
-    volumes, and instructions of four warps as since Hopper leave the result channels-last.
+    cuDNN 8 names Ampere's so (``sm80_xmma_fprop_implicit_gemm_tf32f32..._nhwckrsc_nchw``), and
+    takes them on later GPUs, Hopper among them. Version 7's calls, those of volumes, and
+    instructions of a whole tile (``cutlass3x_sm100``) leave the result channels-last.
     """
     is_forward = conv.which is ConvolutionPass.FORWARD and conv.dims < _VOLUME
-    is_wide = sip.pe.gemm.native_m >= _WIDE_INSTRUCTION
-    return conv.dtype == "tf32" and is_forward and conv.by_graph and not is_wide
+    is_whole = sip.pe.gemm.native_m >= _WHOLE_TILE_ROWS
+    return conv.dtype == "tf32" and conv.planar and is_forward and conv.by_graph and not is_whole
 
 
 def _pads(conv: Convolution) -> tuple[LibraryKernel, ...]:
@@ -400,7 +440,7 @@ def _grouped(conv: Convolution) -> LibraryKernel:
     )
 
 
-def _direct(conv: Convolution) -> LibraryKernel:
+def _direct(conv: Convolution, library: KernelLibrary) -> LibraryKernel:
     """Return the kernel of a convolution of each channel by itself.
 
     Each result takes its window from the cache; a weight's gradient sums over all positions.
@@ -420,8 +460,12 @@ def _direct(conv: Convolution) -> LibraryKernel:
             read, written = written, read
         name = "conv_depthwise"
     trip = Trip(simple=work / count, loaded_bytes=read / count)
+    name = name if conv.planar else f"{name}_last"
+    of_its_own = f"{name}_{'float32' if conv.itemsize == _WIDE else 'early'}"
+    if (conv.itemsize == _WIDE or conv.is_early) and of_its_own in library.names():
+        name = of_its_own
     return LibraryKernel(
-        name=name if conv.planar else f"{name}_last",
+        name=name,
         tiles=(Tiles(count=count, trips=1, trip=trip, stored_bytes=written / count),),
         resident=8,
         hbm_read_bytes=float(read),

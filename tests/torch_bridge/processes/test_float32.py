@@ -163,6 +163,10 @@ def test_convolutions_run_near_the_rate_of_their_engine_in_both_directions(tmp_p
                 # Kernels for planar images are taken where they are faster
                 # (docs/model/convolutions.md).
                 assert 0 < more_ps < 1.001 * expected_ps
+            elif images == 1:
+                # They store after their loops: three parts that overlap by the norm of power 3.
+                slower_ps = forward[last + kind] * (3 ** (1 / 3) - 1)
+                assert expected_ps < more_ps < expected_ps + slower_ps
             else:
                 assert more_ps == pytest.approx(float(expected_ps), rel=0.02)
 

@@ -245,10 +245,20 @@ def _convolution(
         planar=planar,
         dilated=any(item > 1 for item in dilation),
         strided=any(item > 1 for item in stride),
+        reached=_reached(weight.shape[2:], stride, dilation),
         dims=weight.dim() - 2,
         by_graph=release_of_kernels() >= _BY_GRAPH,
         which=which,
     )
+
+
+def _reached(window: Any, stride: Any, dilation: Any) -> float:
+    """Return the share of positions that windows take which begin at any multiple of a stride."""
+    phases = (
+        len({tap * apart % step for tap in range(taps)}) / step
+        for taps, step, apart in zip(window, stride, dilation, strict=False)
+    )
+    return prod(phases)
 
 
 def _is_last(image: Tensor, weight: Tensor) -> bool:
