@@ -7,10 +7,11 @@ from kernbench.kernel_ir.analysis.footprints import (
     out_of_bounds,
     touched,
 )
-from kernbench.kernel_ir.analysis.layouts import reduced_bits
+from kernbench.kernel_ir.analysis.layouts import log2, reduced_bits
 from kernbench.kernel_ir.analysis.matrix_units import (
     NO_CUDA,
     MatrixUnit,
+    lies_across,
     matrix_unit,
     multiplies_as_float16,
 )

@@ -120,6 +120,7 @@ class KernelBinary:
         rows = min((rows for rows, _ in use.fragments), default=0)
         unit = matrix_unit(architecture, self.num_warps, rows)
         from_registers = self.num_warps if unit is MatrixUnit.REGISTERS else 0
+        across = self.tcm.lies_across(architecture, self.num_warps)
         return ThreadBlock(
             num_warps=self.num_warps,
             registers=use.per_thread(threads, from_registers),
@@ -127,7 +128,7 @@ class KernelBinary:
             shared_bytes=sum(tile.total_bytes for tile in tiles),
             architecture=architecture,
             multiplies=use.multiplies,
-            spared=use.spared(threads, from_registers),
+            spared=use.spared(threads, from_registers, across=across),
         )
 
 

@@ -139,7 +139,8 @@ def test_only_what_threads_cannot_add_up_themselves_is_exchanged() -> None:
     # Pairs next to each other are of one thread, 4 apart of two lanes, 128 apart of two warps.
     pairs = [exchanged(H100, (4096 // inner // 2, 2, inner), 1, 4) for inner in (1, 4, 128, 512)]
     assert pairs == [0, 4096 // rate, 4096 * 26 // rate, 0]
-    assert exchanged(H100, (64, 128), 1, 0) == 0
+    # Of what a product left, four lanes share a row: they exchange the one value of each, twice.
+    assert exchanged(H100, (64, 128), 1, 0) == 64 * 4 * 2 // rate
 
 
 def test_spilled_registers_leave_an_sm_that_has_no_room_for_them() -> None:

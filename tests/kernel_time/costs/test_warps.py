@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fractions import Fraction
 
@@ -10,9 +11,13 @@ import triton
 import triton.language as tl
 from hypothesis import given
 from hypothesis import strategies as st
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 from triton.runtime.errors import OutOfResources
 
 from kernbench import RuntimeContext
+from kernbench.commands import Reduce, SourceLine, Tile
+from kernbench.dtypes import float32
 from kernbench.hardware import load_machine
 from kernbench.kernel_ir import NO_CUDA
 from kernbench.kernel_time import ThreadBlock
@@ -22,6 +27,7 @@ from kernbench.kernel_time.costs.block_costs import (
     resident_blocks,
     warp_grid,
 )
+from kernbench.kernel_time.program.timed_plan import Chained
 
 SIP = load_machine("a100-sxm-80g", 1).sip
 ONE = ThreadBlock(num_warps=4, registers=255, shared_bytes=0, architecture=80)
@@ -33,12 +39,17 @@ def costs(num_warps: int) -> BlockCosts:
 
 
 @pytest.mark.adr("0246-D2")
+@pytest.mark.adr("0279-D3")
 def test_warps_of_one_block_overlap_where_they_multiply_again() -> None:
     # One warp of a scheduler takes turns, and so do several that only multiply together. Of two
     # that multiply again, each has 500 and 400: 250 before all math, and 250 after it.
     assert costs(4).alone_ps(1000, 800, 300, again=True) == 2100
     assert costs(8).alone_ps(1000, 800, 300, again=False) == 2100
     assert costs(8).alone_ps(1000, 800, 300, again=True) == 300 + 250 + 800 + 250
+    # What one waits for between its products passes while the other computes.
+    assert costs(8).alone_ps(1000, 800, 300, again=True, between_ps=200) == 100 + 250 + 800 + 250
+    assert costs(8).alone_ps(1000, 400, 300, again=True, between_ps=200) == 100 + 1000
+    assert costs(8).alone_ps(1000, 400, 900, again=True, between_ps=800) == 100 + 500 + 200 + 800
 
 
 @pytest.mark.adr("0246-D2")
@@ -63,7 +74,7 @@ def test_no_overlap_beats_the_busier_engine_or_loses_to_turns(
 ) -> None:
     block = costs(warps)
     for taken in (
-        block.alone_ps(product, math, delay, again=again),
+        block.alone_ps(product, math, delay, again=again, between_ps=delay // 2),
         block.among_ps(product, math, delay),
     ):
         assert max(product, math) <= taken * (1 + 1e-9)
@@ -121,7 +132,7 @@ def test_the_tile_of_attention_that_was_tuned_on_devices_is_among_the_fast_ones(
                 continue
     # PyTorch 2.13, torch/_inductor/template_heuristics/triton.py: the choice on all three.
     published = numbers[128, 64, 3, 8]
-    assert published < 1.3 * min(numbers.values())
+    assert published < 1.26 * min(numbers.values())
     ahead = sum(item < published for item in numbers.values())
     assert ahead <= 0.4 * len(numbers)
     # Published kernels of Triton reach less than three quarters of an A100's peak, 312 TFLOP/s.
@@ -129,6 +140,48 @@ def test_the_tile_of_attention_that_was_tuned_on_devices_is_among_the_fast_ones(
         best = 4 * heads * n * n * d / min(numbers.values()) / 1e9
         assert 150 < best < 0.75 * 312
         assert ahead <= 0.25 * len(numbers)
+
+
+# Head size and rows; how Triton 3.9 lays the warps of both products for 8.0.
+@pytest.mark.adr("0279-D1")
+@pytest.mark.parametrize(
+    ("size", "rows", "warps", "grid"),
+    [(64, 64, 4, (4, 1)), (64, 32, 4, (1, 4)), (128, 128, 8, (8, 1)), (128, 64, 4, (1, 4))],
+)
+def test_warps_of_chained_products_are_laid_as_triton_does(
+    size: int, rows: int, warps: int, grid: tuple[int, int]
+) -> None:
+    names = dict.fromkeys("qkvo", "*fp16")
+    constants = {"N": 512, "D": size, "BM": rows, "BN": 32}
+    source = ASTSource(attention, {**names, "scale": "fp32"}, constants)
+    options = {"num_warps": warps, "num_stages": 2, "enable_fp_fusion": True}
+    compiled = triton.compile(source, target=GPUTarget("cuda", 80, 32), options=options)
+    answer = set(re.findall(r"nvidia_mma<[^>]*warpsPerCTA = \[(\d+, \d+)\]", compiled.asm["ttgir"]))
+    assert answer == {f"{grid[0]}, {grid[1]}"}
+    first, last = (Chained(rows=rows, columns=size, is_last=is_last) for is_last in (False, True))
+    assert costs(warps).warps_of(rows, 32, first) == costs(warps).warps_of(rows, size, last) == grid
+
+
+@pytest.mark.adr("0279-D1")
+def test_warps_below_each_other_repeat_rows_that_they_do_not_have() -> None:
+    # On 9.0 eight warps have 128 rows; a tile of 64 is multiplied, and its softmax made, twice.
+    hopper = load_machine("h100-sxm", 1).sip
+    assert hopper.pe.warps is not None
+    block = BlockCosts(replace(ONE, num_warps=8, architecture=90), hopper.pe.warps, hopper)
+    first, last = (Chained(rows=64, columns=128, is_last=is_last) for is_last in (False, True))
+    assert block.repeats((64, 128), first) == 2
+    assert block.repeats((128, 128), first) == block.repeats((64, 128), last) == 1
+
+
+@pytest.mark.adr("0279-D2")
+def test_reductions_cross_to_other_warps_only_where_rows_do() -> None:
+    tile, top = Tile(0, (64, 64), float32), Tile(1, (64,), float32)
+    command = Reduce((top,), "arith.maxnumf", (tile,), 1, SourceLine("kernel.py", 1))
+    below = Chained(rows=64, columns=64, is_last=False)
+    across = Chained(rows=64, columns=128, is_last=False)
+    # Two shuffles among four lanes; across, a barrier, too, and both once more.
+    assert costs(4).reduce_latency_ps(command, below) == SIP.cycles_ps(2 * 24)
+    assert costs(4).reduce_latency_ps(command, across) == SIP.cycles_ps(2 * (2 * 24 + 60))
 
 
 @pytest.mark.adr("0246-D1")

@@ -134,6 +134,12 @@ def test_every_category_has_a_predictor(category: Category) -> None:
         ),
         ('part,op,input_size,ms\nperf_G,add,"[[4]]",0.02\n', "A100-SXM4-80GB", "tritonbench", 20.0),
         ('branch,kernel,params,ms\nmain,add,"{}",0.006\n', "MI300X", "geak", 6.0),
+        (
+            "run_id,gpu,problem,dtype,label,ms\na,rtxpro6000,05_topk,fp32,1x64,0.02\n",
+            "RTX-PRO-6000-Server",
+            "kernelbench.com",
+            20.0,
+        ),
     ],
 )
 def test_benchmarks_are_read_as_they_publish(

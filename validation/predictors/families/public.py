@@ -27,8 +27,6 @@ _RAND_MIX = (
 )
 """Problems of some commits draw inputs by what the source's ``utils.py`` adds to ``torch``: tensors
 of some distribution, on which no time depends."""
-_DEVICES = {"h100": "NVIDIA H100 PCIe", "rtxpro6000": "RTX-PRO-6000-Server"}
-"""The boards of kernelbench.com: its peak of memory says which H100."""
 _LEVELS = ("level1", "level2", "level3")
 
 
@@ -90,4 +88,4 @@ def agents(row: Row, programs: Path) -> ChosenProgram:
         raise ProgramError("its kernels are in CUDA, or of a package that is none of Triton's")
     where = solution.relative_to(clone)
     program = loop("agents", clone, f"problems-{gpu}", row.op, where, row.fields["idx"])
-    return ChosenProgram(program=program, device=_DEVICES[gpu])
+    return ChosenProgram(program=program)

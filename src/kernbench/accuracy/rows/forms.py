@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kernbench.errors import UsageError
@@ -38,6 +38,8 @@ class Form:
     """The column of the dtype, or ``=NAME``."""
     device: str = "device"
     """The column of the device, or ``=NAME``; so for ``source``."""
+    boards: Mapping[str, str] = field(default_factory=dict)
+    """Devices as machines list them, by the names of files that do not say which one is meant."""
     source: str = "source"
     time: tuple[str, ...] = ("time_us",)
     """Columns of the time, the first that is not empty counts; the unit is in the name."""

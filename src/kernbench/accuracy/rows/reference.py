@@ -141,9 +141,10 @@ def _read(file: str, reader: csv.DictReader[str], forms: Sequence[Form]) -> Iter
         if None in fields or None in fields.values():
             raise UsageError(f"{where}: the row has not {len(reader.fieldnames or ())} columns")
         time_us, per, why_no_time = time_of(form, fields, where)
+        device = text_of(form, form.device, fields)
         yield Row(
             category=form.category,
-            device=text_of(form, form.device, fields),
+            device=form.boards.get(device, device),
             op=text_of(form, form.op, fields),
             dtype=_dtype_of(form, fields),
             source=text_of(form, form.source, fields),

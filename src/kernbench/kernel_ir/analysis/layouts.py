@@ -64,13 +64,13 @@ def reduced_bits(
     >>> reduced_bits((32, 2, 16), 1, 4, 32, 4)
     (0, 1, 0)
     """
-    inner = _log2(math.prod(shape[axis + 1 :]))
-    first, last = inner, inner + _log2(shape[axis])
-    size = _log2(math.prod(shape))
-    threads = min(_log2(lanes * num_warps), size)
-    own = min(_log2(vector), size - threads)
-    of_lanes = _overlap(first, last, own, own + min(_log2(lanes), threads))
-    of_warps = _overlap(first, last, own + _log2(lanes), own + threads)
+    inner = log2(math.prod(shape[axis + 1 :]))
+    first, last = inner, inner + log2(shape[axis])
+    size = log2(math.prod(shape))
+    threads = min(log2(lanes * num_warps), size)
+    own = min(log2(vector), size - threads)
+    of_lanes = _overlap(first, last, own, own + min(log2(lanes), threads))
+    of_warps = _overlap(first, last, own + log2(lanes), own + threads)
     return last - first - of_lanes - of_warps, of_lanes, of_warps
 
 
@@ -78,5 +78,6 @@ def _overlap(first: int, last: int, begin: int, end: int) -> int:
     return max(0, min(last, end) - max(first, begin))
 
 
-def _log2(count: int) -> int:
+def log2(count: int) -> int:
+    """Return how often a count can be halved, rounded up to a power of two."""
     return max(count - 1, 0).bit_length()

@@ -75,21 +75,26 @@ class RegisterUse:
         pointers = _PER_POINTER * -(-self.pointers // num_threads)
         if not num_warps:
             return _BASE + tiles + pointers
-        kept = sum(
-            size * num_warps // (4 * num_threads * max(min(num_warps, rows // _MMA_ROWS), 1))
-            for rows, size in self.fragments
-        )
+        kept = self._kept(num_threads, num_warps)
         return _BASE + tiles + pointers + kept + self._ahead(num_threads, num_warps)
 
-    def spared(self, num_threads: int, num_warps: int = 0) -> int:
+    def spared(self, num_threads: int, num_warps: int = 0, *, across: bool = False) -> int:
         """Return how many of these registers a compiler does without before it spills.
 
         Units that read shared memory take a computed factor from where it is computed, piece by
         piece; of other factors, each of ``num_warps`` loads the next piece as early as it has room.
+        Warps that lie ``across`` have no rows of their own, and load even factors that stay.
         """
         if num_warps:
-            return self._ahead(num_threads, num_warps)
+            kept = self._kept(num_threads, num_warps) if across else 0
+            return self._ahead(num_threads, num_warps) + kept
         return self.computed_factors // (4 * num_threads)
+
+    def _kept(self, num_threads: int, num_warps: int) -> int:
+        return sum(
+            size * num_warps // (4 * num_threads * max(min(num_warps, rows // _MMA_ROWS), 1))
+            for rows, size in self.fragments
+        )
 
     def _ahead(self, num_threads: int, num_warps: int) -> int:
         return self.second_factor * num_warps // (4 * num_threads)

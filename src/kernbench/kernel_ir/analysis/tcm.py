@@ -8,7 +8,12 @@ from dataclasses import dataclass, replace
 
 from kernbench.commands import SourceLine
 from kernbench.kernel_ir.analysis.live_tiles import LiveTiles, is_structured, most_at_once
-from kernbench.kernel_ir.analysis.matrix_units import MatrixUnit, matrix_unit
+from kernbench.kernel_ir.analysis.matrix_units import (
+    MatrixUnit,
+    chained_product,
+    lies_across,
+    matrix_unit,
+)
 from kernbench.kernel_ir.analysis.pipelining import DOTS, num_stages_of, pipelined_loads
 from kernbench.kernel_ir.analysis.registers import NO_REGISTERS, RegisterUse, register_use
 from kernbench.kernel_ir.text.ir import Function, Module, Op, Type, Value
@@ -57,6 +62,25 @@ class TcmUse:
         return tuple(tile for function in self.functions for tile in _operands(function, stages))
 
     @functools.cached_property
+    def chained(self) -> Op | None:
+        """The last product whose first factor is computed of another one; None without."""
+        products = map(chained_product, self.functions)
+        return next((product for product in products if product is not None), None)
+
+    def _crossing(self, cuda_architecture: int, num_warps: int) -> tuple[TcmTile, ...]:
+        """Return the factor that goes to other warps through shared memory, if one does."""
+        if not self.lies_across(cuda_architecture, num_warps):
+            return ()
+        assert self.chained is not None
+        return (_tile(self.chained, self.chained.operands[0], "factor"),)
+
+    def lies_across(self, cuda_architecture: int, num_warps: int) -> bool:
+        """Return whether warps lie over the columns of products that are made of each other."""
+        if self.chained is None:
+            return False
+        return lies_across(self.chained.results[0].type.shape, cuda_architecture, num_warps)
+
+    @functools.cached_property
     def exchange(self) -> TcmTile | None:
         """The largest tile whose elements threads of a GPU exchange outside of loops."""
         tiles = (tile for function in self.functions for tile in _exchanged(function))
@@ -77,6 +101,7 @@ class TcmUse:
     def most_shared_bytes(self) -> int:
         """No machine has more of them in shared memory."""
         held = self.staged_bytes + sum(tile.total_bytes for tile in self.operands)
+        held += 0 if self.chained is None else tile_bytes(self.chained.operands[0].type)
         return max(held, 0 if self.exchange is None else self.exchange.total_bytes)
 
     def loads(self, cuda_architecture: int | None, num_warps: int) -> tuple[TcmTile, ...]:
@@ -99,7 +124,7 @@ class TcmUse:
             # Of a product's loop that is not pipelined, they are operands.
             if tile.copies > 1 or not tile.rows
         )
-        return (*staged, *self.operands)
+        return (*staged, *self.operands, *self._crossing(cuda_architecture, num_warps))
 
     def block_tiles(self, cuda_architecture: int, num_warps: int) -> tuple[TcmTile, ...]:
         """Return what takes the most of a block's shared memory at a time.

@@ -17,12 +17,15 @@ from kernbench.hardware import SipSpec, WarpSpec, ceil_ps
 from kernbench.kernel_ir import (
     NO_CUDA,
     MatrixUnit,
+    lies_across,
+    log2,
     matrix_unit,
     multiplies_as_float16,
     reduced_bits,
 )
 from kernbench.kernel_time.conditions import ThreadBlock
 from kernbench.kernel_time.costs.shared_cache import SharedCache, kept_share, still_there
+from kernbench.kernel_time.program.timed_plan import Chained
 
 _REGISTER_STEP = 8
 """Registers of a thread come in steps of so many."""
@@ -59,8 +62,12 @@ _CROSSING_EXCHANGES = 26
 """What a value takes that goes to other warps through shared memory, in exchanges between lanes:
 it is written, read, combined, written and read again, by lanes whose addresses lie vectors apart.
 Source: GEAK-eval's sorts and products by sums on an MI300X (docs/model/kernels.md)."""
-_SHUFFLE_CYCLES, _SHUFFLES, _BARRIER_CYCLES = 24, 5, 60
+_SHUFFLE_CYCLES, _BARRIER_CYCLES = 24, 60
 """A reduction exchanges halves of a warp, step by step, and then one value per warp."""
+_LANES_ACROSS, _LANES_DOWN = 4, 8
+"""The lanes that share a row of a product's result, and those that share a column of it."""
+_TENSOR_WARPS = 4
+"""Warps that have all rows of a group, and of tensor memory, where a thread has a row whole."""
 
 
 def resident_blocks(block: ThreadBlock, sip: SipSpec) -> int:
@@ -130,17 +137,22 @@ class BlockCosts:
         """Slowdown of engines of which every scheduler has a part, as some schedulers have no
         warp."""
 
-    def alone_ps(self, product_ps: int, math_ps: int, delay_ps: int, *, again: bool) -> float:
+    def alone_ps(
+        self, product_ps: int, math_ps: int, delay_ps: int, *, again: bool, between_ps: int = 0
+    ) -> float:
         """Return how long one block takes for products, vector math, and results' latency.
 
         A barrier begins each iteration of its loop, and warps that multiply together end together:
         products and math take turns. Where there is a product ``again``, some of a scheduler's
-        warps are at that while others are at math: only their first products, and the last ones of
-        the last of them, have no math beside them.
+        warps are at that while others are at math or wait: the unit is busy throughout, or math is
+        but for the first warp's first product and the last one's last, or a warp goes through all
+        that it has. ``between_ps`` of the latency passes between products, where others compute.
         """
         warps = max(self._block.num_warps // self._warps.schedulers, 1) if again else 1
-        alone = 0 if warps > 1 else math_ps
-        return delay_ps + max(product_ps + alone, math_ps + product_ps / warps)
+        if warps == 1:
+            return delay_ps + product_ps + math_ps
+        own = (product_ps + math_ps) / warps + between_ps
+        return delay_ps - between_ps + max(product_ps, math_ps + product_ps / warps, own)
 
     def among_ps(self, product_ps: int, math_ps: int, delay_ps: int) -> float:
         """Return how long a multiprocessor takes for one of the blocks that it holds.
@@ -190,8 +202,12 @@ class BlockCosts:
             chain = -(-depth_bytes // _MMA_BYTES) * _MMA_CYCLES
             waits = max(0, self._sip.cycles_ps(chain) - taken_ps)
             return self._sip.cycles_ps(_PRODUCT_CYCLES) + waits
-        in_tensor_memory = block.architecture >= _TENSOR_MEMORY
-        return self._sip.cycles_ps(_PRODUCT_CYCLES + _TENSOR_MEMORY_CYCLES * in_tensor_memory)
+        waits = _TENSOR_MEMORY_CYCLES * self._in_tensor_memory(rows)
+        return self._sip.cycles_ps(_PRODUCT_CYCLES + waits)
+
+    def _in_tensor_memory(self, rows: int) -> bool:
+        unit = matrix_unit(self._block.architecture, self._block.num_warps, rows)
+        return unit is MatrixUnit.SHARED and self._block.architecture >= _TENSOR_MEMORY
 
     def repeated(self, trips: int, num_stages: int) -> Fraction:
         """Return how many times as often a loop multiplies that is pipelined.
@@ -204,27 +220,91 @@ class BlockCosts:
             return Fraction(1)
         return Fraction(trips + max(num_stages - 1, 0), trips)
 
-    def exchange_ps(self, command: Reduce, elements_per_clock: int) -> int:
+    def exchange_ps(
+        self, command: Reduce, elements_per_clock: int, chained: Chained | None = None
+    ) -> int:
         """Return what lanes and warps exchange for a reduction, besides its arithmetic.
 
         What a thread can it combines by itself; then lanes exchange all that is left, half a warp
         with the other half, until one of them has the result, which goes to other warps.
         """
-        if not command.vector:
-            return 0
-        warps, shape = self._warps, command.inputs[0].shape
-        block = shape, command.axis, command.vector, warps.lanes, self._block.num_warps
-        within, among_lanes, among_warps = reduced_bits(*block)
-        left = Fraction(len(command.inputs) * math.prod(shape), 1 << within)
+        among_lanes, among_warps, left = self._exchanged(command, chained)
         crossing = Fraction(_CROSSING_EXCHANGES if among_warps else 0, 1 << among_lanes)
+        if not command.vector:
+            # Few values, which lie next to each other; each warp combines those of all.
+            crossing = Fraction(among_lanes if among_warps else 0)
         cycles = left * (among_lanes + crossing) / elements_per_clock
         return self._sip.cycles_ps(ceil_ps(self.slowdown * cycles))
 
-    @property
-    def reduce_latency_ps(self) -> int:
+    def reduce_latency_ps(self, command: Reduce, chained: Chained | None = None) -> int:
         """From a reduction's last instruction to when its result is there."""
-        crossing = _BARRIER_CYCLES if self._block.num_warps > 1 else 0
-        return self._sip.cycles_ps(_SHUFFLE_CYCLES * _SHUFFLES + crossing)
+        among_lanes, among_warps, _ = self._exchanged(command, chained)
+        cycles = _SHUFFLE_CYCLES * among_lanes + (_BARRIER_CYCLES if among_warps else 0)
+        # What a product left goes on in its warps: each combines the values of all once more.
+        return self._sip.cycles_ps(cycles * (1 if command.vector or not among_warps else 2))
+
+    def _exchanged(self, command: Reduce, chained: Chained | None) -> tuple[int, int, Fraction]:
+        """Return how often lanes halve what is left, how often warps do, and what is left."""
+        shape, axis = command.inputs[0].shape, command.axis
+        size = len(command.inputs) * math.prod(shape)
+        if command.vector or command.scan or len(shape) < 2:
+            block = shape, axis, command.vector, self._warps.lanes, self._block.num_warps
+            within, among_lanes, among_warps = reduced_bits(*block)
+            return among_lanes, among_warps, Fraction(size, 1 << within)
+        m, n = shape[-2:]
+        down, across = self.warps_of(m, n, chained)
+        if self._in_tensor_memory(m):
+            lanes, warps = 1, self._block.num_warps // _TENSOR_WARPS
+        elif axis == len(shape) - 1:
+            lanes, warps = _LANES_ACROSS, across
+        else:
+            lanes, warps = _LANES_DOWN, down
+        return log2(lanes), log2(warps), Fraction(size * lanes * warps, shape[axis])
+
+    def warps_of(
+        self,
+        m: int,
+        n: int,
+        chained: Chained | None,
+        tile: tuple[int, int] = (_MMA_ROWS, _MMA_COLUMNS),
+    ) -> tuple[int, int]:
+        """Return over how many rows and columns of warps the result of a product lies.
+
+        Where a product is a factor of the next, all over its rows, so that it stays where it is, or
+        all over its columns (:func:`lies_across`). Source: ``warpsPerTileV2`` and ``V3`` of
+        Triton's ``AccelerateMatmul.cpp``.
+        """
+        warps = self._block.num_warps
+        if matrix_unit(self._block.architecture, warps, m) is MatrixUnit.SHARED:
+            is_first = chained is not None and not chained.is_last
+            down = warps if is_first else max(min(warps, m // _MMA_ROWS), _TENSOR_WARPS)
+            return down, warps // down
+        if chained is None or self._block.architecture == NO_CUDA:
+            return warp_grid(m, n, warps, tile)
+        return (1, warps) if self.lies_across(chained) else (warps, 1)
+
+    def lies_across(self, chained: Chained | None) -> bool:
+        """Return whether all warps lie over the columns of chained products, and so wait for all.
+
+        What they reduce and multiply next goes through shared memory, with barriers before and
+        after.
+        """
+        if chained is None:
+            return False
+        shape = chained.rows, chained.columns
+        return lies_across(shape, self._block.architecture, self._block.num_warps)
+
+    def repeats(self, shape: tuple[int, ...], chained: Chained | None) -> Fraction:
+        """Return how many warps do the same on a tile between products, which has too few rows."""
+        if (
+            chained is None
+            or chained.is_last
+            or len(shape) < 2
+            or self._in_tensor_memory(shape[-2])
+        ):
+            return Fraction(1)
+        down, _ = self.warps_of(shape[-2], shape[-1], chained)
+        return max(Fraction(1), Fraction(down * _MMA_ROWS, shape[-2]))
 
     @property
     def spill_ps(self) -> int:
@@ -268,35 +348,39 @@ class BlockCosts:
         flops_per_clock: Fraction,
         converted: bool = False,
         copied_bytes: int = 0,
+        chained: Chained | None = None,
     ) -> int:
         """Return the time of products of ``sizes`` (how many, M, N, K), one after the other.
 
         The matrix unit's time for whole instructions of all warps, or longer where shared memory
         cannot deliver what they read: rows and columns of A and B that several warps need, or
         instructions that need them, are read by each, and ``converted`` by each. Meanwhile loads
-        write ``copied_bytes`` of the next factors there, through the same ports.
+        write ``copied_bytes`` of the next factors there, through the same ports. What an earlier
+        product left in the registers of the warps that need it is not read.
         """
         count, m, n, k = sizes
         conversion = Fraction(0)
-        unit = matrix_unit(self._block.architecture, self._block.num_warps, m)
-        if unit is MatrixUnit.SHARED:
-            groups = self._block.num_warps // 4
-            across = max(1, groups * _GROUP_ROWS // m)
+        warps, architecture = self._block.num_warps, self._block.architecture
+        if matrix_unit(architecture, warps, m) is MatrixUnit.SHARED:
+            down, across = self.warps_of(m, n, chained)
             columns = min(max(n // across, _MMA_COLUMNS), _MOST_INSTRUCTION_COLUMNS)
-            rows = -(-m // _GROUP_ROWS) * _GROUP_ROWS
+            rows = max(-(-m // _GROUP_ROWS) * _GROUP_ROWS, down * _MMA_ROWS)
             width = -(-n // columns) * columns
-            reads = rows * (width // columns) + width * (rows // _GROUP_ROWS)
+            of_first, of_second = rows * (width // columns), width * (rows // _GROUP_ROWS)
             share = Fraction(1)
         else:
-            tile = instruction_tile(m, n, itemsize, self._block.architecture)
-            down, across = warp_grid(m, n, self._block.num_warps, tile)
+            tile = instruction_tile(m, n, itemsize, architecture)
+            down, across = self.warps_of(m, n, chained, tile)
             rows = -(-m // (tile[0] * down)) * tile[0] * down
             width = -(-n // (tile[1] * across)) * tile[1] * across
-            reads = rows * across + width * down
+            of_first, of_second = rows * across, width * down
             share = self._warps.mma_share
-            if converted:
-                rate = self._sip.pe.math.elements_per_clock.convert
-                conversion = self.slowdown * Fraction(reads * k, rate * _CONVERTED_AT_ONCE)
+        reads = of_second + (
+            of_first if chained is None or not chained.is_last or across > 1 else 0
+        )
+        if converted:
+            rate = self._sip.pe.math.elements_per_clock.convert
+            conversion = self.slowdown * Fraction(reads * k, rate * _CONVERTED_AT_ONCE)
         depth = -(-k // _MMA_ROWS) * _MMA_ROWS
         flops = flops_per_clock * self._sip.pe.gemm.efficiency * share
         math = self.slowdown * 2 * rows * width * depth / flops

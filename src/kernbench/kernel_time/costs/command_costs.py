@@ -34,7 +34,7 @@ from kernbench.kernel_time.costs.bursts import Dims, TouchedBytes, fresh_share
 from kernbench.kernel_time.costs.shared_cache import SharedCache
 from kernbench.kernel_time.program.pipeline import SiteTimes
 from kernbench.kernel_time.program.queues import Cost, Load, Overlapped, Queue, overlapped
-from kernbench.kernel_time.program.timed_plan import CommandSite, ProgramPlan
+from kernbench.kernel_time.program.timed_plan import Chained, CommandSite, ProgramPlan
 from kernbench.policy import Placement
 
 
@@ -251,10 +251,13 @@ class CostModel:
         )
         if self._block is None or not product or not math:
             return 0
-        delay = sum(latency[site.index] * counts[site.index] for site in engines)
-        loops = [site.loops[-1].loop_id for site in engines if _multiplies(site) and site.loops]
-        again = len(loops) > len(set(loops))
-        alone = self._block.alone_ps(product, math, delay, again=again)
+        delays = {site.index: latency[site.index] * counts[site.index] for site in engines}
+        products = [site for site in engines if _multiplies(site)]
+        delay, last = sum(delays.values()), products[-1]
+        loops = [site.loops[-1].loop_id for site in products if site.loops]
+        again = len(loops) > len(set(loops)) and not self._block.lies_across(last.chained)
+        between = delay - delays[last.index]
+        alone = self._block.alone_ps(product, math, delay, again=again, between_ps=between)
         share = alone / (product + math + delay)
         for site in engines:
             for numbers in (occupancy, latency):
@@ -284,7 +287,7 @@ class CostModel:
             itemsize = 2 if self._converts(site.command) else self._itemsize_of(site.command)
             return self._block.product_latency_ps(m, k * itemsize, self._fixed_ps[site.index])
         if self._block is not None and isinstance(site.command, Reduce):
-            return self._block.reduce_latency_ps
+            return self._block.reduce_latency_ps(site.command, site.chained)
         return 0
 
     def _missed(self, site: CommandSite, sharing: WaveSharing) -> Fraction:
@@ -395,14 +398,17 @@ class CostModel:
         """Return the cost of one GEMM or math command, 0 for a DMA command."""
         command = site.command
         if isinstance(command, Gemm):
-            taken = self._gemm_ps(command, copied_bytes)
+            taken = self._gemm_ps(command, copied_bytes, site.chained)
             if self._block is None or not site.loops:
                 return taken
             innermost = site.loops[-1]
             return ceil(taken * self._block.repeated(innermost.trip_count, innermost.num_stages))
         if self._block is not None and site.is_fused:
             return 0
-        slowdown = Fraction(1) if self._block is None else self._block.slowdown
+        slowdown = Fraction(1)
+        if self._block is not None and isinstance(command, Math | Reduce):
+            shape = (command.dst if isinstance(command, Math) else command.inputs[0]).shape
+            slowdown = self._block.slowdown * self._block.repeats(shape, site.chained)
         if isinstance(command, Math):
             elements = num_elements(command.dst.shape)
             return ceil_ps(math_ps(command.cost, elements, self.sip) * slowdown)
@@ -412,10 +418,10 @@ class CostModel:
             if self._block is None:
                 return taken
             rate = self.sip.pe.math.elements_per_clock.exchange
-            return taken + self._block.exchange_ps(command, rate)
+            return taken + self._block.exchange_ps(command, rate, site.chained)
         return 0
 
-    def _gemm_ps(self, command: Gemm, copied_bytes: int) -> int:
+    def _gemm_ps(self, command: Gemm, copied_bytes: int, chained: Chained | None) -> int:
         *batch, m, k = command.a.shape
         sizes = (num_elements(tuple(batch)), m, command.b.shape[-1], k)
         rate = gemm_flops_per_clock(command, self.sip)
@@ -424,7 +430,7 @@ class CostModel:
             if converted:
                 rate = Fraction(self.sip.gemm_flops_per_clock("float16"))
             itemsize = self._itemsize_of(command)
-            return self._block.product_ps(sizes, itemsize, rate, converted, copied_bytes)
+            return self._block.product_ps(sizes, itemsize, rate, converted, copied_bytes, chained)
         return dot_ps(sizes, rate, self.sip)
 
     def _converts(self, command: Gemm) -> bool:

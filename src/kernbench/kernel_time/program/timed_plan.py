@@ -37,6 +37,17 @@ ONE_PATH: Mapping[int, int] = MappingProxyType({})
 SiteCommand = DmaRead | DmaWrite | Atomic | Gemm | Math | Reduce
 
 
+@dataclass(frozen=True, slots=True)
+class Chained:
+    """Of products that are made of each other, as attention's are: where in them a command is."""
+
+    rows: int
+    columns: int
+    """Those of the last product's result."""
+    is_last: bool
+    """Whether it is the last product; else an earlier one, or computed on such a one's result."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CommandSite:
     """One command of the text, and the loops around it, outermost first."""
@@ -54,6 +65,7 @@ class CommandSite:
     """Whether it is part of another command's instructions on a GPU."""
     copied_bytes: int = 0
     """The bytes of a product's factors that loads of the same loop bring each time."""
+    chained: Chained | None = None
 
     @property
     def count(self) -> int:
@@ -195,6 +207,7 @@ class _Builder:
         if self.origins is not None:
             self.origins.leave(loop)
         self._note_copies(body)
+        self._note_chains(body)
         innermost = not any(isinstance(dma_read, Loop) for dma_read in loop.body)
         return LoopNode(
             loop_id=loop.loop_id,
@@ -224,6 +237,42 @@ class _Builder:
             is_load = isinstance(site.command, DmaRead)
             size = site.command.dst.size_bytes if is_load else 0  # type: ignore[union-attr]
             loaded |= dict.fromkeys(step.writes, size)
+
+    def _note_chains(self, body: tuple[Node, ...]) -> None:
+        """Say of a loop's products, and of what is computed on their results, that one is a factor.
+
+        A product whose result becomes a factor of the next one, and everything of its shape between
+        the two.
+        """
+        makers: dict[int, tuple[int, ...]] = {}
+        """For each slot, the sites that its tile was computed by, the product first."""
+        for step in body:
+            if not isinstance(step, QueueStep):
+                continue
+            site = self.sites[step.site]
+            of_product: tuple[int, ...] = ()
+            if isinstance(site.command, Gemm):
+                before = {at for slot in self.multiplied[step.site] for at in makers.get(slot, ())}
+                if before:
+                    shape = self._shape(min(before))
+                    rows, columns = site.command.dst.shape[-2:]
+                    for at in (at for at in before if self._shape(at) == shape):
+                        chained = Chained(rows, columns, is_last=False)
+                        self.sites[at] = replace(self.sites[at], chained=chained)
+                    last = Chained(rows, columns, is_last=True)
+                    self.sites[step.site] = replace(site, chained=last)
+                of_product = (step.site,)
+            elif isinstance(site.command, Math | Reduce):
+                before = {at for slot in step.reads for at in makers.get(slot, ())}
+                of_product = (*before, step.site) if before else ()
+            makers |= dict.fromkeys(step.writes, of_product)
+
+    def _shape(self, site: int) -> tuple[int, ...]:
+        """Return the shape of the tile that a site computes on."""
+        command = self.sites[site].command
+        if isinstance(command, Reduce):
+            return command.inputs[0].shape
+        return command.dst.shape if isinstance(command, Gemm | Math) else ()
 
     def _late(self, body: tuple[Node, ...]) -> frozenset[int]:
         """Return the loads of a body that feed no product, where it has products."""
