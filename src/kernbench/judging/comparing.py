@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kernbench.judging.tasks import tensors_of, with_tensors
+from kernbench.torch_bridge import unobserved
 
 _RELATIVE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 """What a result may be off, relative to the larger of its element and the results' root mean
@@ -20,6 +22,8 @@ _REDUCED = 2e-3
 """The same where products of float32 are of TF32, whose numbers have 10 bits behind the point."""
 _OF_EAGER = 8
 """How many times the error of the eager reference itself is let pass."""
+_PART = 1 << 16
+"""How many elements are compared at a time."""
 
 
 @dataclass
@@ -76,6 +80,7 @@ def expect(reference: Callable[..., Any], args: Any) -> Expected:
     return Expected(plain, exact, inputs, in_inputs, len(set(places)) < len(places))
 
 
+@unobserved()
 def difference(
     value: Any,
     expected: Sequence[Tensor],
@@ -84,7 +89,7 @@ def difference(
     *,
     reduced: bool,
 ) -> WrongElement | None:
-    """Return what is wrong, None where all results are right.
+    """Return what is wrong, None where all results, on the host, are right.
 
     ``reduced``: whether products of float32 may have been of TF32.
     """
@@ -92,7 +97,6 @@ def difference(
     if len(tensors) != len(expected):
         return WrongElement(f"it returns {len(tensors)} tensors, the reference {len(expected)}", 0)
     for index, (mine, plain, wide) in enumerate(zip(tensors, expected, exact, strict=True)):
-        mine = mine.cpu()
         name = "the result" if len(tensors) == 1 else f"result {index}"
         if mine.shape != plain.shape:
             says = f"{name} has the shape {tuple(mine.shape)}, the reference's {tuple(plain.shape)}"
@@ -131,29 +135,43 @@ def _wrong_elements(
         )
         wrong_elements = _wrong_elements(mine, plain, None, tolerance, reduced=reduced)
         return wrong_elements.any(-1)
-    dtype = plain.dtype
-    mine, plain = mine.double(), plain.double()
-    truth = plain if exact is None else exact
-    finite = truth.isfinite()
-    relative = _RELATIVE.get(dtype, _FLOAT8)
-    if reduced and dtype == torch.float32:
+    relative = _RELATIVE.get(plain.dtype, _FLOAT8)
+    if reduced and plain.dtype == torch.float32:
         relative = _REDUCED
-    sizes = torch.where(finite, truth, 0.0).abs()
-    scale = sizes.square().mean().sqrt() if sizes.numel() else sizes.new_zeros(())
-    allowed = relative * torch.maximum(sizes, scale)
-    if tolerance is not None:
-        allowed = torch.maximum(allowed, tolerance[1] + tolerance[0] * sizes)
-    own_error = (plain - truth).abs()
-    both = finite & plain.isfinite()
-    if both.any():
-        allowed = allowed + _OF_EAGER * own_error[both].max()
-    off = ~((mine - truth).abs() <= allowed)
-    # Where eager itself has no number, or another one, nothing is asked for.
-    undefined = finite ^ plain.isfinite()
-    same = torch.where(truth.isnan(), mine.isnan(), mine == plain)
-    return torch.where(both, off, ~same) & ~undefined
+    squares = own_error = 0.0
+    for _, theirs, truth in _parts(mine, plain, exact):
+        finite = truth.isfinite()
+        squares += float(truth[finite].square().sum())
+        errors = (theirs - truth)[finite & theirs.isfinite()]
+        own_error = max(own_error, float(errors.abs().max()) if len(errors) else 0.0)
+    scale = math.sqrt(squares / max(plain.numel(), 1))
+    wrong = []
+    for own, theirs, truth in _parts(mine, plain, exact):
+        finite = truth.isfinite()
+        sizes = torch.where(finite, truth, 0.0).abs()
+        allowed = relative * sizes.clamp(min=scale)
+        if tolerance is not None:
+            allowed = torch.maximum(allowed, tolerance[1] + tolerance[0] * sizes)
+        off = ~((own - truth).abs() <= allowed + _OF_EAGER * own_error)
+        same = torch.where(truth.isnan(), own.isnan(), own == theirs)
+        # Where eager itself has no number, or another one, nothing is asked for.
+        wrong.append(torch.where(finite, off, ~same) & (finite == theirs.isfinite()))
+    return torch.cat(wrong).view(plain.shape) if wrong else plain.new_zeros(plain.shape).bool()
 
 
+def _parts(
+    mine: Tensor, plain: Tensor, exact: Tensor | None
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield parts of three tensors in float64, so small that a processor's cache holds them."""
+    flat = [tensor.flatten() for tensor in (mine, plain, plain if exact is None else exact)]
+    for at in range(0, plain.numel(), _PART):
+        own, theirs, truth = (tensor[at : at + _PART].double() for tensor in flat)
+        yield own, theirs, truth
+
+
+@unobserved()
 def is_same(left: Tensor, right: Tensor) -> bool:
     """Return whether two tensors have the same bits, whatever NaN is."""
-    return left.shape == right.shape and bool(torch.equal(left.nan_to_num(), right.nan_to_num()))
+    if left.shape != right.shape:
+        return False
+    return bool(torch.equal(left, right) or torch.equal(left.nan_to_num(), right.nan_to_num()))
