@@ -26,13 +26,15 @@ import torch
 import torch.testing
 import triton
 import triton.testing
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from kernbench.judging.limits import PREFIX, CandidateLimits, confine
 from kernbench.judging.record import MOST_BYTES, Record, RecordError
 from kernbench.judging.recording import CallRecorder
 from kernbench.judging.simulation import on_ranks
-from kernbench.judging.tasks import JudgedTask, load_module, tensors_of, with_tensors
-from kernbench.judging.values import on_device
+from kernbench.judging.tasks import JudgedTask, load_module, tensors_of
+from kernbench.judging.values import SentTensor, on_device
 
 _PR_SET_PDEATHSIG = 1
 _MODULE = "candidate"
@@ -90,10 +92,10 @@ class CandidateProcess:
         self._read, self._write = own_read, own_write
 
     def call(self, *problems: dict[str, Any]) -> list[Record]:
-        """Return each rank's record of a call on its problem: its inputs, decoys, init, state.
+        """Return each rank's record of a call on its problem: its inputs, init and state.
 
-        Without data: its size and seed, by which the task makes it there. A process of several
-        ranks is called once.
+        Without data: its size and seed, by which the task makes it there. ``warm``: how many calls
+        come before. A process of several ranks is called once.
 
         Raises:
             CandidateFailed: It came to none.
@@ -256,6 +258,7 @@ def _live(
 
 
 _GUARDED = {
+    "the recorder": CallRecorder, "the record": Record,
     "torch": torch, "torch.Tensor": torch.Tensor, "torch.cuda": torch.cuda,
     "torch.cuda.Event": torch.cuda.Event, "torch.cuda.Stream": torch.cuda.Stream,
     "torch.testing": torch.testing, "torch.nn.functional": torch.nn.functional,
@@ -265,24 +268,24 @@ _GUARDED = {
 """In what a candidate has no reason to replace functions and classes."""
 
 
-def _guarded() -> list[tuple[dict[str, Any], str, str, Any]]:
-    """Return what must stay: a namespace, its name, a name in it, and the function or class."""
+def _guarded() -> list[tuple[dict[str, Any], str, str, Any, Any]]:
+    """Return what must stay: a namespace, its name, a name in it, the function, and its code."""
     return [
-        (space, owner, name, value)
+        (space, owner, name, value, getattr(value, "__code__", None))
         for owner, space in ((owner, vars(value)) for owner, value in _GUARDED.items())
         for name, value in space.items()
         if callable(value)
     ]
 
 
-def _replaced(guarded: list[tuple[dict[str, Any], str, str, Any]], path: Path) -> list[str]:
+def _replaced(guarded: list[tuple[dict[str, Any], str, str, Any, Any]], path: Path) -> list[str]:
     """Return what a candidate has replaced by functions or classes of its own."""
     names = []
-    for space, owner, name, value in guarded:
+    for space, owner, name, value, before in guarded:
         new = space.get(name)
-        if new is value:
-            continue
         code = getattr(getattr(new, "__func__", new), "__code__", None)
+        if new is value and code is before:
+            continue
         is_own = getattr(code, "co_filename", "") in (str(path), "<string>")
         if not callable(new) or is_own or getattr(new, "__module__", "") == _MODULE:
             names.append(f"{owner}.{name}")
@@ -293,27 +296,29 @@ def _problem(task: JudgedTask, problem: dict[str, Any], rank: int) -> dict[str, 
     """Return a problem with ``args``, what a candidate is called with: on the device."""
     if "seed" in problem:
         hollow = task.hollow(problem["size"], problem["seed"], rank)
-        return {"args": hollow.inputs, "init": hollow.init, "state": {}}
-    tensors = [on_device(tensor) for tensor in tensors_of(problem["inputs"])]
-    return {**problem, "args": with_tensors(problem["inputs"], tensors)}
+        return {**problem, "args": hollow.inputs, "init": hollow.init, "state": {}, "values": []}
+    leaves, form = tree_flatten(problem["inputs"])
+    leaves = [leaf.on_host() if isinstance(leaf, SentTensor) else leaf for leaf in leaves]
+    args = tree_unflatten([on_device(e) if isinstance(e, Tensor) else e for e in leaves], form)
+    state = {name: tensor.on_host() for name, tensor in problem["state"].items()}
+    return {**problem, "args": args, "state": state, "values": tensors_of(leaves)}
 
 
 def _record(bind: Callable[[], Any], problem: dict[str, Any]) -> Record:
-    """Return the record of a candidate's second call, in the memory of its first."""
+    """Return the record of a call with the same inputs as ``warm`` calls before it.
+
+    What is answered from memory, by whatever it is found there, is no work of the recorded one.
+    """
     args, has_data = problem["args"], "inputs" in problem
     tensors = tensors_of(args)
-
-    def fill(key: str) -> None:
-        if has_data:
-            for tensor, value in zip(tensors, tensors_of(problem[key]), strict=True):
-                tensor.copy_(value)
-
-    fill("decoys")
     function = bind()
     with torch.no_grad():
-        function(*args)
-        torch.cuda.synchronize()
-        fill("inputs")
+        for _ in range(problem["warm"]):
+            function(*args)
+            torch.cuda.synchronize()
+            for tensor, value in zip(tensors, problem["values"], strict=has_data):
+                # Its version stays: that it was written would tell calls apart.
+                tensor.data.copy_(value)
         torch.cuda.synchronize()
         recorder = CallRecorder(tensors, has_data=has_data)
         with recorder.recording():

@@ -30,6 +30,8 @@ _PART = 1 << 16
 class Expected:
     """What the reference returns for some inputs."""
 
+    forms: tuple[str, str]
+    """How its results are built, its numbers by their type and by their value."""
     plain: list[Tensor]
     """Results of the reference as it is, on the host."""
     exact: list[Tensor | None]
@@ -56,7 +58,9 @@ def expect(reference: Callable[..., Any], args: Any) -> Expected:
     """Return what a reference makes of its arguments, which stay as they are."""
     own = with_tensors(args, [tensor.clone() for tensor in tensors_of(args)])
     with torch.no_grad():
-        results = tensors_of(reference(*own))
+        returned = reference(*own)
+        forms = form_of(returned, has_numbers=False), form_of(returned, has_numbers=True)
+        results = ordered_tensors(returned)
         places = [item.untyped_storage().data_ptr() for item in results]
         in_inputs = not {e.untyped_storage().data_ptr() for e in tensors_of(own)}.isdisjoint(places)
         plain = [item.cpu() for item in results]
@@ -70,14 +74,43 @@ def expect(reference: Callable[..., Any], args: Any) -> Expected:
                 tensor.double() if tensor.is_floating_point() else tensor.clone()
                 for tensor in tensors_of(args)
             ]
-            tensors = tensors_of(wide(*with_tensors(args, doubles)))
+            tensors = ordered_tensors(wide(*with_tensors(args, doubles)))
             exact = [
                 e.cpu() if e.is_floating_point() and p.is_floating_point() else None
                 for e, p in zip(tensors, plain, strict=True)
             ]
         except Exception:
             exact = [None] * len(plain)
-    return Expected(plain, exact, inputs, in_inputs, len(set(places)) < len(places))
+    return Expected(forms, plain, exact, inputs, in_inputs, len(set(places)) < len(places))
+
+
+def ordered_tensors(value: Any) -> list[Tensor]:
+    """Return the tensors anywhere inside of a value, those of dictionaries by their keys."""
+    if isinstance(value, dict):
+        value = [value[key] for key in sorted(value, key=str)]
+    if isinstance(value, (list, tuple)):
+        return [tensor for part in value for tensor in ordered_tensors(part)]
+    return tensors_of(value)
+
+
+def form_of(value: Any, *, has_numbers: bool) -> str:
+    """Return how a value is built; tuples are as lists, and keys are in order.
+
+    ``has_numbers``: whether two numbers are told apart.
+    """
+    if isinstance(value, Tensor):
+        return "a tensor"
+    if isinstance(value, dict):
+        parts = [
+            f"{key}: {form_of(value[key], has_numbers=has_numbers)}"
+            for key in sorted(value, key=str)
+        ]
+        return f"{{{', '.join(parts)}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(form_of(part, has_numbers=has_numbers) for part in value)}]"
+    if has_numbers and isinstance(value, (bool, int, float)):
+        return f"{float(value):.4g}"
+    return repr(value) if isinstance(value, str) else type(value).__name__
 
 
 @unobserved()
@@ -174,4 +207,6 @@ def is_same(left: Tensor, right: Tensor) -> bool:
     """Return whether two tensors have the same bits, whatever NaN is."""
     if left.shape != right.shape:
         return False
+    if left.dtype.itemsize == 1 and left.is_floating_point():  # which PyTorch does not compare
+        left, right = left.float(), right.float()
     return bool(torch.equal(left, right) or torch.equal(left.nan_to_num(), right.nan_to_num()))

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import KernbenchError, UnsupportedOpError, UsageError
 from kernbench.judging.candidate import CandidateFailed, CandidateProcess
-from kernbench.judging.comparing import Expected, difference, expect, is_same
+from kernbench.judging.comparing import (
+    Expected,
+    difference,
+    expect,
+    form_of,
+    is_same,
+    ordered_tensors,
+)
 from kernbench.judging.evidence import Evidence, Writes, evidence_of, shared_memory, work_of
 from kernbench.judging.executing import Executor, parts_of
 from kernbench.judging.places import line_in, store_line
@@ -28,7 +35,7 @@ from kernbench.judging.tasks import (
     with_tensors,
 )
 from kernbench.judging.timing import executed_lines
-from kernbench.judging.values import BESIDES, DRAWN, EXTREMES, ITS_OWN, on_host
+from kernbench.judging.values import BESIDES, DRAWN, EXTREMES, ITS_OWN, SentTensor
 from kernbench.judging.verdict import Failure, SizeResult, Verdict
 
 if TYPE_CHECKING:
@@ -125,9 +132,9 @@ class CorrectnessJudge:
         for size in [*[e for e in sizes if not e.is_stated][:_MOST_SIZES_OF_RANKS],
                      *[e for e in sizes if e.is_stated]]:  # fmt: skip
             seeds = rng.randrange(1 << 31), rng.randrange(1 << 31)
-            build = partial(_built_message, task, size, seeds[0])
+            build, warm = partial(task.build, size, seeds[0]), self._warm()
             try:
-                messages = on_ranks(build, machine, task.ranks)
+                messages = on_ranks(partial(_tell_rank, build, warm), machine, task.ranks)
             except Exception as error:
                 self._leave_out(size, error)
                 continue
@@ -226,6 +233,9 @@ class CorrectnessJudge:
         ordered = sorted(chosen, key=lambda pair: (pair[0] < _FEW_ELEMENTS, pair[0]))
         return [size for _, size in ordered]
 
+    def _warm(self) -> int:
+        return 1 + len(self._verdict.sizes) % 2
+
     def _leave_out(self, size: TaskSize, error: Exception) -> None:
         """Leave out a size at which the task fails by itself.
 
@@ -247,7 +257,7 @@ class CorrectnessJudge:
             _Wrong: One of them comes out wrong.
         """
         try:
-            (record,) = candidate.call(_message(problem))
+            (record,) = candidate.call(_message(problem, self._warm()))
         except CandidateFailed as failed:
             if size.is_stated:
                 self._expect(problem, problem.inputs)  # where it fails, too, the task is no task
@@ -292,9 +302,7 @@ class CorrectnessJudge:
             self._verdict.remarks.append(
                 "its inputs differ in form by seed: numbers alone were drawn anew"
             )
-            drawn = [
-                item.flip(0) if item.is_floating_point() and item.dim() else item for item in value
-            ]
+            drawn = [e.roll(1) if e.is_floating_point() and e.numel() > 1 else e for e in value]
         yield DRAWN, with_tensors(problem.inputs, drawn)
         if is_extreme and any(item.is_floating_point() for item in drawn):
             for name, change in EXTREMES.items():
@@ -324,7 +332,7 @@ class CorrectnessJudge:
             done = executor.run()
             self._writes = executor.writes
             left = [item.cpu() for item in done.inputs]
-            results = [tensor.cpu() for tensor in tensors_of(done.results)]
+            results = [tensor.cpu() for tensor in ordered_tensors(done.results)]
         except (RecordError, UnsupportedOpError):
             raise
         except KernbenchError as error:
@@ -333,6 +341,11 @@ class CorrectnessJudge:
         line = ""
         if evidence.last_kernel is not None:
             line = store_line(record.kernels[evidence.last_kernel]["ttir"])
+        # What the host has read may be in its numbers: they are of the values that it was run with.
+        has_numbers = not record.host_reads
+        form, asked = form_of(done.results, has_numbers=has_numbers), expected.forms[has_numbers]
+        if form != asked:
+            raise _Wrong(f"it returns {form}, the reference {asked}", values, line)
         tolerance, reduced = self.task.tolerance, evidence.reduced
         wrong = difference(results, expected.plain, expected.exact, tolerance, reduced=reduced)
         if wrong is not None:
@@ -485,17 +498,17 @@ class CorrectnessJudge:
             return
         for name, change in BESIDES.items():
             tensors = tensors_of(tried.inputs)
-            changed = [change(e) if e.is_floating_point() and e.numel() else e for e in tensors]
-            inputs = with_tensors(tried.inputs, changed)
             record, evidence = tried.record, tried.evidence
             try:
+                changed = [change(e) if e.is_floating_point() and e.numel() else e for e in tensors]
+                inputs = with_tensors(tried.inputs, changed)
                 expected = expect(problem.reference, inputs)
             except Exception:  # the reference does not take such inputs
                 continue
             try:
                 if name == _STRIDED:
                     other = TaskProblem(problem.reference, inputs, problem.init, problem.module)
-                    (record,) = candidate.call(_message(other))
+                    (record,) = candidate.call(_message(other, 1))
                     evidence = evidence_of(record)
                 self._execute(record, evidence, name, inputs, expected)
             except (CandidateFailed, RecordError, UnsupportedOpError):  # it refuses them
@@ -568,20 +581,22 @@ def _refuse_lazy(record: Record) -> None:
         raise _Wrong(lazy[0], DRAWN, trick=lazy[0])
 
 
-def _built_message(
-    task: JudgedTask, size: TaskSize, seed: int, context: RuntimeContext, rank: int
+def _tell_rank(
+    build: Callable[[int], TaskProblem], warm: int, context: RuntimeContext, rank: int
 ) -> dict[str, Any]:
-    return _message(task.build(size, seed, rank))
+    return _message(build(rank), warm)
 
 
-def _message(problem: TaskProblem) -> dict[str, Any]:
-    """Return what a candidate's process is told of a problem: on the host, by value."""
-    tensors = [on_host(item) for item in tensors_of(problem.inputs)]
+def _message(problem: TaskProblem, warm: int) -> dict[str, Any]:
+    """Return what a candidate's process is told of a problem: on the host, by value.
+
+    ``warm``: how many calls come before the recorded one. Now one, now two: a candidate that works
+    on each second call is seen on the others, too.
+    """
     state = problem.module.state_dict() if problem.module else {}
     return {
-        "inputs": with_tensors(problem.inputs, tensors),
-        # Of a first call, in the same memory; what integers mean, only the task knows.
-        "decoys": [e.flip(0) if e.is_floating_point() and e.dim() else e for e in tensors],
+        "inputs": with_tensors(problem.inputs, list(map(SentTensor, tensors_of(problem.inputs)))),
         "init": problem.init,
-        "state": {name: tensor.cpu() for name, tensor in state.items()},
+        "state": {name: SentTensor(tensor) for name, tensor in state.items()},
+        "warm": warm,
     }
