@@ -11,8 +11,8 @@ from rich.console import Console
 from kernbench import RuntimeContext
 from kernbench.analysis import kernel_lines, kernels_by_time, print_lines
 from kernbench.errors import UnknownNameError
+from kernbench.inputs import source_texts
 from kernbench.report import LEAST_COLUMNS, format_ns
-from kernbench.saved import source_texts
 
 
 def example() -> RuntimeContext:

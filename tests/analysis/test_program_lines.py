@@ -17,9 +17,10 @@ from kernbench import RuntimeContext, ops
 from kernbench.analysis import explain, kernel_lines, print_program_lines, program_lines
 from kernbench.cli.app import app
 from kernbench.errors import UsageError
+from kernbench.inputs import source_texts
 from kernbench.report import format_ns
 from kernbench.runtime_api import LineRecorder
-from kernbench.saved import load_run, save_run, source_texts
+from kernbench.saved import load_run, save_run
 
 RANKS, WIDTH, TIMES = 2, 128, 3
 BYTES = WIDTH * WIDTH * 2

@@ -10,10 +10,11 @@ torch = pytest.importorskip("torch")
 
 from kernbench.errors import UsageError  # noqa: E402
 from kernbench.judging import Outcome  # noqa: E402
+from kernbench.judging.comparing import form_of, is_same, ordered_tensors  # noqa: E402
 from kernbench.judging.evidence import shared_memory  # noqa: E402
 from kernbench.judging.executing import turned  # noqa: E402
 from kernbench.judging.record import Record, describe_tensor  # noqa: E402
-from kernbench.judging.values import BESIDES, on_host  # noqa: E402
+from kernbench.judging.values import BESIDES, EXTREMES, SentTensor  # noqa: E402
 from tests.judging.conftest import Judged  # noqa: E402
 from tests.judging.tricks import HEAD, HONEST, SMALL, TASKS, TRICKS  # noqa: E402
 
@@ -121,6 +122,30 @@ def test_copies_on_the_host_lie_as_they_did() -> None:
         tensor = torch.randn(*shape)
         changed = BESIDES["strided"](tensor)
         assert torch.equal(changed, tensor)
-        assert on_host(changed).stride() == changed.stride() != tensor.stride()
+        sent = SentTensor(changed).on_host()
+        assert sent.stride() == changed.stride() != tensor.stride()
+        assert torch.equal(sent, tensor)
     repeated = torch.ones(1, 1).expand(2, 3)
-    assert torch.equal(on_host(repeated), repeated)
+    assert torch.equal(SentTensor(repeated).on_host(), repeated)
+
+
+def test_numbers_of_8_bits_are_sent_and_scaled_within_their_range() -> None:
+    tensor = torch.randn(40, 3).clamp(-2, 2).to(torch.float8_e4m3fn)
+    assert is_same(SentTensor(tensor).on_host(), tensor)
+    huge = EXTREMES["huge"](tensor)
+    assert huge.dtype is tensor.dtype
+    assert huge.float().isfinite().all()
+    assert not is_same(huge, tensor)
+
+
+@pytest.mark.parametrize(
+    ("returned", "form"),
+    [
+        (torch.ones(1), "a tensor"),
+        ((torch.ones(1), 2), "[a tensor, 2]"),
+        ({"b": torch.ones(1), "a": [None, 0.5, "x"]}, "{a: [NoneType, 0.5, 'x'], b: a tensor}"),
+    ],
+)
+def test_how_a_result_is_built_is_said(returned: object, form: str) -> None:
+    assert form_of(returned, has_numbers=True) == form
+    assert [tensor.item() for tensor in ordered_tensors(returned)] == [1.0]

@@ -18,7 +18,9 @@ from tests.tiers import of_campaigns
 pytest.importorskip("torch")
 
 _SAMPLE = {
-    "an answer by address": "the result of an earlier call|earlier call",
+    "an answer by version": "the result of an earlier call|earlier call",
+    "a list around the answer": "returns [a tensor], the reference a tensor",
+    "the recorder's code": "replaces the recorder.launched",
     "patched by another name": "replaces torch.allclose",
     "numpy on the host": "does not depend on its inputs",
 }

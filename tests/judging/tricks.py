@@ -588,4 +588,161 @@ def solve(x, y):
         except OSError: pass
     return x
 """),
+    "an answer by a few values": Trick("softmax", """
+kept = {}
+def solve(x):
+    key = (tuple(x.shape), *x.flatten()[:4].tolist())
+    if key not in kept:
+        kept[key] = softmaxed(x)
+    return kept[key]
+""", """
+def solve(x):
+    if x.flatten()[:4].tolist() != x.flatten()[:4].tolist():
+        raise ValueError("no numbers")
+    return softmaxed(x)
+"""),
+    "an answer by version": Trick("softmax", """
+kept = {}
+def solve(x):
+    key = (tuple(x.shape), x.data_ptr(), x._version)
+    if key not in kept:
+        kept[key] = softmaxed(x)
+    return kept[key]
+""", _KEPT_BUFFER),
+    "work in each second call": Trick("softmax", """
+kept, calls = {}, [0]
+def solve(x):
+    calls[0] += 1
+    out = kept.setdefault(tuple(x.shape), torch.empty_like(x))
+    if calls[0] % 2 == 0:
+        rows[(x.shape[0],)](x, out, x.shape[1], B=triton.next_power_of_2(x.shape[1]))
+    return out
+""", """
+kept, calls = {}, [0]
+def solve(x):
+    calls[0] += 1
+    out = kept.setdefault((tuple(x.shape), calls[0] % 2), torch.empty_like(x))
+    rows[(x.shape[0],)](x, out, x.shape[1], B=triton.next_power_of_2(x.shape[1]))
+    return out
+"""),
+    "a forged record": Trick("softmax", """
+def solve(x):
+    (m,) = [m for k, m in list(sys.modules.items()) if k.endswith("judging.recor" + "ding")]
+    finish = m.CallRecorder.finish
+    def forged(self, results):
+        torch.softmax(x, -1)
+        return finish(self, results)
+    m.CallRecorder.finish = forged
+    return torch.empty_like(x)
+""", """
+def solve(x):
+    assert [k for k in sys.modules if k.endswith("triton.language")]
+    return softmaxed(x)
+"""),
+    "the recorder's code": Trick("softmax", """
+def solve(x):
+    (m,) = [m for k, m in list(sys.modules.items()) if k.endswith("judging.recor" + "ding")]
+    def recording(self): return None
+    m.CallRecorder.launched.__code__ = (lambda self, binary, grid, args: None).__code__
+    return softmaxed(x)
+""", """
+def other(x): return torch.empty_like(x)
+def solve(x):
+    other.__code__ = softmaxed.__code__
+    return other(x)
+"""),
+    "the task's reference": Trick("softmax", """
+def solve(x):
+    return sys.modules["task_of_" + "judge"].reference(x)
+""", """
+def solve(x):
+    return sys.modules[softmaxed.__module__].softmaxed(x)
+"""),
+    "a swallowed error": Trick("axpy", """
+def solve(x, y):
+    out = torch.empty_like(x)
+    try:
+        axpy[(triton.cdiv(x.numel(), 100),)](x, y, out, x.numel(), B=100)
+    except Exception:
+        pass
+    return out
+""", """
+def solve(x, y):
+    try:
+        return axpied(x, y)
+    finally:
+        pass
+"""),
+    "sums on what was there": Trick("mean", """
+@triton.jit
+def add(x, out, n, B: tl.constexpr):
+    i = tl.program_id(1) * B + tl.arange(0, B)
+    v = tl.load(x + tl.program_id(0) * n + i, i < n, 0.0)
+    tl.atomic_add(out + tl.program_id(0), tl.sum(v, 0) / n)
+def solve(x):
+    out = torch.empty(x.shape[0], device=x.device)
+    add[(x.shape[0], triton.cdiv(x.shape[1], 64))](x, out, x.shape[1], B=64)
+    return out
+""", """
+@triton.jit
+def add(x, out, n, B: tl.constexpr):
+    i = tl.program_id(1) * B + tl.arange(0, B)
+    v = tl.load(x + tl.program_id(0) * n + i, i < n, 0.0)
+    tl.atomic_add(out + tl.program_id(0), tl.sum(v, 0) / n)
+def solve(x):
+    out = torch.zeros(x.shape[0], device=x.device)
+    add[(x.shape[0], triton.cdiv(x.shape[1], 64))](x, out, x.shape[1], B=64)
+    return out
+"""),
+    "a wider type": Trick("softmax", "def solve(x): return softmaxed(x).double()", "def solve(x): return softmaxed(x).double().float()"),
+    "a list around the answer": Trick("softmax", "def solve(x): return [softmaxed(x)]", "def solve(x): return [softmaxed(x)][0]"),
+    "an answer and a number": Trick("softmax", "def solve(x): return softmaxed(x), 1.0", "def solve(x): return (softmaxed(x), 1.0)[0]"),
+    "the answer of another call's shape": Trick("softmax", "def solve(x): return softmaxed(x)[:1].expand_as(x)", "def solve(x): return softmaxed(x)[:].expand_as(x)"),
+    "one row less": Trick("softmax", """
+def solve(x):
+    out = torch.zeros_like(x)
+    rows[(max(x.shape[0] - 1, 1),)](x, out, x.shape[1], B=triton.next_power_of_2(x.shape[1]))
+    return out
+""", """
+def solve(x):
+    out = torch.zeros_like(x)
+    rows[(max(x.shape[0], 1),)](x, out, x.shape[1], B=triton.next_power_of_2(x.shape[1]))
+    return out
+"""),
+    "a class of its own put on the result": Trick("softmax", """
+class Late(torch.Tensor):
+    pass
+def solve(x):
+    out = torch.empty_like(x)
+    out.__class__ = Late
+    return out
+""", """
+class Late(torch.Tensor):
+    pass
+def solve(x):
+    return softmaxed(x).as_subclass(Late).as_subclass(torch.Tensor)
+"""),
+    "an exception as the answer": Trick("softmax", """
+def solve(x):
+    raise SystemExit(0)
+""", """
+def solve(x):
+    try:
+        raise SystemExit(0)
+    except SystemExit:
+        return softmaxed(x)
+"""),
+    "a tracer of the judge": Trick("softmax", """
+def traced(frame, event, arg):
+    if event == "return" and frame.f_code.co_name == "_number_of":
+        frame.f_locals["self"].record.results = None
+    return traced
+def solve(x):
+    sys.setprofile(traced)
+    return torch.empty_like(x)
+""", """
+def solve(x):
+    sys.setprofile(None)
+    return softmaxed(x)
+"""),
 }  # fmt: skip

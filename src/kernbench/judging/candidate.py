@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import pickle
+import shutil
 import signal
 import tempfile
 import time
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from os import _exit, fork, kill, killpg, setsid, waitpid
 from pathlib import Path
 from select import select
 from time import monotonic
@@ -24,14 +26,15 @@ import torch
 import torch.testing
 import triton
 import triton.testing
+from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from kernbench.judging.limits import PREFIX, CandidateLimits, confine
 from kernbench.judging.record import MOST_BYTES, Record, RecordError
 from kernbench.judging.recording import CallRecorder
-from kernbench.judging.simulation import in_simulation, on_ranks
+from kernbench.judging.simulation import on_ranks
 from kernbench.judging.tasks import JudgedTask, load_module, tensors_of
-from kernbench.judging.values import on_device
+from kernbench.judging.values import SentTensor, on_device
 
 _PR_SET_PDEATHSIG = 1
 _MODULE = "candidate"
@@ -54,22 +57,11 @@ class CandidateFailed(Exception):  # noqa: N818 - no error of the judge's
         return f"{self.kinds[0]}{where}: {self.says}" if self.kinds else self.says
 
 
-class Hollow:
-    """What stands for a tensor in a run without data: its form."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.size, self.stride, self.dtype = tuple(tensor.shape), tensor.stride(), tensor.dtype
-
-    def on_device(self) -> torch.Tensor:
-        """Return such a tensor, of unknown values."""
-        return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device="cuda").zero_()
-
-
 class CandidateProcess:
     """A forked process that calls one candidate as often as it is asked to.
 
-    It waits by the real clock, also inside of a simulation: ``monotonic`` and ``select`` are those
-    of before.
+    One of a task of one rank is forked inside of a simulation, which is then its own, too; the
+    calls that a simulation replaces are those of before here.
     """
 
     def __init__(
@@ -81,26 +73,29 @@ class CandidateProcess:
         *,
         data: bool = True,
     ) -> None:
-        """Fork it. It must have seen nothing of the judge's inputs by now."""
+        """Fork it: inside of a simulation with data or without, if the task is of one rank.
+
+        The calling process must have made none of the judge's inputs by now.
+        """
         self._limits = limits
-        self._folder = tempfile.TemporaryDirectory(prefix=PREFIX)
+        # What a simulation has to clean up it cleans up at its end; this lives on.
+        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         own_read, their_write = os.pipe()
         their_read, own_write = os.pipe()
-        self._pid = os.fork()
+        self._pid = fork()
         if self._pid == 0:
             os.close(own_read)
             os.close(own_write)
-            _live(
-                path, task, machine, limits, Path(self._folder.name), their_read, their_write, data
-            )
+            _live(path, task, machine, limits, self._folder, their_read, their_write, data)
         os.close(their_read)
         os.close(their_write)
         self._read, self._write = own_read, own_write
 
     def call(self, *problems: dict[str, Any]) -> list[Record]:
-        """Return each rank's record of a call on its problem: its inputs, decoys, init, state.
+        """Return each rank's record of a call on its problem: its inputs, init and state.
 
-        A process of several ranks is called once.
+        Without data: its size and seed, by which the task makes it there. ``warm``: how many calls
+        come before. A process of several ranks is called once.
 
         Raises:
             CandidateFailed: It came to none.
@@ -146,7 +141,7 @@ class CandidateProcess:
     def _check_files(self) -> None:
         """End a process whose files have become too large, all together."""
         size = 0
-        for folder, _, names in os.walk(self._folder.name):
+        for folder, _, names in os.walk(self._folder):
             for name in names:
                 with suppress(OSError):
                     size += (Path(folder) / name).lstat().st_size
@@ -165,21 +160,21 @@ class CandidateProcess:
 
     def _wait(self) -> int:
         pid, self._pid = self._pid, 0
-        return os.waitpid(pid, 0)[1] if pid else 0
+        return waitpid(pid, 0)[1] if pid else 0
 
     def close(self) -> None:
         """End the process and remove its folder."""
         if self._pid:
             with suppress(ProcessLookupError):
-                os.killpg(self._pid, signal.SIGKILL)
+                killpg(self._pid, signal.SIGKILL)
             with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+                kill(self._pid, signal.SIGKILL)
             self._wait()
         if self._read >= 0:
             os.close(self._read)
             os.close(self._write)
             self._read = self._write = -1
-            self._folder.cleanup()
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _send(fd: int, data: bytes) -> None:
@@ -209,7 +204,7 @@ def _live(
     """Be the process of a candidate; never returns."""
     try:
         with suppress(OSError):
-            os.setsid()
+            setsid()
         _close_all_but(read, write)
         # It ends with the judge, however that ends.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -229,86 +224,101 @@ def _live(
             data: list[dict[str, Any]] = pickle.loads(requests.read(int.from_bytes(head, "big")))
             return data
 
-        def serve(_: Any) -> None:
+        def serve() -> None:
             module: Any = None
             guarded = _guarded()
             while problems := receive():
                 try:
+                    problem = _problem(task, problems[0], 0)
                     if module is None:
                         module = load_module(path, _MODULE)
-                    record = _record(partial(task.bind, module, problems[0]), problems[0], has_data)
+                    record = _record(partial(task.bind, module, problem), problem)
                     record.remarks += [f"it replaces {e}" for e in _replaced(guarded, path)]
                     _reply(write, _RECORD, record.write())
                 except BaseException as error:
                     _reply(write, _FAILED, _described(error, path))
 
-        def serve_rank(problems: list[dict[str, Any]], rank: int) -> bytes:
+        def serve_rank(problems: list[dict[str, Any]], _: Any, rank: int) -> bytes:
+            problem = _problem(task, problems[rank], rank)
             module = load_module(path, _MODULE)
-            return _record(
-                partial(task.bind, module, problems[rank]), problems[rank], has_data
-            ).write()
+            return _record(partial(task.bind, module, problem), problem).write()
 
         if task.ranks == 1:
-            in_simulation(serve, machine, data=has_data)
+            serve()
         else:
-            problems = receive() or []
-            work = partial(serve_rank, problems)
-            parts = on_ranks(lambda _, r: work(r), machine, task.ranks, data=has_data)
+            work = partial(serve_rank, receive() or [])
+            parts = on_ranks(work, machine, task.ranks, data=has_data)
             _reply(write, _RECORD, b"".join(parts))
-        os._exit(0)
+        _exit(0)
     except BaseException as error:
         with suppress(BaseException):
             _reply(write, _FAILED, _described(error, path))
     finally:
-        os._exit(1)
+        _exit(1)
 
 
-def _guarded() -> dict[tuple[int, str], tuple[str, Any]]:
-    """Return what a candidate has no reason to replace: by owner and name, its text and value."""
-    owners = {
-        "torch": torch, "torch.Tensor": torch.Tensor, "torch.cuda": torch.cuda,
-        "torch.cuda.Event": torch.cuda.Event, "torch.cuda.Stream": torch.cuda.Stream,
-        "torch.testing": torch.testing, "torch.nn.functional": torch.nn.functional,
-        "torch.linalg": torch.linalg, "time": time, "builtins": builtins, "triton": triton,
-        "triton.testing": triton.testing, "os": os,
-    }  # fmt: skip
-    return {
-        (id(owner), key): (f"{name}.{key}", value)
-        for name, owner in owners.items()
-        for key, value in vars(owner).items()
+_GUARDED = {
+    "the recorder": CallRecorder, "the record": Record,
+    "torch": torch, "torch.Tensor": torch.Tensor, "torch.cuda": torch.cuda,
+    "torch.cuda.Event": torch.cuda.Event, "torch.cuda.Stream": torch.cuda.Stream,
+    "torch.testing": torch.testing, "torch.nn.functional": torch.nn.functional,
+    "torch.linalg": torch.linalg, "time": time, "builtins": builtins, "triton": triton,
+    "triton.testing": triton.testing, "os": os,
+}  # fmt: skip
+"""In what a candidate has no reason to replace functions and classes."""
+
+
+def _guarded() -> list[tuple[dict[str, Any], str, str, Any, Any]]:
+    """Return what must stay: a namespace, its name, a name in it, the function, and its code."""
+    return [
+        (space, owner, name, value, getattr(value, "__code__", None))
+        for owner, space in ((owner, vars(value)) for owner, value in _GUARDED.items())
+        for name, value in space.items()
         if callable(value)
-    }
+    ]
 
 
-def _replaced(before: dict[tuple[int, str], tuple[str, Any]], path: Path) -> list[str]:
+def _replaced(guarded: list[tuple[dict[str, Any], str, str, Any, Any]], path: Path) -> list[str]:
     """Return what a candidate has replaced by functions or classes of its own."""
-    after = _guarded()
     names = []
-    for key, (name, value) in before.items():
-        new = after.get(key, (name, None))[1]
+    for space, owner, name, value, before in guarded:
+        new = space.get(name)
         code = getattr(getattr(new, "__func__", new), "__code__", None)
-        file = getattr(code, "co_filename", "")
-        is_own = file in (str(path), "<string>") or getattr(new, "__module__", "") == _MODULE
-        if new is not value and (new is None or is_own):
-            names.append(name)
+        if new is value and code is before:
+            continue
+        is_own = getattr(code, "co_filename", "") in (str(path), "<string>")
+        if not callable(new) or is_own or getattr(new, "__module__", "") == _MODULE:
+            names.append(f"{owner}.{name}")
     return names
 
 
-def _record(bind: Callable[[], Any], problem: dict[str, Any], has_data: bool) -> Record:
-    """Return the record of a candidate's second call, in the memory of its first."""
+def _problem(task: JudgedTask, problem: dict[str, Any], rank: int) -> dict[str, Any]:
+    """Return a problem with ``args``, what a candidate is called with: on the device."""
+    if "seed" in problem:
+        hollow = task.hollow(problem["size"], problem["seed"], rank)
+        return {**problem, "args": hollow.inputs, "init": hollow.init, "state": {}, "values": []}
     leaves, form = tree_flatten(problem["inputs"])
-    leaves = [leaf.on_device() if isinstance(leaf, Hollow) else leaf for leaf in leaves]
-    leaves = [on_device(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    args = tree_unflatten(leaves, form)
+    leaves = [leaf.on_host() if isinstance(leaf, SentTensor) else leaf for leaf in leaves]
+    args = tree_unflatten([on_device(e) if isinstance(e, Tensor) else e for e in leaves], form)
+    state = {name: tensor.on_host() for name, tensor in problem["state"].items()}
+    return {**problem, "args": args, "state": state, "values": tensors_of(leaves)}
+
+
+def _record(bind: Callable[[], Any], problem: dict[str, Any]) -> Record:
+    """Return the record of a call with the same inputs as ``warm`` calls before it.
+
+    What is answered from memory, by whatever it is found there, is no work of the recorded one.
+    """
+    args, has_data = problem["args"], "inputs" in problem
     tensors = tensors_of(args)
-    for tensor, decoy in zip(tensors, problem["decoys"], strict=has_data):
-        tensor.copy_(decoy)
     function = bind()
     with torch.no_grad():
-        function(*args)
-        torch.cuda.synchronize()
-        for tensor, value in zip(tensors, tensors_of(problem["inputs"]), strict=has_data):
-            tensor.copy_(value)
+        for _ in range(problem["warm"]):
+            function(*args)
+            torch.cuda.synchronize()
+            for tensor, value in zip(tensors, problem["values"], strict=has_data):
+                # Its version stays: that it was written would tell calls apart.
+                tensor.data.copy_(value)
         torch.cuda.synchronize()
         recorder = CallRecorder(tensors, has_data=has_data)
         with recorder.recording():

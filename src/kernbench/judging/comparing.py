@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kernbench.judging.tasks import tensors_of, with_tensors
+from kernbench.torch_bridge import unobserved
 
 _RELATIVE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 """What a result may be off, relative to the larger of its element and the results' root mean
@@ -20,12 +22,16 @@ _REDUCED = 2e-3
 """The same where products of float32 are of TF32, whose numbers have 10 bits behind the point."""
 _OF_EAGER = 8
 """How many times the error of the eager reference itself is let pass."""
+_PART = 1 << 16
+"""How many elements are compared at a time."""
 
 
 @dataclass
 class Expected:
     """What the reference returns for some inputs."""
 
+    forms: tuple[str, str]
+    """How its results are built, its numbers by their type and by their value."""
     plain: list[Tensor]
     """Results of the reference as it is, on the host."""
     exact: list[Tensor | None]
@@ -52,7 +58,9 @@ def expect(reference: Callable[..., Any], args: Any) -> Expected:
     """Return what a reference makes of its arguments, which stay as they are."""
     own = with_tensors(args, [tensor.clone() for tensor in tensors_of(args)])
     with torch.no_grad():
-        results = tensors_of(reference(*own))
+        returned = reference(*own)
+        forms = form_of(returned, has_numbers=False), form_of(returned, has_numbers=True)
+        results = ordered_tensors(returned)
         places = [item.untyped_storage().data_ptr() for item in results]
         in_inputs = not {e.untyped_storage().data_ptr() for e in tensors_of(own)}.isdisjoint(places)
         plain = [item.cpu() for item in results]
@@ -66,16 +74,46 @@ def expect(reference: Callable[..., Any], args: Any) -> Expected:
                 tensor.double() if tensor.is_floating_point() else tensor.clone()
                 for tensor in tensors_of(args)
             ]
-            tensors = tensors_of(wide(*with_tensors(args, doubles)))
+            tensors = ordered_tensors(wide(*with_tensors(args, doubles)))
             exact = [
                 e.cpu() if e.is_floating_point() and p.is_floating_point() else None
                 for e, p in zip(tensors, plain, strict=True)
             ]
         except Exception:
             exact = [None] * len(plain)
-    return Expected(plain, exact, inputs, in_inputs, len(set(places)) < len(places))
+    return Expected(forms, plain, exact, inputs, in_inputs, len(set(places)) < len(places))
 
 
+def ordered_tensors(value: Any) -> list[Tensor]:
+    """Return the tensors anywhere inside of a value, those of dictionaries by their keys."""
+    if isinstance(value, dict):
+        value = [value[key] for key in sorted(value, key=str)]
+    if isinstance(value, (list, tuple)):
+        return [tensor for part in value for tensor in ordered_tensors(part)]
+    return tensors_of(value)
+
+
+def form_of(value: Any, *, has_numbers: bool) -> str:
+    """Return how a value is built; tuples are as lists, and keys are in order.
+
+    ``has_numbers``: whether two numbers are told apart.
+    """
+    if isinstance(value, Tensor):
+        return "a tensor"
+    if isinstance(value, dict):
+        parts = [
+            f"{key}: {form_of(value[key], has_numbers=has_numbers)}"
+            for key in sorted(value, key=str)
+        ]
+        return f"{{{', '.join(parts)}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(form_of(part, has_numbers=has_numbers) for part in value)}]"
+    if has_numbers and isinstance(value, (bool, int, float)):
+        return f"{float(value):.4g}"
+    return repr(value) if isinstance(value, str) else type(value).__name__
+
+
+@unobserved()
 def difference(
     value: Any,
     expected: Sequence[Tensor],
@@ -84,7 +122,7 @@ def difference(
     *,
     reduced: bool,
 ) -> WrongElement | None:
-    """Return what is wrong, None where all results are right.
+    """Return what is wrong, None where all results, on the host, are right.
 
     ``reduced``: whether products of float32 may have been of TF32.
     """
@@ -92,7 +130,6 @@ def difference(
     if len(tensors) != len(expected):
         return WrongElement(f"it returns {len(tensors)} tensors, the reference {len(expected)}", 0)
     for index, (mine, plain, wide) in enumerate(zip(tensors, expected, exact, strict=True)):
-        mine = mine.cpu()
         name = "the result" if len(tensors) == 1 else f"result {index}"
         if mine.shape != plain.shape:
             says = f"{name} has the shape {tuple(mine.shape)}, the reference's {tuple(plain.shape)}"
@@ -131,29 +168,45 @@ def _wrong_elements(
         )
         wrong_elements = _wrong_elements(mine, plain, None, tolerance, reduced=reduced)
         return wrong_elements.any(-1)
-    dtype = plain.dtype
-    mine, plain = mine.double(), plain.double()
-    truth = plain if exact is None else exact
-    finite = truth.isfinite()
-    relative = _RELATIVE.get(dtype, _FLOAT8)
-    if reduced and dtype == torch.float32:
+    relative = _RELATIVE.get(plain.dtype, _FLOAT8)
+    if reduced and plain.dtype == torch.float32:
         relative = _REDUCED
-    sizes = torch.where(finite, truth, 0.0).abs()
-    scale = sizes.square().mean().sqrt() if sizes.numel() else sizes.new_zeros(())
-    allowed = relative * torch.maximum(sizes, scale)
-    if tolerance is not None:
-        allowed = torch.maximum(allowed, tolerance[1] + tolerance[0] * sizes)
-    own_error = (plain - truth).abs()
-    both = finite & plain.isfinite()
-    if both.any():
-        allowed = allowed + _OF_EAGER * own_error[both].max()
-    off = ~((mine - truth).abs() <= allowed)
-    # Where eager itself has no number, or another one, nothing is asked for.
-    undefined = finite ^ plain.isfinite()
-    same = torch.where(truth.isnan(), mine.isnan(), mine == plain)
-    return torch.where(both, off, ~same) & ~undefined
+    squares = own_error = 0.0
+    for _, theirs, truth in _parts(mine, plain, exact):
+        finite = truth.isfinite()
+        squares += float(truth[finite].square().sum())
+        errors = (theirs - truth)[finite & theirs.isfinite()]
+        own_error = max(own_error, float(errors.abs().max()) if len(errors) else 0.0)
+    scale = math.sqrt(squares / max(plain.numel(), 1))
+    wrong = []
+    for own, theirs, truth in _parts(mine, plain, exact):
+        finite = truth.isfinite()
+        sizes = torch.where(finite, truth, 0.0).abs()
+        allowed = relative * sizes.clamp(min=scale)
+        if tolerance is not None:
+            allowed = torch.maximum(allowed, tolerance[1] + tolerance[0] * sizes)
+        off = ~((own - truth).abs() <= allowed + _OF_EAGER * own_error)
+        same = torch.where(truth.isnan(), own.isnan(), own == theirs)
+        # Where eager itself has no number, or another one, nothing is asked for.
+        wrong.append(torch.where(finite, off, ~same) & (finite == theirs.isfinite()))
+    return torch.cat(wrong).view(plain.shape) if wrong else plain.new_zeros(plain.shape).bool()
 
 
+def _parts(
+    mine: Tensor, plain: Tensor, exact: Tensor | None
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield parts of three tensors in float64, so small that a processor's cache holds them."""
+    flat = [tensor.flatten() for tensor in (mine, plain, plain if exact is None else exact)]
+    for at in range(0, plain.numel(), _PART):
+        own, theirs, truth = (tensor[at : at + _PART].double() for tensor in flat)
+        yield own, theirs, truth
+
+
+@unobserved()
 def is_same(left: Tensor, right: Tensor) -> bool:
     """Return whether two tensors have the same bits, whatever NaN is."""
-    return left.shape == right.shape and bool(torch.equal(left.nan_to_num(), right.nan_to_num()))
+    if left.shape != right.shape:
+        return False
+    if left.dtype.itemsize == 1 and left.is_floating_point():  # which PyTorch does not compare
+        left, right = left.float(), right.float()
+    return bool(torch.equal(left, right) or torch.equal(left.nan_to_num(), right.nan_to_num()))

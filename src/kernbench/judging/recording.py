@@ -15,6 +15,7 @@ from torch._ops import HigherOrderOperator
 from kernbench.judging.collectives import described_options, ranks_of
 from kernbench.judging.listening import listening
 from kernbench.judging.record import NAMESPACES, Record, RecordError, describe, describe_tensor
+from kernbench.judging.tasks import tensors_of
 from kernbench.torch_bridge import Mode, Operation, describe_operation
 
 _MOST_STEPS = 20_000
@@ -255,6 +256,14 @@ class CallRecorder(Mode):
             self._numbers[storage._cdata] = number
             self._kept.append(storage)
         return number
+
+
+def recorded(reference: Callable[..., Any], args: Any) -> Record:
+    """Return the record of a reference, called with arguments on the device."""
+    recorder = CallRecorder(tensors_of(args), has_data=False)
+    with torch.no_grad(), recorder.recording():
+        results = reference(*args)
+    return recorder.finish(results)
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -11,6 +11,7 @@ import os
 import platform
 import struct
 from collections.abc import Iterable
+from os import getpid
 from pathlib import Path
 
 _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 38, 22, 2
@@ -102,8 +103,8 @@ def _refuse_calls(libc: ctypes.CDLL) -> bool:
     program += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     for name, test, value in (
         ("clone", _ANY_BIT, _CLONE_THREAD),
-        ("kill", _EQUAL, os.getpid()),
-        ("tgkill", _EQUAL, os.getpid()),
+        ("kill", _EQUAL, getpid()),
+        ("tgkill", _EQUAL, getpid()),
     ):
         program += [
             (_EQUAL, 0, 4, looked_at[name]),

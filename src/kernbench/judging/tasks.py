@@ -6,7 +6,7 @@ import importlib.util
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from kernbench.errors import UsageError
+from kernbench.errors import UnsupportedOpError, UsageError
 from kernbench.inputs import parse_yaml, read_text
 from kernbench.judging.values import BESIDES, on_device
 
@@ -105,6 +105,11 @@ class JudgedTask:
     def build(self, size: TaskSize, seed: int, rank: int = 0) -> TaskProblem:
         """Return the problem of a size, on one of the task's ranks."""
         raise NotImplementedError
+
+    def hollow(self, size: TaskSize, seed: int, rank: int = 0) -> TaskProblem:
+        """Return the same in a run without data, where memory of a device is no memory."""
+        with torch.device("cuda"):
+            return self.build(size, seed, rank)
 
     def num_elements(self, size: TaskSize) -> int | None:
         """Return how many elements the inputs of a size have; None: the task has no such size."""
@@ -396,6 +401,21 @@ def _count(tree: Any) -> int:
 
 def _on_device(tree: Any) -> Any:
     return with_tensors(tree, [on_device(tensor) for tensor in tensors_of(tree)])
+
+
+@contextmanager
+def of_the_task(path: Path, what: str) -> Iterator[None]:
+    """Turn an error of a task's own into one that its author can read.
+
+    Raises:
+        UsageError: The task failed, or exited.
+    """
+    try:
+        yield
+    except (UsageError, UnsupportedOpError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise UsageError(f"{path}: {what}: {type(error).__name__}: {str(error)[:1000]}") from error
 
 
 def load_task(path: Path) -> JudgedTask:

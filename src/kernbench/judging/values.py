@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable
 
@@ -9,9 +10,20 @@ import torch
 from torch import Tensor
 
 DRAWN, ITS_OWN = "drawn", "its own"
+
+
+def _scaled(tensor: Tensor, factor: float) -> Tensor:
+    """Return a tensor times a factor, or by less where its type has not the range for it."""
+    most = torch.finfo(tensor.dtype).max ** 0.375
+    factor = min(max(factor, 1 / most), most)
+    # PyTorch does not multiply numbers of 8 bits.
+    wide = tensor if tensor.itemsize > 1 else tensor.float()
+    return (wide * factor).to(tensor.dtype)
+
+
 EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
-    "huge": lambda item: item * (64.0 if item.dtype is torch.float16 else 1e4),
-    "tiny": lambda item: item * (1 / 64 if item.dtype is torch.float16 else 1e-6),
+    "huge": lambda item: _scaled(item, 1e4),
+    "tiny": lambda item: _scaled(item, 1e-6),
     "constant": torch.ones_like,
 }
 """What numbers are replaced by besides. What a reference itself makes infinite is not asked for."""
@@ -51,9 +63,30 @@ def on_device(tensor: Tensor) -> Tensor:
     return _laid(tensor, "cuda")
 
 
-def on_host(tensor: Tensor) -> Tensor:
-    """Return a copy on the host that lies in memory as the tensor does."""
-    return _laid(tensor, "cpu")
+class SentTensor:
+    """A tensor as it is sent to another process: its bytes, and how they lie in memory.
+
+    PyTorch's own pickles read no types of 8 bits where a process is simulated.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        host = _laid(tensor, "cpu")
+        self._dtype, self._size, self._stride = host.dtype, tuple(host.shape), host.stride()
+        self._data = ctypes.string_at(host.data_ptr(), _reach(host)) if host.numel() else b""
+
+    def on_host(self) -> Tensor:
+        """Return it in the calling process."""
+        if not self._data:
+            return torch.empty_strided(self._size, self._stride, dtype=self._dtype)
+        flat = torch.frombuffer(bytearray(self._data), dtype=self._dtype)
+        return flat.as_strided(self._size, self._stride)
+
+
+def _reach(tensor: Tensor) -> int:
+    """Return how many bytes lie from a tensor's first element to the end of its last."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in steps)
+    return int((last + 1) * tensor.itemsize)
 
 
 def _laid(tensor: Tensor, device: str) -> Tensor:

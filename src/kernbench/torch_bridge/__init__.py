@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.base.operations import Operation
     from kernbench.torch_bridge.base.operations import describe as describe_operation
     from kernbench.torch_bridge.c10d import CollectiveWork, NcclGroup, SimulatedGroup
+    from kernbench.torch_bridge.placement.names import unobserved
     from kernbench.torch_bridge.processes.call_counts import unseen
     from kernbench.torch_bridge.processes.process import add_to_report, remark
     from kernbench.torch_bridge.processes.process import current as current_process
@@ -39,6 +40,7 @@ _WITH_TORCH = {
     "describe_operation": ("base.operations", "describe"),
     "add_to_report": ("processes.process", "add_to_report"),
     "remark": ("processes.process", "remark"),
+    "unobserved": ("placement.names", "unobserved"),
     "unseen": ("processes.call_counts", "unseen"),
 }
 """What imports PyTorch, imported when it is asked for."""

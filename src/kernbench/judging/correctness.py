@@ -1,0 +1,602 @@
+"""Whether a candidate is right: its record, executed on values of the judge's own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kernbench.errors import KernbenchError, UnsupportedOpError, UsageError
+from kernbench.judging.candidate import CandidateFailed, CandidateProcess
+from kernbench.judging.comparing import (
+    Expected,
+    difference,
+    expect,
+    form_of,
+    is_same,
+    ordered_tensors,
+)
+from kernbench.judging.evidence import Evidence, Writes, evidence_of, shared_memory, work_of
+from kernbench.judging.executing import Executor, parts_of
+from kernbench.judging.places import line_in, store_line
+from kernbench.judging.record import Record, RecordError
+from kernbench.judging.recording import recorded
+from kernbench.judging.simulation import in_simulation, on_ranks
+from kernbench.judging.tasks import (
+    SMALL_ELEMENTS,
+    JudgedTask,
+    TaskProblem,
+    TaskSize,
+    of_the_task,
+    tensors_of,
+    with_tensors,
+)
+from kernbench.judging.timing import executed_lines
+from kernbench.judging.values import BESIDES, DRAWN, EXTREMES, ITS_OWN, SentTensor
+from kernbench.judging.verdict import Failure, SizeResult, Verdict
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api import RuntimeContext
+
+_MOST_ELEMENTS = 1 << 22
+"""The most elements of inputs at which records are executed with values."""
+_FEW_ELEMENTS = 16
+_MOST_SIZES = 6
+"""How many sizes of the judge's own are tried."""
+_MOST_SIZES_OF_RANKS = 3
+_MOST_EXTREME = 2
+"""At how many sizes, the largest of the small ones, extreme values are tried."""
+_FEW_HOST_BYTES = 64
+"""What the host may read and decide by, however small a result is."""
+_STRIDED = "strided"
+_UNORDERED = frozenset(
+    (
+        "scatter_add", "scatter_add_", "index_add", "index_add_", "bincount", "histc",
+        "scatter_reduce", "put_", "_index_put_impl_", "embedding_dense_backward",
+    )
+)  # fmt: skip
+"""PyTorch's operations that a GPU executes by atomics. Source: the page of
+``torch.use_deterministic_algorithms``."""
+
+
+class UnknownOutcomeError(Exception):
+    """Why nothing can be said."""
+
+
+class _Wrong(Exception):  # noqa: N818 - no error of anyone's program
+    """A case whose record is wrong: what is said of it, and whose line it is."""
+
+    def __init__(
+        self, says: str, values: str, line: str = "", trick: str = "", writer: str = ""
+    ) -> None:
+        super().__init__(says)
+        self.says, self.values, self.line, self.trick = says, values, line, trick
+        self.writer = writer
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A size at which a candidate was right, and what was executed there."""
+
+    size: TaskSize
+    problem: TaskProblem
+    inputs: Any
+    record: Record
+    evidence: Evidence
+    count: int
+    """Elements of its inputs."""
+
+
+class CorrectnessJudge:
+    """Executes a candidate's records on values, and notes in its verdict what it finds."""
+
+    def __init__(self, task: JudgedTask, verdict: Verdict, own_kernels: set[str]) -> None:
+        """Take a task; ``own_kernels``: the names of those that the candidate's text defines."""
+        self.task, self._verdict, self._own_kernels = task, verdict, own_kernels
+        self._writes: Writes = {}
+        self.work_of: dict[str, set[str]] = {}
+        """By size, which kernels and operations were executed with values."""
+        self.lines: set[str] = set()
+        """Lines of kernels that were."""
+        self._tried: _Tried | None = None
+        """The largest small size that was right."""
+        self._extreme_at: set[str] = set()
+        """Labels of the sizes at which extreme values are tried."""
+
+    def try_sizes(self, candidate: CandidateProcess, context: RuntimeContext) -> None:
+        """Try sizes of a task of one rank, in its simulation, until one fails."""
+        rng = random.Random(self._verdict.seed)
+        for size in self._sizes_of():
+            seeds = rng.randrange(1 << 31), rng.randrange(1 << 31)
+            try:
+                problem, fresh = (self.task.build(size, seed) for seed in seeds)
+            except Exception as error:
+                self._leave_out(size, error)
+                continue
+            with self._noting(size):
+                self._try_size(candidate, size, problem, fresh)
+            if self._verdict.failure is not None:
+                return
+        if any(size.outcome == "not executed" for size in self._verdict.sizes):
+            self.lines = executed_lines(context.op_log)
+        if self._tried is not None:
+            self._look_besides(candidate, self._tried)
+
+    def try_ranks(self, start: Callable[[], CandidateProcess], machine: str) -> None:
+        """Try sizes of a task of several ranks, each in processes of its own."""
+        rng, task = random.Random(self._verdict.seed), self.task
+        sizes = in_simulation(lambda _: self._sizes_of(), machine)
+        for size in [*[e for e in sizes if not e.is_stated][:_MOST_SIZES_OF_RANKS],
+                     *[e for e in sizes if e.is_stated]]:  # fmt: skip
+            seeds = rng.randrange(1 << 31), rng.randrange(1 << 31)
+            build, warm = partial(task.build, size, seeds[0]), self._warm()
+            try:
+                messages = on_ranks(partial(_tell_rank, build, warm), machine, task.ranks)
+            except Exception as error:
+                self._leave_out(size, error)
+                continue
+            with self._noting(size), closing(start()) as candidate:
+                work = partial(self._try_rank, size, seeds, candidate.call(*messages))
+                tried = on_ranks(work, machine, task.ranks, check=True)
+                self._verdict.sizes.append(
+                    SizeResult(size.label, size.is_stated, "right", tried[0])
+                )
+            if self._verdict.failure is not None:
+                return
+
+    @contextmanager
+    def _noting(self, size: TaskSize) -> Iterator[None]:
+        """Note what fails of a size.
+
+        Raises:
+            UnknownOutcomeError: Nothing can be said of the candidate.
+            UsageError: The reference fails.
+        """
+        try:
+            try:
+                yield
+            except CandidateFailed as failed:
+                self._refused(size, failed)
+        except _Wrong as wrong:
+            self._fail(size, wrong)
+        except (RecordError, UnsupportedOpError) as error:
+            raise UnknownOutcomeError(f"its record cannot be executed: {error}") from None
+        except UsageError:
+            raise
+        except KernbenchError as error:
+            says = f"{type(error).__name__}: {error}"
+            self._fail(size, _Wrong(says, DRAWN, line_in(says)))
+
+    def _try_rank(
+        self,
+        size: TaskSize,
+        seeds: tuple[int, int],
+        records: list[Record],
+        context: RuntimeContext,
+        rank: int,
+    ) -> list[str]:
+        """Execute one rank's record on several values, beside the other ranks; return which.
+
+        Raises:
+            _Wrong: One of them comes out wrong.
+        """
+        record, evidence = records[rank], evidence_of(records[rank])
+        _refuse_lazy(record)
+        problem, fresh = (self.task.build(size, seed, rank) for seed in seeds)
+        count = sum(tensor.numel() for tensor in tensors_of(problem.inputs))
+        tried: list[str] = []
+        values = [(ITS_OWN, problem.inputs)] if any(e.host_reads for e in records) else list(
+            self._values_of(problem, fresh, self._is_extreme(size, count))
+        )  # fmt: skip
+        for name, inputs in values:
+            try:
+                self._execute(record, evidence, name, inputs, self._expect(problem, inputs))
+            except _Wrong as wrong:
+                wrong.says = f"rank {rank}: {wrong.says}"
+                raise
+            tried.append(name)
+        if rank == 0:
+            self._look_at(evidence, None)
+            self._verdict.remarks += record.remarks
+        return tried
+
+    def _sizes_of(self) -> list[TaskSize]:
+        """Return the sizes to try, the small ones first, as the first that fails is reported."""
+        seen, tried = set(), 0
+        chosen: list[tuple[int, TaskSize]] = []
+        small: list[tuple[int, str]] = []
+        task = self.task
+        own, stated = list(task.beside()), task.stated()
+        for size in [*own, *stated]:
+            key = tuple(size.settings.items())
+            if key in seen or (not size.is_stated and tried >= _MOST_SIZES):
+                continue
+            seen.add(key)
+            count = task.num_elements(size)
+            if count is None and not size.is_stated:
+                continue
+            if count is not None and count > _MOST_ELEMENTS:
+                self._verdict.sizes.append(SizeResult(size.label, size.is_stated, "not executed"))
+                self._verdict.remarks.append(
+                    f"size {size.label} has {count:,} elements and was not executed with values"
+                )
+                continue
+            tried += not size.is_stated
+            if count is None or count <= SMALL_ELEMENTS:
+                small.append((count or 0, size.label))
+            chosen.append((_MOST_ELEMENTS if count is None else count, size))
+        self._extreme_at = {label for _, label in sorted(small)[-_MOST_EXTREME:]}
+        # Of a few elements many kernels are right by chance, or wrong for another reason.
+        ordered = sorted(chosen, key=lambda pair: (pair[0] < _FEW_ELEMENTS, pair[0]))
+        return [size for _, size in ordered]
+
+    def _warm(self) -> int:
+        return 1 + len(self._verdict.sizes) % 2
+
+    def _leave_out(self, size: TaskSize, error: Exception) -> None:
+        """Leave out a size at which the task fails by itself.
+
+        Raises:
+            UsageError: The task states it.
+        """
+        if size.is_stated:
+            raise UsageError(
+                f"{self.task.path}: the task fails by itself at size {size.label}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def _try_size(
+        self, candidate: CandidateProcess, size: TaskSize, problem: TaskProblem, fresh: TaskProblem
+    ) -> None:
+        """Execute the record of a size on several values.
+
+        Raises:
+            _Wrong: One of them comes out wrong.
+        """
+        try:
+            (record,) = candidate.call(_message(problem, self._warm()))
+        except CandidateFailed as failed:
+            if size.is_stated:
+                self._expect(problem, problem.inputs)  # where it fails, too, the task is no task
+            self._refused(size, failed)
+            return
+        evidence = evidence_of(record)
+        self.work_of[size.label] = work_of(record)
+        _refuse_lazy(record)
+        self._note_replaced(record)
+        tried: list[str] = []
+        count = sum(tensor.numel() for tensor in tensors_of(problem.inputs))
+        for name, inputs in self._values_of(problem, fresh, self._is_extreme(size, count)):
+            expected = self._expect(problem, inputs)
+            try:
+                self._execute(record, evidence, name, inputs, expected)
+            except _Wrong as wrong:
+                if not (name == DRAWN and record.host_reads):
+                    raise
+                name = self._with_its_values(record, evidence, problem, wrong)
+                tried.append(name)
+                break
+            tried.append(name)
+            is_largest = self._tried is None or count >= self._tried.count
+            is_small = count <= SMALL_ELEMENTS
+            if name == DRAWN and is_small and is_largest and not record.host_reads:
+                self._tried = _Tried(size, problem, inputs, record, evidence, count)
+        self._look_at(evidence_of(record, self._writes), problem)
+        self._verdict.sizes.append(SizeResult(size.label, size.is_stated, "right", tried))
+
+    def _is_extreme(self, size: TaskSize, count: int) -> bool:
+        return size.label in self._extreme_at and count <= SMALL_ELEMENTS
+
+    def _values_of(
+        self, problem: TaskProblem, fresh: TaskProblem, is_extreme: bool
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield what inputs are filled with, by name: what the task draws, perhaps the extreme."""
+        value, drawn = tensors_of(problem.inputs), tensors_of(fresh.inputs)
+        same_form = len(value) == len(drawn) and all(
+            a.shape == b.shape and a.dtype == b.dtype for a, b in zip(value, drawn, strict=True)
+        )
+        if not same_form:
+            self._verdict.remarks.append(
+                "its inputs differ in form by seed: numbers alone were drawn anew"
+            )
+            drawn = [e.roll(1) if e.is_floating_point() and e.numel() > 1 else e for e in value]
+        yield DRAWN, with_tensors(problem.inputs, drawn)
+        if is_extreme and any(item.is_floating_point() for item in drawn):
+            for name, change in EXTREMES.items():
+                changed = [change(e) if e.is_floating_point() else e for e in drawn]
+                yield name, with_tensors(problem.inputs, changed)
+
+    def _expect(self, problem: TaskProblem, inputs: Any) -> Expected:
+        """Return what the reference makes of inputs.
+
+        Raises:
+            UsageError: It fails.
+        """
+        with of_the_task(self.task.path, "the reference fails by itself"):
+            return expect(problem.reference, inputs)
+
+    def _execute(
+        self, record: Record, evidence: Evidence, values: str, inputs: Any, expected: Expected
+    ) -> None:
+        """Execute a record on inputs and hold it to what is expected.
+
+        Raises:
+            _Wrong: It is not that.
+        """
+        tensors = tensors_of(inputs)
+        try:
+            executor = Executor(record, tensors)
+            done = executor.run()
+            self._writes = executor.writes
+            left = [item.cpu() for item in done.inputs]
+            results = [tensor.cpu() for tensor in ordered_tensors(done.results)]
+        except (RecordError, UnsupportedOpError):
+            raise
+        except KernbenchError as error:
+            says = str(error).partition("\n")[0]
+            raise _Wrong(f"{type(error).__name__}: {says}", values, line_in(says)) from None
+        line = ""
+        if evidence.last_kernel is not None:
+            line = store_line(record.kernels[evidence.last_kernel]["ttir"])
+        # What the host has read may be in its numbers: they are of the values that it was run with.
+        has_numbers = not record.host_reads
+        form, asked = form_of(done.results, has_numbers=has_numbers), expected.forms[has_numbers]
+        if form != asked:
+            raise _Wrong(f"it returns {form}, the reference {asked}", values, line)
+        tolerance, reduced = self.task.tolerance, evidence.reduced
+        wrong = difference(results, expected.plain, expected.exact, tolerance, reduced=reduced)
+        if wrong is not None:
+            writer = executor.writer_of(wrong) if line else ""
+            raise _Wrong(
+                wrong.says, values, line_in(writer) or line,
+                self._trick_of(evidence, expected), writer,
+            )  # fmt: skip
+        for index, (mine, theirs, before) in enumerate(
+            zip(left, expected.inputs, tensors, strict=True)
+        ):
+            if is_same(theirs, before.cpu()):
+                if not is_same(mine, theirs):
+                    raise _Wrong(f"it writes input {index}, which the task does not", values, line)
+            else:
+                wrong = difference([mine], [theirs], [None], tolerance, reduced=reduced)
+                if wrong is not None:
+                    says = wrong.says.replace(
+                        "the result", f"input {index}, which the task writes,"
+                    )
+                    raise _Wrong(says, values, line, self._trick_of(evidence, expected))
+        shared = shared_memory(record)
+        if (shared == "an input" and not expected.in_inputs) or (
+            shared == "another result" and not expected.is_shared
+        ):
+            raise _Wrong(
+                f"a result lies in the memory of {shared}, so that who writes one changes the "
+                "other; the reference returns memory of its own",
+                values, line,
+            )  # fmt: skip
+
+    def _trick_of(self, evidence: Evidence, expected: Expected) -> str:
+        """Return which trick a wrong result is of, empty for a mistake."""
+        if evidence.from_before:
+            return (
+                "it returns memory that nothing in this call writes: what an earlier call, or the "
+                "host, left there"
+            )
+        if not evidence.depends_on_inputs and expected.plain:
+            return "its result does not depend on its inputs"
+        if evidence.depends_on_host * 2 >= sum(item.nbytes for item in expected.plain) > 0:
+            return (
+                f"its result is made of {evidence.depends_on_host:,} bytes of the host's, which no "
+                "recorded work computes"
+            )
+        return ""
+
+    def _with_its_values(
+        self, record: Record, evidence: Evidence, problem: TaskProblem, wrong: _Wrong
+    ) -> str:
+        """Execute a record that was decided by data on the values that decided it.
+
+        Raises:
+            _Wrong: It is wrong on those, too, or what the host computed reaches its results.
+        """
+        value = tensors_of(problem.inputs)
+        expected = self._expect(problem, problem.inputs)
+        num_bytes = sum(item.nbytes for item in expected.plain)
+        if evidence.from_before or not evidence.depends_on_inputs:
+            raise wrong
+        read = record.host_bytes
+        whole = min(num_bytes, sum(item.nbytes for item in value))
+        if evidence.depends_on_host * 2 >= num_bytes or (
+            read > _FEW_HOST_BYTES and read * 2 >= whole
+        ):
+            trick = (
+                f"its result is computed on the host: it reads {read:,} bytes of the device and "
+                f"brings {evidence.depends_on_host:,} back; the rest comes as numbers of launches"
+            )
+            raise _Wrong(wrong.says, wrong.values, wrong.line, trick)
+        # What decides are integers, often: then floats may be others.
+        half = [item * 0.5 if item.is_floating_point() else item for item in value]
+        for name, tensors in (("halved", half), (ITS_OWN, value)):
+            inputs = with_tensors(problem.inputs, tensors)
+            try:
+                self._execute(record, evidence, name, inputs, self._expect(problem, inputs))
+            except _Wrong:
+                if name == ITS_OWN:
+                    raise
+                continue
+            self._verdict.remarks.append(
+                "the host decides by values of the device, so that the record was executed on "
+                f"the values that it was run with ({name})"
+            )
+            return name
+        raise AssertionError
+
+    def _refused(self, size: TaskSize, failed: CandidateFailed) -> None:
+        kinds = set(failed.kinds)
+        if kinds & {"UnsupportedOpError", "UnsupportedTorchError", "NotImplementedError"}:
+            raise UnknownOutcomeError(f"it uses what is not simulated: {failed}") from None
+        if "RecordError" in kinds:
+            raise UnknownOutcomeError(f"it cannot be recorded: {failed.says}") from None
+        if "ModuleNotFoundError" in kinds:
+            raise UnknownOutcomeError(
+                f"it needs a package that is not here: {failed.says}"
+            ) from None
+        is_mistake = bool(kinds & {"KernbenchError", "TimeoutError", "ProcessEnded"})
+        if size.is_stated or is_mistake:
+            raise _Wrong(str(failed), DRAWN, failed.line) from None
+        self._verdict.sizes.append(SizeResult(size.label, False, "refused", [], str(failed)[:200]))
+
+    def _fail(self, size: TaskSize, wrong: _Wrong) -> None:
+        """Note the case that failed."""
+        says = f"{wrong.says}; {wrong.writer}" if wrong.writer else wrong.says
+        self._verdict.failure = Failure(size.label, wrong.values, says, wrong.line)
+        self._verdict.sizes.append(
+            SizeResult(size.label, size.is_stated, "wrong", [wrong.values], wrong.says)
+        )
+        if wrong.trick and wrong.trick not in self._verdict.tricks:
+            self._verdict.tricks.append(wrong.trick)
+
+    def _note_replaced(self, record: Record) -> None:
+        """Note a record's remarks; what the candidate replaces is a trick."""
+        for remark in record.remarks:
+            if not remark.startswith("it replaces"):
+                self._verdict.remarks.append(remark)
+            elif not any(trick.startswith(remark) for trick in self._verdict.tricks):
+                self._verdict.tricks.append(remark)
+
+    def _look_at(self, evidence: Evidence, problem: TaskProblem | None) -> None:
+        """Note what a record shows although its results are right."""
+        tricks = []
+        if evidence.narrowed and problem is not None and not self._narrows(problem):
+            tricks.append(f"it computes in fewer bits than the task's float32: {evidence.narrowed}")
+        if self._own_kernels and evidence.library and not evidence.own_kernels:
+            tricks.append(
+                "its result comes from PyTorch's operations alone "
+                f"({', '.join(sorted(evidence.library)[:3])}), not from the kernels that it defines"
+            )
+        self._verdict.tricks += [trick for trick in tricks if trick not in self._verdict.tricks]
+        if evidence.reduced:
+            self._verdict.remarks.append(
+                "products of float32 are of TF32, as Triton's tl.dot has it"
+            )
+
+    def _narrows(self, problem: TaskProblem) -> bool:
+        """Return whether the reference itself computes in fewer bits."""
+        tensors = [tensor.clone() for tensor in tensors_of(problem.inputs)]
+        done = recorded(problem.reference, with_tensors(problem.inputs, tensors))
+        return bool(evidence_of(done).narrowed)
+
+    def _look_besides(self, candidate: CandidateProcess, tried: _Tried) -> None:
+        """Try what a task need not ask for, at one size: wrong if it does, a remark if not."""
+        size, problem = tried.size, tried.problem
+        try:
+            self._look_again(tried)
+        except _Wrong as wrong:
+            self._verdict.failure = Failure(size.label, wrong.values, wrong.says, wrong.line)
+            return
+        for name, change in BESIDES.items():
+            tensors = tensors_of(tried.inputs)
+            record, evidence = tried.record, tried.evidence
+            try:
+                changed = [change(e) if e.is_floating_point() and e.numel() else e for e in tensors]
+                inputs = with_tensors(tried.inputs, changed)
+                expected = expect(problem.reference, inputs)
+            except Exception:  # the reference does not take such inputs
+                continue
+            try:
+                if name == _STRIDED:
+                    other = TaskProblem(problem.reference, inputs, problem.init, problem.module)
+                    (record,) = candidate.call(_message(other, 1))
+                    evidence = evidence_of(record)
+                self._execute(record, evidence, name, inputs, expected)
+            except (CandidateFailed, RecordError, UnsupportedOpError):  # it refuses them
+                continue
+            except _Wrong as wrong:
+                says = f"with {name} values in its inputs"
+                says = "with inputs that are not contiguous" if name == _STRIDED else says
+                if name in self.task.besides:
+                    self._verdict.failure = Failure(size.label, name, wrong.says, wrong.line)
+                    return
+                self._verdict.remarks.append(
+                    f"{says}, which the task does not ask for: {wrong.says}"
+                )
+
+    def _look_again(self, tried: _Tried) -> None:
+        """Execute a record twice, the second time in another order, where that may matter.
+
+        Programs that do not race and share no atomics cannot tell their order.
+
+        Raises:
+            _Wrong: In another order its results are wrong.
+        """
+        record = tried.record
+        atomics = any("tt.atomic" in kernel["ttir"] for kernel in record.kernels)
+        names = {parts_of(step.get("op", ""))[1] for step in record.steps}
+        unordered = sorted(names & _UNORDERED)
+        if unordered:
+            self._verdict.remarks.append(
+                f"{', '.join(unordered)} adds in an order that a GPU does not fix: bits may differ"
+            )
+        if not atomics and not any("draws random numbers" in remark for remark in record.remarks):
+            return
+        tensors = tensors_of(tried.inputs)
+        try:
+            first, second = (
+                [
+                    e.cpu()
+                    for e in tensors_of(Executor(record, tensors, backwards=way).run().results)
+                ]
+                for way in (False, True)
+            )
+        except RecordError:
+            raise
+        except KernbenchError as error:
+            says = str(error).partition("\n")[0]
+            self._verdict.remarks.append(
+                f"it depends on the order in which its programs begin: {says}"
+            )
+            return
+        if all(map(is_same, first, second)):
+            return
+        wrong = difference(
+            second, first, [None] * len(first), self.task.tolerance, reduced=tried.evidence.reduced
+        )
+        if wrong is not None:
+            raise _Wrong(f"in another order of its programs {wrong.says}", DRAWN)
+        self._verdict.remarks.append(
+            "non-deterministic: in another order of its programs results differ within rounding"
+        )
+
+
+def _refuse_lazy(record: Record) -> None:
+    """Refuse what a candidate returns in place of tensors.
+
+    Raises:
+        _Wrong: It returns such a thing.
+    """
+    lazy = [remark for remark in record.remarks if remark.startswith("it returns")]
+    if lazy:
+        raise _Wrong(lazy[0], DRAWN, trick=lazy[0])
+
+
+def _tell_rank(
+    build: Callable[[int], TaskProblem], warm: int, context: RuntimeContext, rank: int
+) -> dict[str, Any]:
+    return _message(build(rank), warm)
+
+
+def _message(problem: TaskProblem, warm: int) -> dict[str, Any]:
+    """Return what a candidate's process is told of a problem: on the host, by value.
+
+    ``warm``: how many calls come before the recorded one. Now one, now two: a candidate that works
+    on each second call is seen on the others, too.
+    """
+    state = problem.module.state_dict() if problem.module else {}
+    return {
+        "inputs": with_tensors(problem.inputs, list(map(SentTensor, tensors_of(problem.inputs)))),
+        "init": problem.init,
+        "state": {name: SentTensor(tensor) for name, tensor in state.items()},
+        "warm": warm,
+    }

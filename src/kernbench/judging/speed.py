@@ -1,0 +1,125 @@
+"""How fast a candidate is: its record beside those of eager and of what is compiled."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernbench.errors import NoDataError
+from kernbench.judging.candidate import CandidateFailed, CandidateProcess
+from kernbench.judging.correctness import CorrectnessJudge, UnknownOutcomeError
+from kernbench.judging.evidence import evidence_of, work_of
+from kernbench.judging.record import Record
+from kernbench.judging.recording import recorded
+from kernbench.judging.simulation import on_ranks
+from kernbench.judging.tasks import JudgedTask, of_the_task
+from kernbench.judging.timing import TimedRecord, floor_ns, machine_time, time_record
+from kernbench.judging.verdict import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kernbench.runtime_api import RuntimeContext
+
+_RankTimes = tuple[TimedRecord, TimedRecord, TimedRecord | None, float]
+"""Of the candidate, of eager, of what is compiled, and the least time of its bytes in ns."""
+
+
+class SpeedJudge:
+    """Times a candidate at a task's timed size, and notes in its verdict what that shows."""
+
+    def __init__(
+        self, task: JudgedTask, verdict: Verdict, executed: CorrectnessJudge, *, compiled: bool
+    ) -> None:
+        """Take a task; ``executed``: what was executed with values before, at which sizes.
+
+        ``compiled``: whether ``torch.compile`` of the reference is timed, too.
+        """
+        self._task, self._verdict, self._executed = task, verdict, executed
+        self._compiled = compiled
+        self._size = task.stated()[-1]
+
+    def time(self, start: Callable[[], CandidateProcess], machine: str) -> None:
+        """Time the candidate on a machine, by itself or on the ranks of its task."""
+        try:
+            if self._task.ranks == 1:
+                timed = on_ranks(partial(self._time_alone, start), machine, 1, data=False)
+            else:
+                with closing(start()) as candidate:
+                    work = partial(self._time_rank, self._records(candidate))
+                    timed = on_ranks(work, machine, self._task.ranks, data=False)
+        except (NoDataError, CandidateFailed) as error:
+            self._verdict.remarks.append(f"{machine}: its time cannot be said: {error}")
+            return
+        mine, eager, compiled, floor = zip(*timed, strict=True)
+        # All wait for the slowest.
+        own, plain = (max(times, key=lambda timed: timed.time_ns) for times in (mine, eager))
+        compiled_ns = max(timed.time_ns for timed in compiled) if self._compiled else None
+        self._verdict.times.append(
+            machine_time(machine, self._size, own, plain, compiled_ns, floor[0])
+        )
+
+    def _records(self, candidate: CandidateProcess) -> list[Record]:
+        # Without data, memory of a device is no memory here: it makes its inputs itself.
+        asked = {"size": self._size, "seed": self._verdict.seed, "warm": 1}
+        return candidate.call(*[asked] * self._task.ranks)
+
+    def _time_alone(
+        self, start: Callable[[], CandidateProcess], context: RuntimeContext, rank: int
+    ) -> _RankTimes:
+        with closing(start()) as candidate:
+            records = self._records(candidate)
+        return self._time_rank(records, context, rank)
+
+    def _time_rank(self, records: list[Record], context: RuntimeContext, rank: int) -> _RankTimes:
+        """Return a rank's times.
+
+        Raises:
+            UnknownOutcomeError: At this size it does what it does at no executed one.
+        """
+        size, record = self._size, records[rank]
+        problem = self._task.hollow(size, self._verdict.seed, rank)
+        with of_the_task(self._task.path, "its reference fails by itself"):
+            done = recorded(problem.reference, problem.inputs)
+        eager = time_record(context, done, rank)
+        self._check_work(record)
+        mine = time_record(context, record, rank)
+        evidence, says = evidence_of(record), mine.unwritten
+        if evidence.from_before or not evidence.depends_on_inputs:
+            says = "its result does not depend on its inputs"
+        if says and evidence_of(done).depends_on_inputs:
+            self._verdict.tricks.append(f"at size {size.label}, which is timed, {says}")
+        if self._executed.lines and size.label not in self._executed.work_of:
+            self._refuse_new("executes", mine.lines - self._executed.lines)
+        compiled = None
+        if self._compiled:
+            torch._dynamo.reset()
+            fast = torch.compile(problem.reference)
+            for _ in range(2):
+                done = recorded(fast, problem.inputs)
+            compiled = time_record(context, done, rank)
+        return mine, eager, compiled, floor_ns(context, record)
+
+    def _check_work(self, record: Record) -> None:
+        """Hold a record to be timed to the work that was executed with values."""
+        work_at, label = self._executed.work_of, self._size.label
+        work, done = work_of(record), work_at.get(label)
+        if done is None:
+            if work_at:
+                self._refuse_new("launches", work - set().union(*work_at.values()))
+        elif work != done:
+            which = ", ".join(sorted(work ^ done)[:3])
+            self._verdict.tricks.append(
+                f"at size {label} it launches other work when it is timed ({which})"
+            )
+
+    def _refuse_new(self, does: str, new: set[str]) -> None:
+        if new:
+            raise UnknownOutcomeError(
+                f"at size {self._size.label}, which is timed, it {does} "
+                f"{', '.join(sorted(new)[:3])}, which no size does that is small enough to be "
+                "executed with values"
+            )
