@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from logging import Logger
 from types import FrameType, FunctionType, ModuleType
@@ -60,6 +60,12 @@ class NamedObjects:
         """What code of the program's own names: first packages, then what is in them."""
         self._by_name: defaultdict[str, list[ModuleType]] = defaultdict(list)
         """Modules by what is in them, and by their packages."""
+        self._spaces: list[Mapping[str, Any]] = []
+        """What the objects have by names."""
+        self._lengths: list[int] = []
+        """Of each, its length when it was looked through."""
+        self._holders: defaultdict[str, set[int]] = defaultdict(set)
+        """The positions of those in which a name is."""
 
     def __contains__(self, owner: Any) -> bool:
         if id(owner) in self._by_identity:
@@ -83,12 +89,24 @@ class NamedObjects:
             if not self._by_name:
                 for module in modules:
                     self._place(module)
-            for value in list(self._by_identity.values()):
-                self._walk(_spaces(value), names)
+            self._walk(self._spaces_with(names), names)
             by_name = self._by_name
             for name in names:
                 self._look_into(by_name.get(f"{name}.", ()), self.names)
                 self._look_into(by_name.get(name, ()), frozenset((name,)))
+
+    def _spaces_with(self, names: frozenset[str]) -> list[Mapping[str, Any]]:
+        """Return what the known objects have by names, of those that have some of these.
+
+        Each package that a program imports names more, and few objects have any of it.
+        """
+        for position, space in enumerate(self._spaces):
+            if len(space) != self._lengths[position]:
+                self._lengths[position] = len(space)
+                for name in space:
+                    self._holders[name].add(position)
+        positions = set().union(*(self._holders[name] for name in names & self._holders.keys()))
+        return [self._spaces[position] for position in sorted(positions)]
 
     def _place(self, module: ModuleType) -> None:
         for name in (f"{package_of(module)}.", *vars(module)):
@@ -106,7 +124,7 @@ class NamedObjects:
                 self._walk([vars(module)], names, is_machinery(module.__name__))
 
     def _walk(
-        self, spaces: Iterable[dict[str, Any]], names: frozenset[str], is_machinery: bool = False
+        self, spaces: Iterable[Mapping[str, Any]], names: frozenset[str], is_machinery: bool = False
     ) -> None:
         containers, inner, spaces = [], [], list(spaces)
         for space in spaces:
@@ -117,7 +135,10 @@ class NamedObjects:
                 for value in _with_parts(space[name], kind):
                     if id(value) not in self._by_identity and self._may_be_shared(value):
                         self._by_identity[id(value)] = value
-                        spaces += _spaces(value)
+                        own = list(_spaces(value))
+                        spaces += own
+                        self._spaces += own
+                        self._lengths += [-1] * len(own)
                         if not issubclass(type(value), _TOLD_OF):
                             inner.append(own_dict(value))
         is_direct = not self.names.isdisjoint(WRITES_DIRECTLY)
@@ -166,11 +187,11 @@ def package_of(module: ModuleType) -> str:
     return module.__name__.partition(".")[0]
 
 
-def _spaces(value: Any) -> Iterator[dict[str, Any]]:
+def _spaces(value: Any) -> Iterator[Mapping[str, Any]]:
     """Yield what an object has by names."""
     kind = type(value)
     if issubclass(kind, type):
-        yield dict(vars(value))
+        yield vars(value)
         yield vars(value).get("_member_map_", {})
     elif kind is not FunctionType:
         yield own_dict(value)

@@ -114,6 +114,8 @@ def _start_process(self: Any, programs: Programs) -> None:
         return
     has_group = process.world is not None and process.world.default_pg is not None
     is_first = process.rank_of_run is None and process.session.run.simulation.running is None
+    # A rank that was started so may be the engine that starts those with the devices.
+    is_first |= process.takes_number
     helps = getattr(self._target, "__module__", None) in _OF_HELPERS
     kind = RankProcess if is_first and not has_group and not helps else Worker
     self._Popen = partial(kind, programs)
@@ -125,8 +127,9 @@ class _Started:
 
     def __init__(self) -> None:
         self.returncode: int | None = None
-        self.sentinel, self._ends = pipe(duplex=False)
-        """Ready to be read once it has ended."""
+        self._ended, self._ends = pipe(duplex=False)
+        self.sentinel = self._ended.fileno()
+        """The descriptor of what can be read once it has ended."""
 
     def run(self, child: BaseProcess, work: Callable[[], object]) -> None:
         """Run ``work``, and set the exit status by how it ends."""
