@@ -361,12 +361,14 @@ def send_pair(context, where):
 
 async def read_by_a_loop():
     reader, writer = multiprocessing.Pipe(False)
-    loop, words = asyncio.get_running_loop(), asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    words: asyncio.Queue[str] = asyncio.Queue()
     loop.add_reader(reader.fileno(), lambda: words.put_nowait(reader.recv()))
-    thread = in_thread(lambda: (time.sleep(0.1), writer.send("by loop")))
+    timer = threading.Timer(0.1, writer.send, ["by loop"])
+    timer.start()
     word = await asyncio.wait_for(words.get(), 20)
     loop.remove_reader(reader.fileno())
-    thread.join()
+    timer.join()
     return word
 
 

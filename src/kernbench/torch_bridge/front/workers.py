@@ -23,7 +23,7 @@ from kernbench.torch_bridge.front.spawn import found_in, own_code, own_copy, tak
 from kernbench.torch_bridge.processes.call_counts import uncounted
 from kernbench.torch_bridge.processes.process import HERE, Process, current
 from kernbench.torch_bridge.python.endings import live
-from kernbench.torch_bridge.python.pipes import PipeEnd, pipe
+from kernbench.torch_bridge.python.pipes import PipeEnd, pipe, sent
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.front.programs import Programs
@@ -231,8 +231,10 @@ class RankProcess(_Started):
         value = own_copy({n: v for n, v in started.__dict__.items() if n not in _KEPT}) | kept
         forks = getattr(started, "_start_method", None) or get_start_method()
         parent = vars(sys.modules["__main__"])
+        received = sent(value, programs.assignments.own_modules)
 
         def work() -> None:
+            value = received()
             child = object.__new__(own_code(type(started), programs))
             child.__dict__.update(value)
             if value["_target"] is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import datetime
+import functools
 import io
 import multiprocessing.connection
 import multiprocessing.pool
@@ -13,8 +14,9 @@ import select
 import selectors
 import threading
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from multiprocessing.reduction import ForkingPickler
+from types import FunctionType, MethodType
 from typing import Any, Self
 
 import numpy as np
@@ -210,6 +212,8 @@ _PLAIN = frozenset(
     }
 )  # fmt: skip
 """Types whose values are copied, with what they contain."""
+_OF_CODE = frozenset({functools.partial, MethodType})
+"""Types whose values hold code."""
 _MOST_BYTES = 1 << 26
 """The most bytes of an array that is copied; larger ones are data, which workers read."""
 
@@ -220,9 +224,10 @@ _OF_PROGRAM = frozenset({"__main__", "__mp_main__"})
 class _Copier(pickle.Pickler):
     """Copies plain values and instances of the program's classes; all else stays what it is."""
 
-    def __init__(self, file: io.BytesIO, own: frozenset[str]) -> None:
+    def __init__(self, file: io.BytesIO, own: Collection[str], is_sent: bool = False) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self._own = own
+        self._is_sent = is_sent
         self.kept: list[Any] = []
         self._places: dict[int, int] = {}
 
@@ -230,6 +235,8 @@ class _Copier(pickle.Pickler):
         kind = type(value)
         if kind in _PLAIN:
             return None
+        if self._is_sent:
+            return self._place_of_sent(value, kind)
         if kind is np.ndarray and value.nbytes <= _MOST_BYTES and value.base is None:
             return None if value.dtype != object else self._place(value, value)
         if kind is PipeEnd or kind is PipedQueue or kind is SimulatedSocket:
@@ -238,6 +245,14 @@ class _Copier(pickle.Pickler):
         if isinstance(value, type) or kind.__module__ not in self._own:
             return self._place(value, value)
         return None
+
+    def _place_of_sent(self, value: Any, kind: type) -> int | None:
+        """Return the place of what another process has as it is; None for what it finds itself."""
+        if isinstance(value, (type, FunctionType)):
+            is_found = value.__module__ in self._own and "<" not in value.__qualname__
+        else:
+            is_found = kind in _OF_CODE or kind.__module__ in self._own
+        return None if is_found else self._place(value, value)
 
     def _place(self, value: Any, kept: Any) -> int:
         place = self._places.get(id(value))
@@ -263,6 +278,21 @@ def copied(value: Any, own: frozenset[str] = _OF_PROGRAM) -> Any:
     copier.dump(value)
     file.seek(0)
     return _Reader(file, copier.kept).load()
+
+
+def sent(value: Any, own: Collection[str]) -> Callable[[], Any]:
+    """Return what gives the process that calls it a value, with code of its own ``own`` modules.
+
+    Classes and functions of these modules, and instances, are found by name there. What cannot be
+    sent so is what it is.
+    """
+    file = io.BytesIO()
+    copier = _Copier(file, own, is_sent=True)
+    try:
+        copier.dump(value)
+    except Exception:
+        return lambda: value
+    return lambda: _Reader(io.BytesIO(file.getvalue()), copier.kept).load()
 
 
 class PipedQueue:
