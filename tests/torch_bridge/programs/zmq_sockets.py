@@ -316,7 +316,7 @@ def ends_of_pipes():
     result = []
     for duplex in (False, True):
         reader, writer = context.Pipe(duplex)
-        files = [reader.fileno() == reader.fileno(), reader.fileno() != writer.fileno()]
+        files: list[Any] = [reader.fileno() == reader.fileno(), reader.fileno() != writer.fileno()]
         process = context.Process(target=time.sleep, args=(0.3,))
         process.start()
         with zmq.Context() as zmq_context:
@@ -325,7 +325,7 @@ def ends_of_pipes():
             for item in (left, reader, process.sentinel):
                 poller.register(item, zmq.POLLIN)
             names = {left: "socket", reader.fileno(): "pipe", process.sentinel: "process"}
-            seen = [poller.poll(0)]
+            seen: list[Any] = [poller.poll(0)]
             writer.send("by pipe")
             seen += [
                 poller.poll(),
