@@ -112,3 +112,12 @@ def test_a_forked_process_has_what_its_parent_alone_defines(
     out, error = capfd.readouterr()
     assert out.splitlines() == ["got 4", "spawned 1"]
     assert "has no attribute 'work'" in error
+
+
+@pytest.mark.adr("0283-D2")
+def test_a_started_process_starts_those_with_the_devices(tmp_path: Path) -> None:
+    simulated("started_by_started.py", tmp_path / "said", machine="ahbm:2")
+    first, second, codes = (tmp_path / "said").read_text().splitlines()
+    assert first == "[0, [3.0, 3.0], 0, True]"
+    assert second == "[1, [3.0, 3.0], 1, True]"
+    assert codes == "[0, 0]"

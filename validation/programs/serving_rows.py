@@ -3,11 +3,11 @@
     python -m validation.programs.serving_rows ROWS.csv --device H200-SXM-141GB --tp 1 --most 4
 
 Rows are of closed loops: a device, an engine, a model, tokens in and out, requests in flight, time
-to the first token and of a further one. Each is served by ``kernbench serve-bench`` on the machine
-that lists the device, with ``--output-tokens`` of the row's tokens and two requests of each client,
-which all begin at once. The time of a token is that of a step that only decodes, at the length that
-the cache has in the middle of the row's output, and the share of the others' prefills that falls to
-it.
+to the first token and of a further one. Each is served twice by ``kernbench serve-bench`` on the
+machine that lists the device. The first tokens are those of a loop whose clients get out of step,
+as the measured one's do; the time of a token is that of a step that only decodes, at the length
+that the cache has in the middle of the row's output, and the share of the others' prefills that
+falls to it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from kernbench.accuracy.rows import Machines
@@ -35,6 +36,17 @@ MODELS = {
 """Published names, and models of the same sizes."""
 QUANTIZATIONS = {"fp8": "fp8", "bf16": ""}
 _MEASURES = ("ttft", "tpot")
+SHORTEST = 0.8
+"""The shortest prompt and answer of a row, as a share of the longest, which name it."""
+ROUNDS = 10
+"""Requests of each client, of which the first begin together.
+
+Source of both: InferenceMAX, whose rows these are, README.md, "Benchmark Client Configuration":
+``--random-range-ratio 0.8 --num-prompts $((CONC * 10)) --max-concurrency $CONC``. Its servers have
+``--max-num-batched-tokens 8192 --max-num-seqs $CONC --no-enable-prefix-caching``.
+"""
+_OF_SERVER = {"max_num_batched_tokens": 8192, "enable_prefix_caching": False}
+_MEAN = (1 + SHORTEST) / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,59 +93,57 @@ def _row(row: Mapping[str, str]) -> ServingRow:
     )
 
 
-def command(row: ServingRow, machine: str, output_tokens: int) -> list[str]:
-    """Return the arguments of ``kernbench`` that serve a row, so many tokens of each request."""
+def command(row: ServingRow, machine: str, output_tokens: int, *, decodes: bool) -> list[str]:
+    """Return the arguments of ``kernbench`` that serve a row, ``output_tokens`` of each request.
+
+    Either requests that begin together and decode in the middle of the row's output, or three of
+    each client as the row's are, whose answers have very different lengths: few begin together.
+    """
     sizes = sorted({1, 2, 4, 8, 16, 32, row.concurrency})
     graphs = {
         "mode": 0,
         "cudagraph_mode": "FULL_DECODE_ONLY",
         "cudagraph_capture_sizes": [size for size in sizes if size <= row.concurrency],
     }
-    # Where steps decode only, the cache is as long as in the middle of the row's output.
-    longer = max(row.output_tokens - output_tokens, 0) // 2
-    most = row.input_tokens + longer + output_tokens
+    middle = round(_MEAN * (row.input_tokens + row.output_tokens / 2))
+    shortest = round(SHORTEST * row.input_tokens)
+    prompts = f"{middle - output_tokens // 2}" if decodes else f"{shortest}:{row.input_tokens}"
     named: dict[str, object] = {
         "--model": MODELS[row.model],
         "--machine": machine,
         "--tp": row.tp,
         "--quantization": QUANTIZATIONS[row.precision],
         "--concurrency": row.concurrency,
-        "--input": row.input_tokens + longer,
-        "--output": output_tokens,
-        "--requests": 2 * row.concurrency,
-        "--max-model-len": most + 64,
+        "--input": prompts,
+        "--output": output_tokens if decodes else f"2:{2 * output_tokens}",
+        "--requests": row.concurrency if decodes else 3 * row.concurrency,
+        "--max-model-len": max(middle, row.input_tokens) + 2 * output_tokens + 64,
         "--json": "-",
     }
-    options = [f"{name}={value}" for name, value in named.items() if value != ""]
+    of_engine = {**_OF_SERVER, "max_num_seqs": row.concurrency, "compilation_config": graphs}
     return [
         "serve-bench",
         row.engine,
-        *options,
-        f"--engine-arg=compilation_config={json.dumps(graphs)}",
+        *(f"{name}={value}" for name, value in named.items() if value != ""),
+        *(f"--engine-arg={name}={json.dumps(value)}" for name, value in of_engine.items()),
     ]
 
 
-def estimates(row: ServingRow, load: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a load says of a row: seconds to the first token, and of a further one.
-
-    The prompts of the load are longer than the row's by what its output adds on average; a prefill
-    takes time in proportion to its tokens.
-    """
-    result = load["figures"]
-    prompt = load["requests"][0]["input_tokens"]
-    step_s = result["itl_s"]["p50"]
-    ttft_s = result["ttft_s"]["mean"] * row.input_tokens / prompt
+def estimates(
+    row: ServingRow, first: Mapping[str, Any], decoded: Mapping[str, Any]
+) -> dict[str, float]:
+    """Return what two loads say of a row: seconds to the first token, and of a further one."""
+    requests = first["requests"]
+    waits = [request["ttft_s"] for request in requests]
+    together, later = waits[: row.concurrency], waits[row.concurrency :]
     # Of a step, its own decoding: what is more is prefill of requests that come meanwhile.
-    more_s = sum(max(0.0, _took(step) - step_s) for step in load["steps"])
-    prefill_s = more_s / result["requests"] * row.input_tokens / prompt
+    own_s = first["figures"]["itl_s"]["p50"]
+    more_s = sum(max(0.0, step["end_s"] - step["begin_s"] - own_s) for step in first["steps"])
+    others_s = (row.concurrency - 1) * more_s / len(requests)
     return {
-        "ttft": ttft_s,
-        "tpot": step_s + (row.concurrency - 1) * prefill_s / row.output_tokens,
+        "ttft": (fmean(together) + (ROUNDS - 1) * fmean(later)) / ROUNDS,
+        "tpot": decoded["figures"]["itl_s"]["p50"] + others_s / (_MEAN * row.output_tokens),
     }
-
-
-def _took(step: Mapping[str, float]) -> float:
-    return step["end_s"] - step["begin_s"]
 
 
 def answers(
@@ -142,28 +152,34 @@ def answers(
     """Yield each row with its estimates, or why there are none."""
     machines = Machines()
     for row in rows:
+        loads: list[Mapping[str, Any]] = []
         try:
             machine = machines.machine_of(row.device, row.tp).name
-            words = command(row, machine, output_tokens)
+            for decodes in (False, True):
+                words = command(row, machine, output_tokens, decodes=decodes)
+                loads.append(_served(words, timeout_s))
         except (KeyError, UnknownNameError) as error:
             yield row, f"unknown: {error}"
-            continue
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", "kernbench", *words],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=timeout_s,
-            )
         except subprocess.TimeoutExpired:
             yield row, f"takes longer than {timeout_s:g} s"
-            continue
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if line.startswith("error")]
-            yield row, lines[-1] if lines else f"status {done.returncode}"
+        except subprocess.CalledProcessError as error:
+            lines = [line for line in error.stderr.splitlines() if line.startswith("error")]
+            yield row, lines[-1] if lines else f"status {error.returncode}"
         else:
-            yield row, estimates(row, json.loads(done.stdout)["loads"][0])
+            yield row, estimates(row, *loads)
+
+
+def _served(words: Sequence[str], timeout_s: float) -> Mapping[str, Any]:
+    """Return the load that a command of ``kernbench`` serves."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kernbench", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=timeout_s,
+    )
+    load: Mapping[str, Any] = json.loads(done.stdout)["loads"][0]
+    return load
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -177,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("tp", "concurrency", "input-tokens"):
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--most", type=int, default=4, help="rows, the first ones")
-    parser.add_argument("--output-tokens", type=int, default=24)
+    parser.add_argument("--output-tokens", type=int, default=16)
     parser.add_argument("--timeout", type=float, default=1800)
     asked = parser.parse_args(arguments)
     names = ("engine", "device", "model", "precision", "tp", "concurrency", "input_tokens")

@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import multiprocessing
 import pickle
+import select
 import sys
 import tempfile
 import threading
 import time
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -307,9 +310,71 @@ def last_messages():
     return messages
 
 
+def ends_of_pipes():
+    """Ends of pipes, and processes, among the files that are waited for."""
+    context = multiprocessing.get_context("fork")
+    result = []
+    for duplex in (False, True):
+        reader, writer = context.Pipe(duplex)
+        files: list[Any] = [reader.fileno() == reader.fileno(), reader.fileno() != writer.fileno()]
+        process = context.Process(target=time.sleep, args=(0.3,))
+        process.start()
+        with zmq.Context() as zmq_context:
+            left, where = bound(zmq_context, zmq.PAIR)
+            poller = zmq.Poller()
+            for item in (left, reader, process.sentinel):
+                poller.register(item, zmq.POLLIN)
+            names = {left: "socket", reader.fileno(): "pipe", process.sentinel: "process"}
+            seen: list[Any] = [poller.poll(0)]
+            writer.send("by pipe")
+            seen += [
+                poller.poll(),
+                select.select([reader], [writer], [], 0)[:2] == ([reader], [writer]),
+            ]
+            seen.append(wait([reader, process.sentinel], 5) == [reader])
+            files += [reader.recv(), select.select([reader], [], [], 0)[0]]
+            thread = in_thread(send_pair, zmq_context, where)
+            seen.append(poller.poll())
+            left.recv()
+            thread.join()
+            seen.append(poller.poll())
+            left.close()
+        process.join()
+        result.append([files, seen[0], *map(str, seen[2:4])])
+        result.append([[(names[file], events) for file, events in seen[at]] for at in (1, 4, 5)])
+        writer.close()
+        poll = select.poll()
+        poll.register(reader, select.POLLIN)
+        result.append([poll.poll(0) == [(reader.fileno(), poll_of_ended(duplex))], reader.poll()])
+        reader.close()
+    return [*result, asyncio.run(read_by_a_loop())]
+
+
+def poll_of_ended(duplex):
+    return select.POLLHUP | (select.POLLIN if duplex else 0)
+
+
+def send_pair(context, where):
+    with connected(context, zmq.PAIR, where) as right:
+        right.send(b"by socket")
+
+
+async def read_by_a_loop():
+    reader, writer = multiprocessing.Pipe(False)
+    loop = asyncio.get_running_loop()
+    words: asyncio.Queue[str] = asyncio.Queue()
+    loop.add_reader(reader.fileno(), lambda: words.put_nowait(reader.recv()))
+    timer = threading.Timer(0.1, writer.send, ["by loop"])
+    timer.start()
+    word = await asyncio.wait_for(words.get(), 20)
+    loop.remove_reader(reader.fileno())
+    timer.join()
+    return word
+
+
 CASES = (
     pairs, requests, routers, pipelines, subscribers, full_queues, mistakes, pollers, of_asyncio,
-    a_context_that_ends, servers_that_come_late, last_messages,
+    a_context_that_ends, servers_that_come_late, last_messages, ends_of_pipes,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ def program(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.adr("0259-D1")
+@pytest.mark.adr("0283-D1")
 @pytest.mark.parametrize("name", ["sockets.py", "zmq_sockets.py"])
 def test_programs_find_what_they_find_in_plain_python(tmp_path: Path, name: str) -> None:
     real, result = tmp_path / "real.json", tmp_path / "found.json"

@@ -312,6 +312,7 @@ class StartedRank:
     def __init__(self, run: Run, spawn_id: int, number: int) -> None:
         self._run = run
         self.state = RankState(number, number + 1, sip_id=number, spawn_id=spawn_id)
+        self.starts_others = False
         self._end = run.simulation.handle(f"the end of the process on SIP {number}")
         self._rank: Rank | None = None
 
@@ -393,10 +394,14 @@ class StartedRanks:
     def add(self) -> StartedRank:
         """Return a rank, not yet started, on the first SIP without one.
 
+        One that starts others leaves its own SIP to them, as the program does that started it.
+
         Raises:
             UsageError: Each SIP has one.
         """
-        taken = {rank.number for rank in self._ranks if rank.alive}
+        for rank in self._ranks:
+            rank.starts_others |= rank.state is self._run.rank_state
+        taken = {rank.number for rank in self._ranks if rank.alive and not rank.starts_others}
         number = next(index for index in range(len(taken) + 1) if index not in taken)
         machine = self._run.machine
         if number >= machine.num_sips:
@@ -506,15 +511,16 @@ class Multiprocessing:
         """Return a rank to be started in addition to those started and not ended.
 
         Raises:
-            UsageError: There is no SIP for it, a spawn is under way, or a rank asks for it.
+            UsageError: There is no SIP for it, a spawn is under way, or a rank of one asks for it.
         """
-        self._check_starts("a process was started")
+        latest = self._latest
+        if not isinstance(latest, StartedRanks) or not latest.alive:
+            self._check_starts("a process was started")
         if self._run.machine.spec.scenario.deaths:
             raise UsageError(
                 "scenario.deaths is for ranks that are started together, by torchrun or spawn, but "
                 "the program starts processes one by one"
             )
-        latest = self._latest
         if not isinstance(latest, StartedRanks) or not latest.alive:
             if any(rank.alive for rank in self._run.simulation.ranks):
                 raise UsageError("a spawn is in progress; join() it before a process is started")

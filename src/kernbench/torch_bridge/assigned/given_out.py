@@ -11,7 +11,7 @@ import ast
 import dis
 import linecache
 import sys
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from itertools import groupby
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -26,7 +26,7 @@ _LAST_LOADS = frozenset(
 )
 
 
-def given_out(function: Any, space: dict[str, Any]) -> Iterator[Any]:
+def given_out(function: Any, space: Mapping[str, Any]) -> Iterator[Any]:
     """Yield what a function in a module or class returns that was there before it was called."""
     if isinstance(function, (classmethod, staticmethod)):
         function = function.__func__

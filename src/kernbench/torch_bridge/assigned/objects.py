@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import chain, islice
 from logging import Logger
@@ -66,6 +66,12 @@ class NamedObjects:
         """Names of functions whose results are all processes', by the functions' identities."""
         self._by_name: defaultdict[str, list[ModuleType]] = defaultdict(list)
         """Modules by what is in them, and by their packages."""
+        self._spaces: list[Mapping[str, Any]] = []
+        """What the objects have by names."""
+        self._lengths: list[int] = []
+        """Of each, its length when it was looked through."""
+        self._holders: defaultdict[str, set[int]] = defaultdict(set)
+        """The positions of those in which a name is."""
 
     def __contains__(self, owner: Any) -> bool:
         if id(owner) in self._by_identity:
@@ -89,12 +95,24 @@ class NamedObjects:
             if not self._by_name:
                 for module in modules:
                     self._place(module)
-            for value in list(self._by_identity.values()):
-                self._watch_all(*self._walk(_spaces(value), names))
+            self._watch_all(*self._walk(self._spaces_with(names), names))
             by_name = self._by_name
             for name in names:
                 self._look_into(by_name.get(f"{name}.", ()), self.names)
                 self._look_into(by_name.get(name, ()), frozenset((name,)))
+
+    def _spaces_with(self, names: frozenset[str]) -> list[Mapping[str, Any]]:
+        """Return what the known objects have by names, of those that have some of these.
+
+        Each package that a program imports names more, and few objects have any of it.
+        """
+        for position, space in enumerate(self._spaces):
+            if len(space) != self._lengths[position]:
+                self._lengths[position] = len(space)
+                for name in space:
+                    self._holders[name].add(position)
+        positions = set().union(*(self._holders[name] for name in names & self._holders.keys()))
+        return [self._spaces[position] for position in sorted(positions)]
 
     def _place(self, module: ModuleType) -> None:
         for name in (f"{package_of(module)}.", *vars(module)):
@@ -111,8 +129,9 @@ class NamedObjects:
         inner: list[dict[str, Any]] = []
         for module in modules:
             if self.is_named(module) and self._owners.is_shared(module):
-                held, kept = self._walk([vars(module)], names)
-                containers += [] if is_machinery(module.__name__) else held
+                of_machinery = is_machinery(module.__name__)
+                held, kept = self._walk([vars(module)], names, of_machinery)
+                containers += [] if of_machinery else held
                 inner += kept
         self._watch_all(containers, inner)
 
@@ -121,24 +140,27 @@ class NamedObjects:
         self._watch(containers, inner if is_direct else [])
 
     def _walk(
-        self, spaces: Iterable[dict[str, Any]], names: frozenset[str]
+        self, spaces: Iterable[Mapping[str, Any]], names: frozenset[str], of_machinery: bool = False
     ) -> tuple[list[Any], list[dict[str, Any]]]:
         """Return the containers of names, and the attributes of objects that were not known."""
         containers, inner, spaces = [], [], list(spaces)
         for space in spaces:
             named = {name: space[name] for name in names & space.keys()}
-            given = {name: list(given_out(value, space)) for name, value in named.items()}
+            handed_out = {name: list(given_out(value, space)) for name, value in named.items()}
             for name, value in named.items():
-                if type(value) is _CACHED or (is_machinery and given[name]):
+                if type(value) is _CACHED or (of_machinery and handed_out[name]):
                     self.unkept[id(value)] = name
-            for holder in chain(named.values(), *given.values()):
+            for holder in chain(named.values(), *handed_out.values()):
                 kind = kind_of(holder)
                 if kind is not None:
                     containers.append(holder)
                 for value in _with_parts(holder, kind):
                     if id(value) not in self._by_identity and self._may_be_shared(value):
                         self._by_identity[id(value)] = value
-                        spaces += _spaces(value)
+                        own = list(_spaces(value))
+                        spaces += own
+                        self._spaces += own
+                        self._lengths += [-1] * len(own)
                         if not issubclass(type(value), _TOLD_OF):
                             inner.append(own_dict(value))
         return containers, inner
@@ -186,11 +208,11 @@ def package_of(module: ModuleType) -> str:
     return module.__name__.partition(".")[0]
 
 
-def _spaces(value: Any) -> Iterator[dict[str, Any]]:
+def _spaces(value: Any) -> Iterator[Mapping[str, Any]]:
     """Yield what an object has by names."""
     kind = type(value)
     if issubclass(kind, type):
-        yield dict(vars(value))
+        yield vars(value)
         yield vars(value).get("_member_map_", {})
     elif kind is not FunctionType:
         yield own_dict(value)

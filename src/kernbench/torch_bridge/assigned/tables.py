@@ -70,9 +70,11 @@ class MemoryWords:
 
     def follow(self, containers: list[Any]) -> None:
         """Look at more containers, which must stay alive."""
-        places = np.array(list(map(self._place, containers)), np.int64)
-        self._places = np.append(self._places, places)
-        self.see()
+        if containers:
+            places = np.array(list(map(self._place, containers)), np.int64)
+            self._places = np.append(self._places, places)
+            self._now = np.append(self._now, self._memory[places])
+            self._seen = self._now.tobytes()
 
     def see(self) -> None:
         """Take what there is now for what was there before."""

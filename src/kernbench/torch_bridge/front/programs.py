@@ -252,6 +252,8 @@ class Programs:
         """
         run = self.session.run
         rank = self._context.multiprocessing.add()
+        if current().takes_number:
+            current().host.be_unseen()
         check_one_node(rank.number + 1, run.machine, "multiprocessing.Process")
         process = self._process(rank.number, {}, is_forked)
         process.takes_number = True

@@ -23,7 +23,7 @@ from kernbench.torch_bridge.front.spawn import found_in, own_code, own_copy, tak
 from kernbench.torch_bridge.processes.call_counts import uncounted
 from kernbench.torch_bridge.processes.process import HERE, Process, current
 from kernbench.torch_bridge.python.endings import live
-from kernbench.torch_bridge.python.pipes import PipeEnd, pipe
+from kernbench.torch_bridge.python.pipes import PipeEnd, pipe, sent
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.front.programs import Programs
@@ -114,6 +114,8 @@ def _start_process(self: Any, programs: Programs) -> None:
         return
     has_group = process.world is not None and process.world.default_pg is not None
     is_first = process.rank_of_run is None and process.session.run.simulation.running is None
+    # A rank that was started so may be the engine that starts those with the devices.
+    is_first |= process.takes_number
     helps = getattr(self._target, "__module__", None) in _OF_HELPERS
     kind = RankProcess if is_first and not has_group and not helps else Worker
     self._Popen = partial(kind, programs)
@@ -125,8 +127,9 @@ class _Started:
 
     def __init__(self) -> None:
         self.returncode: int | None = None
-        self.sentinel, self._ends = pipe(duplex=False)
-        """Ready to be read once it has ended."""
+        self._ended, self._ends = pipe(duplex=False)
+        self.sentinel = self._ended.fileno()
+        """The descriptor of what can be read once it has ended."""
 
     def run(self, child: BaseProcess, work: Callable[[], object]) -> None:
         """Run ``work``, and set the exit status by how it ends."""
@@ -228,8 +231,10 @@ class RankProcess(_Started):
         value = own_copy({n: v for n, v in started.__dict__.items() if n not in _KEPT}) | kept
         forks = getattr(started, "_start_method", None) or get_start_method()
         parent = vars(sys.modules["__main__"])
+        received = sent(value, programs.assignments.own_modules)
 
         def work() -> None:
+            value = received()
             child = object.__new__(own_code(type(started), programs))
             child.__dict__.update(value)
             if value["_target"] is not None:

@@ -152,6 +152,10 @@ class ProcessModules(importlib.abc.MetaPathFinder):
     @contextmanager
     def of_nobody(self) -> Iterator[None]:
         """Act as the process that started all ranks, for what they share."""
+        if HERE.process is self._base and HERE.is_importing:
+            # A module that another of all imports: what it puts in place is seen with that one's.
+            yield
+            return
         self.look_for_new()
         before = HERE.process, HERE.is_importing
         loaded = self._loaded

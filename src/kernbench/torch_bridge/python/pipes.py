@@ -5,25 +5,28 @@ from __future__ import annotations
 import contextlib
 import copy
 import datetime
+import functools
 import io
 import multiprocessing.connection
 import multiprocessing.pool
 import pickle
+import select
 import selectors
 import threading
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from multiprocessing.reduction import ForkingPickler
+from types import FunctionType, MethodType
 from typing import Any, Self
 
 import numpy as np
 from torch import Tensor
 
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.processes.call_counts import unseen
-from kernbench.torch_bridge.processes.process import HERE
+from kernbench.torch_bridge.processes.process import HERE, current
 from kernbench.torch_bridge.python.sockets import SimulatedSocket, WaitingSelector
+from kernbench.torch_bridge.python.sockets.channels import Watchable, wait_until
 
 _wait = multiprocessing.connection.wait
 
@@ -48,34 +51,31 @@ def _tensors_of(value: Any) -> Iterator[Tensor]:
         yield from _tensors_of(list(value.values()))
 
 
-class _Direction:
+class _Direction(Watchable):
     """The objects under way in one direction of a pipe."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.objects: deque[Any] = deque()
         self.num_writers = 1
         self.num_readers = 1
-        self.watchers: list[threading.Event] = []
 
     @property
     def is_ready(self) -> bool:
         return bool(self.objects) or not self.num_writers
-
-    def wake(self) -> None:
-        """Resume whoever waits for something to read."""
-        for watcher in self.watchers:
-            watcher.set()
 
 
 class PipeEnd(multiprocessing.connection.Connection):
     """Replaces ``multiprocessing.connection.Connection``, which programs ask for by its class.
 
     Objects are passed without pickling, as in queues. A process that receives an end gets its own
-    handle of it, so that each can close its handle.
+    handle of it, so that each can close its handle. Its descriptor is a simulated one.
     """
 
     _handle = None  # of no file: nothing to close when it is collected
     closed = False  # a property there
+    real_fd = None
+    _fd = -1
 
     def __init__(self, reads: _Direction | None, writes: _Direction | None) -> None:
         self._reads = reads
@@ -102,17 +102,22 @@ class PipeEnd(multiprocessing.connection.Connection):
         if self.closed:
             return
         self.closed = True
+        if HERE.process is not None:
+            HERE.process.sockets.pop(self._fd, None)
         if self._reads is not None:
             self._reads.num_readers -= 1
+            self._reads.changed()
         if self._writes is not None:
             self._writes.num_writers -= 1
-            self._writes.wake()
+            self._writes.changed()
 
     def fileno(self) -> int:
-        raise UnsupportedTorchError(
-            "fileno() of an end of a multiprocessing.Pipe in a simulated process: there is no "
-            "file; wait for it with multiprocessing.connection.wait"
-        )
+        self._check()
+        process = current()
+        if self._fd < 0:
+            self._fd = process.session.network.new_fd(is_of_pipe=True)
+        process.sockets[self._fd] = self
+        return self._fd
 
     def send(self, value: Any) -> None:
         self._check()
@@ -122,18 +127,15 @@ class PipeEnd(multiprocessing.connection.Connection):
             raise BrokenPipeError(32, "Broken pipe")
         reach()
         self._writes.objects.append(value)
-        self._writes.wake()
+        self._writes.changed()
 
     def send_bytes(self, value: Any, offset: int = 0, size: int | None = None) -> None:
         part = bytes(memoryview(value).cast("B"))[offset:]
         self.send(part if size is None else part[:size])
 
     def recv(self) -> Any:
-        self._check()
-        if self._reads is None:
-            raise OSError("connection is write-only")
-        reach()
-        wait_for_ends([self])
+        self._wait(None, "recv")
+        assert self._reads is not None
         if not self._reads.objects:
             raise EOFError
         return self._reads.objects.popleft()
@@ -147,24 +149,39 @@ class PipeEnd(multiprocessing.connection.Connection):
         return data
 
     def poll(self, timeout: float | None = 0.0) -> bool:
+        return self._wait(timeout, "poll")
+
+    def _wait(self, timeout_s: float | None, what: str) -> bool:
+        """Return whether a read would not block, after a wait for that."""
         self._check()
-        if self._reads is None:
+        reads = self._reads
+        if reads is None:
             raise OSError("connection is write-only")
-        return bool(wait_for_ends([self], timeout))
+        return wait_until(
+            lambda: reads.is_ready, [reads], timeout_s, f"{what} of {self.describe()}"
+        )
 
-    def is_ready(self) -> bool:
-        """Return whether a read would not block."""
-        return self._reads is not None and self._reads.is_ready
+    # As a file of the process.
 
-    def watch(self, watcher: threading.Event) -> None:
-        """Set an event whenever there may be something to read."""
-        if self._reads is not None:
-            self._reads.watchers.append(watcher)
+    def ready(self) -> int:
+        """Return what it is ready for, as ``poll`` says it."""
+        reads, writes, events = self._reads, self._writes, 0
+        # One of both directions is a pair of sockets, another a pipe.
+        if reads is not None:
+            ended = select.POLLHUP if writes is None else select.POLLHUP | select.POLLIN
+            events |= (select.POLLIN if reads.objects else 0) | (0 if reads.num_writers else ended)
+        if writes is not None:
+            broken = select.POLLERR if reads is None else select.POLLHUP
+            events |= select.POLLOUT | (0 if writes.num_readers else broken)
+        return events
 
-    def forget(self, watcher: threading.Event) -> None:
-        """No longer set the event."""
-        if self._reads is not None:
-            self._reads.watchers.remove(watcher)
+    def sources(self) -> Iterator[Watchable]:
+        """Yield what changes when it may be ready."""
+        return (way for way in (self._reads, self._writes) if way is not None)
+
+    def describe(self) -> str:
+        """Return what errors call it."""
+        return "an end of a multiprocessing.Pipe"
 
     def _check(self) -> None:
         if self.closed:
@@ -195,6 +212,8 @@ _PLAIN = frozenset(
     }
 )  # fmt: skip
 """Types whose values are copied, with what they contain."""
+_OF_CODE = frozenset({functools.partial, MethodType})
+"""Types whose values hold code."""
 _MOST_BYTES = 1 << 26
 """The most bytes of an array that is copied; larger ones are data, which workers read."""
 
@@ -205,9 +224,10 @@ _OF_PROGRAM = frozenset({"__main__", "__mp_main__"})
 class _Copier(pickle.Pickler):
     """Copies plain values and instances of the program's classes; all else stays what it is."""
 
-    def __init__(self, file: io.BytesIO, own: frozenset[str]) -> None:
+    def __init__(self, file: io.BytesIO, own: Collection[str], is_sent: bool = False) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self._own = own
+        self._is_sent = is_sent
         self.kept: list[Any] = []
         self._places: dict[int, int] = {}
 
@@ -215,6 +235,8 @@ class _Copier(pickle.Pickler):
         kind = type(value)
         if kind in _PLAIN:
             return None
+        if self._is_sent:
+            return self._place_of_sent(value, kind)
         if kind is np.ndarray and value.nbytes <= _MOST_BYTES and value.base is None:
             return None if value.dtype != object else self._place(value, value)
         if kind is PipeEnd or kind is PipedQueue or kind is SimulatedSocket:
@@ -223,6 +245,14 @@ class _Copier(pickle.Pickler):
         if isinstance(value, type) or kind.__module__ not in self._own:
             return self._place(value, value)
         return None
+
+    def _place_of_sent(self, value: Any, kind: type) -> int | None:
+        """Return the place of what another process has as it is; None for what it finds itself."""
+        if isinstance(value, (type, FunctionType)):
+            is_found = value.__module__ in self._own and "<" not in value.__qualname__
+        else:
+            is_found = kind in _OF_CODE or kind.__module__ in self._own
+        return None if is_found else self._place(value, value)
 
     def _place(self, value: Any, kept: Any) -> int:
         place = self._places.get(id(value))
@@ -248,6 +278,21 @@ def copied(value: Any, own: frozenset[str] = _OF_PROGRAM) -> Any:
     copier.dump(value)
     file.seek(0)
     return _Reader(file, copier.kept).load()
+
+
+def sent(value: Any, own: Collection[str]) -> Callable[[], Any]:
+    """Return what gives the process that calls it a value, with code of its own ``own`` modules.
+
+    Classes and functions of these modules, and instances, are found by name there. What cannot be
+    sent so is what it is.
+    """
+    file = io.BytesIO()
+    copier = _Copier(file, own, is_sent=True)
+    try:
+        copier.dump(value)
+    except Exception:
+        return lambda: value
+    return lambda: _Reader(io.BytesIO(file.getvalue()), copier.kept).load()
 
 
 class PipedQueue:
@@ -282,51 +327,14 @@ class PipedQueue:
         self._writer.close()
 
 
-def wait_for_ends(ends: Sequence[PipeEnd], timeout: float | None = None) -> list[PipeEnd]:
-    """Block the calling rank until some ends can be read, or until the timeout; return those."""
-    watcher = threading.Event()
-    for end in ends:
-        end.watch(watcher)
-    try:
-        ready = [end for end in ends if end.is_ready()]
-        while not ready:
-            watcher.clear()
-            if timeout == 0 and HERE.process is not None:
-                HERE.process.host.glance("a pipe")
-            elif not watcher.wait(timeout):
-                break
-            ready = [end for end in ends if end.is_ready()]
-            if timeout == 0:
-                break
-    finally:
-        for end in ends:
-            end.forget(watcher)
-    return ready
-
-
 def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
     """``multiprocessing.connection.wait``."""
-    asked = list(object_list)
     if HERE.process is None or HERE.is_foreign:
-        return list(_wait(asked, timeout))
-    if all(isinstance(item, PipeEnd) for item in asked):
-        return list(wait_for_ends(asked, timeout))
-    other = next(item for item in asked if not isinstance(item, PipeEnd))
-    files = [item for item in asked if not isinstance(item, PipeEnd)]
-    if len(files) == len(asked) and all(_fd_of(file) in HERE.process.sockets for file in files):
-        with WaitingSelector() as selector:
-            for file in files:
-                selector.register(file, selectors.EVENT_READ)
-            return [key.fileobj for key, _ in selector.select(timeout)]
-    raise UnsupportedTorchError(
-        f"multiprocessing.connection.wait for {type(other).__name__} in a simulated process: it "
-        "would block outside of the simulation; wait for ends of a Pipe or for sockets, not for "
-        "both at once, and join() processes"
-    )
-
-
-def _fd_of(file: Any) -> int:
-    return file if isinstance(file, int) else int(getattr(file, "fileno", lambda: -1)())
+        return list(_wait(object_list, timeout))
+    with WaitingSelector() as selector:
+        for file in object_list:
+            selector.register(file, selectors.EVENT_READ)
+        return [key.fileobj for key, _ in selector.select(timeout)]
 
 
 def install(patches: Patches) -> None:

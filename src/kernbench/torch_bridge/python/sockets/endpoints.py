@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RealSocket: Any = socket.socket
 """The class whose sockets are the operating system's."""
-_FIRST_FD = 1 << 20
+FIRST_FD = 1 << 20
 """Above what Linux permits by default, so that no file has the same number."""
 _FIRST_PORT, _LAST_PORT = 32768, 60999
 """Ports that are assigned where a program asks for any: net.ipv4.ip_local_port_range."""
@@ -226,7 +226,7 @@ class SocketNetwork:
         self._bound: dict[Any, list[Endpoint]] = {}
         """Sockets by node, kind and port, or by the file of a Unix socket."""
         self._ports = count(_FIRST_PORT)
-        self._fds = count(_FIRST_FD)
+        self._fds = count(FIRST_FD)
         self.waiting: list[Any] = []
         """Addresses to which ZeroMQ's sockets connect once somebody is bound to them."""
         self.no_wire = Wire()
@@ -234,9 +234,9 @@ class SocketNetwork:
         self.outside: dict[str, None] = session.reached
         self._keeper = session.run.keeper
 
-    def new_fd(self) -> int:
+    def new_fd(self, is_of_pipe: bool = False) -> int:
         """Return the number of a new descriptor."""
-        if self._keeper is not None:
+        if self._keeper is not None and not is_of_pipe:
             self._keeper.refused["it uses sockets"] = None
         return next(self._fds)
 

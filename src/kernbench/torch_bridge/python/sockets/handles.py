@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from multiprocessing.connection import Connection
 from typing import Any, Self
 
 from kernbench.torch_bridge.processes.process import HERE, Process, current
@@ -206,7 +207,10 @@ class SocketHandle(socket.socket):
 
 
 def close(end: Any) -> None:
-    """Close a descriptor of a socket at the calling process's time, which may have ended."""
+    """Close a descriptor at the calling process's time, which may have ended."""
+    if isinstance(end, Connection):
+        end.close()
+        return
     process: Process = HERE.process or end.process
     end.released(max(process.host.paid_ps, process.session.run.simulation.now_ps))
 
@@ -216,4 +220,6 @@ def close_all() -> None:
     process = HERE.process
     if process is not None:
         for end in [process.sockets.pop(fd) for fd in list(process.sockets)]:
-            close(end)
+            # A pool's finalizer still tells its threads by a pipe; those given to it are closed.
+            if not isinstance(end, Connection):
+                close(end)

@@ -15,11 +15,12 @@ from typing import Any
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.python.sockets.channels import arrive
 from kernbench.torch_bridge.python.sockets.connecting import ConnectingSocket, file_key, loopback
-from kernbench.torch_bridge.python.sockets.endpoints import Endpoint, refusal
-from kernbench.torch_bridge.python.sockets.handles import FLAGS_OF_KIND, KINDS, network
+from kernbench.torch_bridge.python.sockets.endpoints import FIRST_FD, Endpoint, refusal
+from kernbench.torch_bridge.python.sockets.handles import FLAGS_OF_KIND, KINDS, close, network
 
 
 class SimulatedSocket(ConnectingSocket):
@@ -187,30 +188,51 @@ def _pair(real: Callable[..., Any]) -> Callable[..., Any]:
     return socketpair
 
 
-def _by_descriptor(real: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a function of ``os`` for descriptors, also for those of simulated sockets."""
+_METHODS = {"read": "recv", "write": "send", "close": "close"}
+"""Functions of ``os`` for descriptors, with methods of sockets that do the same."""
 
-    def call(fd: int, *args: Any) -> Any:
-        if network() is None or fd not in current().sockets:
-            return real(fd, *args)
-        simulated_socket = SimulatedSocket(fileno=fd)
-        try:
-            return getattr(simulated_socket, name)(*args)
-        finally:
-            simulated_socket.detach()
+
+def _by_descriptor(real: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a function of ``os`` for descriptors, also for simulated ones."""
+
+    @unseen
+    def call(fd: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(fd, int) or fd < FIRST_FD or network() is None:
+            return real(fd, *args, **kwargs)
+        process = current()
+        end = process.sockets.get(fd)
+        if isinstance(end, Endpoint) and name in _METHODS:
+            simulated_socket = SimulatedSocket(fileno=fd)
+            try:
+                return getattr(simulated_socket, _METHODS[name])(*args)
+            finally:
+                simulated_socket.detach()
+        if name == "close" and end is not None:
+            close(end)
+            return None
+        if end is None:
+            if name == "close" and process.parent_pid:
+                # One of its parent's: a process has none but those that it was given.
+                return None
+            raise refusal(errno.EBADF)
+        raise UnsupportedTorchError(
+            f"os.{name}({fd}) of {end.describe()}: a simulated process has no such file of the "
+            "operating system; it can be waited for (select, poll, selectors, asyncio, zmq), and "
+            "sends and receives by its own methods"
+        )
 
     return call
 
 
 def install(patches: Patches) -> None:
     """Let sockets that simulated processes make be simulated."""
+    calls = {name: _by_descriptor(getattr(os, name), name) for name in _METHODS}
+    others = ("dup", "dup2", "fstat", "isatty", "set_blocking", "readv", "writev", "sendfile")
+    calls.update((name, _by_descriptor(getattr(os, name), name)) for name in others)
+    patches.set_all(os, calls)
     connection: Any = multiprocessing.connection.Connection
-    for method, real, name in (
-        (connection._send, os.write, "send"),
-        (connection._recv, os.read, "recv"),
-        (connection._close, os.close, "close"),
-    ):
-        patches.set(method, "__defaults__", (_by_descriptor(real, name),))
+    for method, name in (("_send", "write"), ("_recv", "read"), ("_close", "close")):
+        patches.set(getattr(connection, method), "__defaults__", (calls[name],))
     patches.set(socket, "socket", SimulatedSocket)
     patches.set(socket, "SocketType", SimulatedSocket)
     patches.set(socket, "socketpair", _pair(socket.socketpair))
