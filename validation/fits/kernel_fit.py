@@ -125,9 +125,7 @@ def fit_kernels(
     ]
     pairs = _measured(architecture, rows, named)
     parts = [
-        _Rows(
-            tuple(row for row, _ in part), tuple(measured_kernels for _, measured_kernels in part)
-        )
+        _Rows(tuple(row for row, _ in part), tuple(kernels for _, kernels in part))
         for part in (
             [pair for pair in pairs if is_apart(pair[0]) is apart] for apart in (False, True)
         )

@@ -21,31 +21,3 @@ from validation.kernels.moe import (
     expert_products,
 )
 from validation.kernels.quantize import missed_again, quantize_rows, scale_and_quantize_rows
-
-__all__ = [
-    "FOLDER",
-    "ExpertLoad",
-    "GemmKernel",
-    "GemmProblem",
-    "LatentKernel",
-    "LibraryTile",
-    "LinearProblem",
-    "MoeKernels",
-    "MoeProblem",
-    "batched_product",
-    "causal_convolution",
-    "channel_convolution",
-    "chunk_products",
-    "chunk_scan",
-    "convolution_update",
-    "expert_kernels",
-    "expert_products",
-    "latent_decode",
-    "load_library",
-    "missed_again",
-    "product_choices",
-    "quantize_rows",
-    "recurrent_decode",
-    "scale_and_quantize_rows",
-    "sequence_convolution",
-]

@@ -243,9 +243,7 @@ def _missed(problem: MoeProblem, footprint: float) -> float:
 
 def rows_of_tile(load: ExpertLoad, kernels: MoeKernels) -> int:
     """Return the rows of a product's tile."""
-    return next(
-        (row_tile for row_tile in kernels.row_tiles if row_tile >= load.mean), kernels.row_tiles[-1]
-    )
+    return next((tile for tile in kernels.row_tiles if tile >= load.mean), kernels.row_tiles[-1])
 
 
 def _product(problem: MoeProblem, kernels: MoeKernels, depth: int, columns: int) -> LibraryKernel:

@@ -11,20 +11,3 @@ from validation.programs.kept import (
 from validation.programs.program import LOOPS, Program, ProgramError, loop
 from validation.programs.runner import ProgramRunner
 from validation.programs.sources import SOURCES, Source, folder_of
-
-__all__ = [
-    "LOOPS",
-    "SOURCES",
-    "KeptAnswers",
-    "Program",
-    "ProgramAnswer",
-    "ProgramError",
-    "ProgramFiles",
-    "ProgramRunner",
-    "Source",
-    "folder_of",
-    "forget",
-    "loop",
-    "read_kept",
-    "said_of",
-]

@@ -97,10 +97,7 @@ class LaunchedLayer(Entry):
         return self.machine
 
 
-_LAYERS = {
-    launched_layer.machine: launched_layer
-    for launched_layer in table("launching.yaml", "layers", LaunchedLayer)
-}
+_LAYERS = {layer.machine: layer for layer in table("launching.yaml", "layers", LaunchedLayer)}
 
 
 def layer_launching(machine: str) -> LaunchedLayer:

@@ -153,11 +153,9 @@ def _startup(spent: Sequence[Spent], window: Window) -> Startup:
 def _straggler(spent: Sequence[SpentReport], whole_ns: float) -> StragglerReport | None:
     """Return the rank that most waiting is for; None where it is little, or for many."""
     waited: dict[str, float] = {}
-    for spent_report in spent:
-        if spent_report["resource"] == RANKS:
-            waited[spent_report["detail"]] = (
-                waited.get(spent_report["detail"], 0) + spent_report["time_ns"]
-            )
+    for report in spent:
+        if report["resource"] == RANKS:
+            waited[report["detail"]] = waited.get(report["detail"], 0) + report["time_ns"]
     total_ns = sum(waited.values())
     if total_ns < _LEAST_WAIT * whole_ns or not waited:
         return None
@@ -267,15 +265,10 @@ _USES = (
 def _uses(why: Why) -> Iterator[list[str]]:
     """What is behind the resources, the longest first: all of it adds up to the time of ranks."""
     sums: dict[tuple[str, ...], float] = {}
-    for spent_report in why["spent"]:
-        place = _place(spent_report["file"], spent_report["line"])
-        use = (
-            spent_report["name"] or spent_report["resource"],
-            spent_report["resource"],
-            spent_report["detail"],
-            place,
-        )
-        sums[use] = sums.get(use, 0) + spent_report["time_ns"]
+    for report in why["spent"]:
+        place = _place(report["file"], report["line"])
+        use = (report["name"] or report["resource"], report["resource"], report["detail"], place)
+        sums[use] = sums.get(use, 0) + report["time_ns"]
     whole = why["time_ns"] * why["ran"]
     ordered = sorted(sums.items(), key=lambda item: -item[1])
     for key, time_ns in ordered[:SHOWN_LINES]:

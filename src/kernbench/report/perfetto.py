@@ -294,14 +294,10 @@ class _TraceWriter:
         pid = events.process("links", sort_index)
         for key in keys:
             track = events.track(pid, f"link {self.machine.links[key.link].name}", key.link)
-            track_slices = self._write_busy(events, track, key, self._link_slice)
+            slices = self._write_busy(events, track, key, self._link_slice)
             name = f"{self.machine.links[key.link].name} bandwidth"
             for time_ps, rate in _columns(
-                *rate_steps(
-                    track_slices.slices.start_ps,
-                    track_slices.slices.end_ps,
-                    track_slices.size_bytes,
-                )
+                *rate_steps(slices.slices.start_ps, slices.slices.end_ps, slices.size_bytes)
             ):
                 events.counter(pid, name, "GB/s", time_ps, rate)
 

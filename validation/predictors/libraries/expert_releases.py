@@ -132,9 +132,7 @@ def releases_of(row: Row, machine: Machine, has: str, others: Others) -> tuple[E
         releases = _SGLANG.get(machine.name, (both, both))[number % 2 == 0]
         if row.integer("moe_ep_size") > 1:
             return releases
-        return tuple(
-            replace(expert_release, choosing="sglang_choice") for expert_release in releases
-        )
+        return tuple(replace(release, choosing="sglang_choice") for release in releases)
     if has == "sglang_marlin" and row.integer("moe_ep_size") == 1:
         return (ExpertRelease(others, choosing="sglang_choice"),)
     if has == "vllm_fused_moe":

@@ -246,18 +246,16 @@ class _Fit:
         self._moves = []  # where the fit ended, rows may depend on others
         slopes = self._slopes(values)
         covariance = self._covariance(values, slopes)
-        fitted_constants = self._said(values, slopes, np.sqrt(np.diag(covariance)))
-        tells = np.array(
-            [fitted_constant.deviation is not None for fitted_constant in fitted_constants]
-        )
+        constants = self._said(values, slopes, np.sqrt(np.diag(covariance)))
+        tells = np.array([fitted_constant.deviation is not None for fitted_constant in constants])
         values = np.where(tells, values, self.start)
-        fitted_constants = [
+        constants = [
             constant
             if is_told
             else FittedConstant(
                 key=constant.key, before=constant.before, after=constant.before, deviation=None
             )
-            for constant, is_told in zip(fitted_constants, tells, strict=True)
+            for constant, is_told in zip(constants, tells, strict=True)
         ]  # fmt: skip
         machine = self.with_values(values)
         rows = [row for modeled in self.fitted for row in modeled.rows]
@@ -275,11 +273,11 @@ class _Fit:
         after = [_errors(item, machine) for item in (*self.fitted, *self.apart)]
         return Calibration(
             text=edited(text, numbers, sources, origin),
-            constants=tuple(fitted_constants),
+            constants=tuple(constants),
             errors=tuple(self._by_category(before, after)),
             sources=tuple(named),
             refused=tuple(refused),
-            together=tuple(_together(fitted_constants, covariance)),
+            together=tuple(_together(constants, covariance)),
             stated=stated,
         )
 

@@ -65,10 +65,8 @@ def note_address(run: Evaluator, op: Op, offset: Value) -> None:
     ops, carried = _definitions(run.module.kernel)
     for _, maker in _made_of([offset], ops, carried, _CARRIES_ON):
         if maker in run.overflowed:
-            address_overflow = AddressOverflow(
-                maker.name, maker.line, run.overflowed[maker], op.line
-            )
-            run.overflows.setdefault((maker, op), address_overflow)
+            overflow = AddressOverflow(maker.name, maker.line, run.overflowed[maker], op.line)
+            run.overflows.setdefault((maker, op), overflow)
 
 
 def address_arithmetic(module: Module) -> frozenset[tuple[str, SourceLine]]:

@@ -75,12 +75,9 @@ class Distributed(Groups):
         protocol: str = "auto",
     ) -> Work | None:
         """Reduce a tensor over all ranks, in place; the result is bitwise equal on every rank."""
-        both = (tensor,)
-        num_elements = _numel("all_reduce", tensor)
-        signature = _signature(
-            "all_reduce", both, num_elements, op, algorithm=algorithm, protocol=protocol
-        )
-        return self._call(signature, group, both, both, async_op)
+        both, how = (tensor,), (algorithm, protocol)
+        asked = _signature("all_reduce", both, _numel("all_reduce", tensor), how, op)
+        return self._call(asked, group, both, both, async_op)
 
     def all_gather_into_tensor(
         self,
@@ -95,14 +92,9 @@ class Distributed(Groups):
         """Concatenate the inputs of all ranks in ``output_tensor``, in group order."""
         size = self.get_world_size(group)
         _check_numel("all_gather_into_tensor: output", output_tensor, size, input_tensor)
-        signature = _signature(
-            "all_gather",
-            (input_tensor,),
-            output_tensor.numel(),
-            algorithm=algorithm,
-            protocol=protocol,
-        )
-        return self._call(signature, group, (input_tensor,), (output_tensor,), async_op)
+        own, how = (input_tensor,), (algorithm, protocol)
+        asked = _signature("all_gather", own, output_tensor.numel(), how)
+        return self._call(asked, group, own, (output_tensor,), async_op)
 
     def all_gather(
         self,
@@ -116,11 +108,9 @@ class Distributed(Groups):
     ) -> Work | None:
         """Copy each rank's ``tensor`` into the entry of ``tensor_list`` at its position."""
         outputs = _checked_list("all_gather", tensor_list, tensor, self.get_world_size(group))
-        num_elements = _numel("all_gather", tensor) * len(outputs)
-        signature = _signature(
-            "all_gather", (tensor,), num_elements, algorithm=algorithm, protocol=protocol
-        )
-        return self._call(signature, group, (tensor,), outputs, async_op)
+        own, how = (tensor,), (algorithm, protocol)
+        asked = _signature("all_gather", own, _numel("all_gather", tensor) * len(outputs), how)
+        return self._call(asked, group, own, outputs, async_op)
 
     def reduce_scatter_tensor(
         self,
@@ -136,10 +126,9 @@ class Distributed(Groups):
         """Reduce ``input`` over all ranks; each keeps the part at its position in ``output``."""
         size = self.get_world_size(group)
         _check_numel("reduce_scatter_tensor: input", input, size, output)
-        signature = _signature(
-            "reduce_scatter", (output,), input.numel(), op, algorithm=algorithm, protocol=protocol
-        )
-        return self._call(signature, group, (input,), (output,), async_op)
+        own, how = (output,), (algorithm, protocol)
+        asked = _signature("reduce_scatter", own, input.numel(), how, op)
+        return self._call(asked, group, (input,), own, async_op)
 
     def reduce_scatter(
         self,
@@ -154,11 +143,9 @@ class Distributed(Groups):
     ) -> Work | None:
         """Reduce the lists of all ranks; each keeps the tensor at its position in ``output``."""
         inputs = _checked_list("reduce_scatter", input_list, output, self.get_world_size(group))
-        num_elements = output.numel() * len(inputs)
-        signature = _signature(
-            "reduce_scatter", (output,), num_elements, op, algorithm=algorithm, protocol=protocol
-        )
-        return self._call(signature, group, inputs, (output,), async_op)
+        own, how = (output,), (algorithm, protocol)
+        asked = _signature("reduce_scatter", own, output.numel() * len(inputs), how, op)
+        return self._call(asked, group, inputs, own, async_op)
 
     def broadcast(
         self,
@@ -172,16 +159,9 @@ class Distributed(Groups):
     ) -> Work | None:
         """Give the tensor of rank ``src`` (counted in the world) to all ranks of the group."""
         root = self.resolve(group).position(src)
-        signature = _signature(
-            "broadcast",
-            (tensor,),
-            _numel("broadcast", tensor),
-            root=root,
-            algorithm=algorithm,
-            protocol=protocol,
-        )
-        both = (tensor,)
-        return self._call(signature, group, both, both, async_op)
+        both, how = (tensor,), (algorithm, protocol)
+        asked = _signature("broadcast", both, _numel("broadcast", tensor), how, root=root)
+        return self._call(asked, group, both, both, async_op)
 
     def reduce(
         self,
@@ -196,12 +176,9 @@ class Distributed(Groups):
     ) -> Work | None:
         """Reduce a tensor over all ranks into that of rank ``dst``; the others are unchanged."""
         root = self.resolve(group).position(dst)
-        num_elements = _numel("reduce", tensor)
-        signature = _signature(
-            "reduce", (tensor,), num_elements, op, root, algorithm=algorithm, protocol=protocol
-        )
-        both = (tensor,)
-        return self._call(signature, group, both, both, async_op)
+        both, how = (tensor,), (algorithm, protocol)
+        asked = _signature("reduce", both, _numel("reduce", tensor), how, op, root)
+        return self._call(asked, group, both, both, async_op)
 
     def gather(
         self,
@@ -217,15 +194,10 @@ class Distributed(Groups):
         """Copy each rank's ``tensor`` into the list that rank ``dst`` passes, at its position."""
         root = self.resolve(group).position(dst)
         outputs = self._root_list("gather", "gather_list", gather_list, tensor, dst, group)
-        signature = _signature(
-            "gather",
-            (tensor,),
-            _numel("gather", tensor) * self.get_world_size(group),
-            root=root,
-            algorithm=algorithm,
-            protocol=protocol,
-        )
-        return self._call(signature, group, (tensor,), outputs, async_op)
+        own, how = (tensor,), (algorithm, protocol)
+        num_elements = _numel("gather", tensor) * self.get_world_size(group)
+        asked = _signature("gather", own, num_elements, how, root=root)
+        return self._call(asked, group, own, outputs, async_op)
 
     def scatter(
         self,
@@ -241,15 +213,10 @@ class Distributed(Groups):
         """Give each rank the tensor at its position in the list that rank ``src`` passes."""
         root = self.resolve(group).position(src)
         inputs = self._root_list("scatter", "scatter_list", scatter_list, tensor, src, group)
-        signature = _signature(
-            "scatter",
-            (tensor,),
-            _numel("scatter", tensor) * self.get_world_size(group),
-            root=root,
-            algorithm=algorithm,
-            protocol=protocol,
-        )
-        return self._call(signature, group, inputs, (tensor,), async_op)
+        own, how = (tensor,), (algorithm, protocol)
+        num_elements = _numel("scatter", tensor) * self.get_world_size(group)
+        asked = _signature("scatter", own, num_elements, how, root=root)
+        return self._call(asked, group, inputs, own, async_op)
 
     def all_to_all_single(
         self,
@@ -523,11 +490,12 @@ def _signature(
     op: str,
     tensors: Sequence[Any],
     num_elements: int,
+    how: tuple[str, str] = ("auto", "auto"),
     reduce_op: Any = "",
     root: int = 0,
-    algorithm: str = "auto",
-    protocol: str = "auto",
 ) -> Signature:
+    """Return a call as ranks compare it; ``how`` are the algorithm and the protocol."""
+    algorithm, protocol = how
     if reduce_op != "":
         name = str(getattr(reduce_op, "value", reduce_op)).lower()
         if name not in _REDUCE_OPS:

@@ -79,16 +79,12 @@ def install(patches: Patches, views: Views) -> None:
 
 def _device_for_cpp(args: Any) -> torch.device:
     asked = args[0]
-    fake_device = getattr(asked, "fake_device", None)
-    if fake_device is None:
+    device = getattr(asked, "fake_device", None)
+    if device is None:
         # C++ asks for the device of a functional tensor around a fake one, from PyTorch 2.14 on.
-        fake_device = _device_of(asked)
-        return META if fake_device.type == DEVICE_TYPE else fake_device
-    return (
-        META
-        if asked.fake_mode.in_kernel_invocation or fake_device.type == DEVICE_TYPE
-        else fake_device
-    )
+        device = _device_of(asked)
+        return META if device.type == DEVICE_TYPE else device
+    return META if asked.fake_mode.in_kernel_invocation or device.type == DEVICE_TYPE else device
 
 
 def _answering(original: Callable[..., Any]) -> Callable[..., Any]:

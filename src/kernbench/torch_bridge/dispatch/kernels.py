@@ -289,11 +289,9 @@ class TorchLauncher(KernelLauncher):
             if not self.run.has_data:
                 if isinstance(plan, LivePlan):
                     tell((tensor,))
-                    known_buffer = current().session.addresses.known_buffer(tensor, state.sip_id)
+                    buffer = current().session.addresses.known_buffer(tensor, state.sip_id)
                     # One buffer for all tensors in the same memory.
-                    params[index] = PointerArg(
-                        known.setdefault(known_buffer.address, known_buffer), start
-                    )
+                    params[index] = PointerArg(known.setdefault(buffer.address, buffer), start)
                 else:
                     params[index] = tensor
                 continue

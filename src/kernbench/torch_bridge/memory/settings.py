@@ -63,11 +63,9 @@ class AllocatorSettings:
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> AllocatorSettings:
         """Return the settings that a process's environment variables ask for."""
-        allocator_settings = cls()
-        allocator_settings.read(
-            next((environ[name] for name in VARIABLES if environ.get(name)), "")
-        )
-        return allocator_settings
+        settings = cls()
+        settings.read(next((environ[name] for name in VARIABLES if environ.get(name)), ""))
+        return settings
 
     def read(self, text: str) -> None:
         """Take what a text says, as ``expandable_segments:True,backend:native``.

@@ -87,16 +87,14 @@ class SimulatedProfile:
         result = None
         if self._use_cpu:
             name = step.span.label.replace("aten.", "aten::", 1)
-            flops = sum(rank_command.template.flops for rank_command in step.launched)
+            flops = sum(command.template.flops for command in step.launched)
             result = self._add(name, step.start_ps, step.end_ps, 0, flops=flops)
-        for rank_command in step.launched if self._use_device else ():
-            name, sip_id = rank_command.template.name, rank_command.sip
+        for command in step.launched if self._use_device else ():
+            name, sip_id = command.template.name, command.sip
             place = {"device_type": DeviceType.CUDA, "device_index": device_at(sip_id).index}
             if result is not None:
-                result.append_kernel(
-                    name, sip_id, (rank_command.end_ps - rank_command.start_ps) / _PS_PER_US
-                )
-            self._add(name, rank_command.start_ps, rank_command.end_ps, 1, **place)
+                result.append_kernel(name, sip_id, (command.end_ps - command.start_ps) / _PS_PER_US)
+            self._add(name, command.start_ps, command.end_ps, 1, **place)
 
     def _add(
         self, name: str, start_ps: int, end_ps: int, thread: int, **more: Any

@@ -190,16 +190,11 @@ def _backward(
     """Return the gradients of queries, keys, values, and of the bias if it is asked for."""
     every_key, every_value = for_each_head(query, key), for_each_head(query, value)
     if not dropout_p and not of_bias and query.size(-1) == value.size(-1):
-        flash_attention = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        gradients = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad_out, query, every_key, every_value, out, lse, 0.0, is_causal,
             attn_mask=bias, scale=scale,
         )  # fmt: skip
-        return (
-            flash_attention[0],
-            _summed(flash_attention[1], key),
-            _summed(flash_attention[2], value),
-            None,
-        )
+        return (gradients[0], _summed(gradients[1], key), _summed(gradients[2], value), None)
     grad = _wide(grad_out)
     scores = _scores(query, every_key, bias, is_causal, scale)
     shares = _shares(scores, lse)
