@@ -101,6 +101,9 @@ def test_planes_of_few_channels_are_multiplied_in_float32_as_they_are(
     # Ada has a kernel that takes planes of a few more.
     ada = convolution_kernels(picture, load_machine("l40s").sip, load_library("sm89"))
     assert ada.kernels[-1].name == ("conv_tf32_planar" if name == "tf32" else "conv_float32")
+    volume = replace(picture, dims=3, in_channels=32)
+    ada = convolution_kernels(volume, load_machine("l40s").sip, load_library("sm89"))
+    assert ada.kernels[-1].name == "conv_tf32"
 
 
 def test_a_gradient_makes_no_image_of_the_phases_that_no_window_reaches() -> None:

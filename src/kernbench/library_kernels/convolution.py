@@ -184,7 +184,8 @@ def _candidates(
     has_planar = f"{kernels[0].name}_planar" in library.names() and not _is_moved(conv)
     if _stores_planes(conv, sip):
         kernels = tuple(replace(kernel, overlap=_OVERLAP) for kernel in kernels)
-    if not (has_planar and conv.dtype == "tf32" and conv.in_channels <= _FEW_PLANES):
+    is_thin = conv.dtype == "tf32" and conv.dims < _VOLUME and conv.in_channels <= _FEW_PLANES
+    if not (has_planar and is_thin):
         yield (*moves, *kernels * launches)
     if conv.planar and moves and has_planar:
         product = _product(conv, padded=False)
