@@ -18,7 +18,6 @@ from kernbench.library_kernels.convolution import (
     ConvolutionPass,
     by_channel,
     convolution_kernels,
-    streamed,
 )
 from kernbench.library_kernels.engine import KernelTime, kept_share, makespan, time_kernel
 from kernbench.library_kernels.gemm import GemmKernel, GemmProblem, LibraryTile, product_choices
@@ -74,7 +73,6 @@ __all__ = [
     "product_kernels",
     "ragged_launches",
     "stream",
-    "streamed",
     "time_blocks",
     "time_kernel",
     "times_of",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from kernbench.library_kernels.choice import fastest
 from kernbench.library_kernels.products import Product, family_of, product_kernels
+from kernbench.library_kernels.streams import stream
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 
 if TYPE_CHECKING:
@@ -352,9 +353,9 @@ def _moves(conv: Convolution, sip: SipSpec, library: KernelLibrary) -> tuple[Lib
     if _stores_planes(conv, sip):
         sizes.pop()
     is_in_phases = conv.strided and conv.which is ConvolutionPass.TO_INPUT
-    moves = [streamed(name, size, size) for size in sizes]
+    moves = [stream(name, size, size, warm=False) for size in sizes]
     if is_in_phases and conv.planar and conv.itemsize == _WIDE:
-        moves.append(streamed(name, conv.in_bytes * conv.reached, conv.in_bytes))
+        moves.append(stream(name, conv.in_bytes * conv.reached, conv.in_bytes, warm=False))
     return tuple(moves)
 
 
@@ -377,22 +378,9 @@ def _pads(conv: Convolution) -> tuple[LibraryKernel, ...]:
     """
     sizes = ((conv.in_channels, conv.in_bytes), (conv.out_channels, conv.out_bytes))
     return tuple(
-        streamed("conv_rearrange", number, number)
+        stream("conv_rearrange", number, number, warm=False)
         for channels, number in sizes
         if channels > _ALIGNED and channels % _ALIGNED and conv.groups == 1
-    )
-
-
-def streamed(name: str, read_bytes: float, written_bytes: float) -> LibraryKernel:
-    """Return a launch that reads and writes so many bytes once."""
-    count = max(1, math.ceil((read_bytes + written_bytes) / (8 * _TILE_ELEMENTS)))
-    trip = Trip(loaded_bytes=read_bytes / count)
-    return LibraryKernel(
-        name=name,
-        tiles=(Tiles(count=count, trips=1, trip=trip, stored_bytes=written_bytes / count),),
-        resident=8,
-        hbm_read_bytes=float(read_bytes),
-        hbm_written_bytes=float(written_bytes),
     )
 
 
