@@ -98,9 +98,27 @@ def test_planes_of_few_channels_are_multiplied_in_float32_as_they_are(
     assert choice.kernels[-1].name == f"conv_{name}"
     assert moves(choice) == (name == "tf32")
     assert chosen(replace(picture, planar=False)).kernels[-1].name == "conv_tf32"
-    # Ada has a kernel that takes planes of a few more.
-    ada = convolution_kernels(picture, load_machine("l40s").sip, load_library("sm89"))
-    assert ada.kernels[-1].name == ("conv_tf32_planar" if name == "tf32" else "conv_float32")
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_planar"),
+    [
+        ({}, True),
+        ({"which": TO_INPUT}, True),
+        ({"which": TO_INPUT, "strided": True}, False),
+        ({"in_channels": 64}, False),
+        ({"dims": 3}, False),
+    ],
+)
+def test_ada_has_a_kernel_that_takes_planes_of_up_to_32_channels(
+    changes: dict[str, Any], is_planar: bool
+) -> None:
+    planes = replace(
+        PLAIN, **{"in_channels": 32, "dtype": "tf32", "itemsize": 4, "planar": True, **changes}
+    )
+    choice = convolution_kernels(planes, load_machine("l40s").sip, load_library("sm89"))
+    assert choice.kernels[-1].name == ("conv_tf32_planar" if is_planar else "conv_tf32")
+    assert (moves(choice) == 0) == is_planar
 
 
 def test_a_gradient_makes_no_image_of_the_phases_that_no_window_reaches() -> None:

@@ -18,7 +18,6 @@ from kernbench.library_kernels.convolution import (
     ConvolutionPass,
     by_channel,
     convolution_kernels,
-    streamed,
 )
 from kernbench.library_kernels.engine import KernelTime, kept_share, makespan, time_kernel
 from kernbench.library_kernels.products import (

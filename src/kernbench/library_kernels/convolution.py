@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from kernbench.library_kernels.choice import fastest
 from kernbench.library_kernels.products import Product, family_of, product_kernels
+from kernbench.library_kernels.streams import stream
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ _THIN = 8
 KernelBench on H100, H100 PCIe, L40S and L4 (later sizes, 8 channels; level1/63 has 16)."""
 _FEW_PLANES = 32
 """Channels up to which planes go to the kernel that takes them where there is one: 16 and 32
-(KernelBench level1/62 and 63 at 4082b873 and 15c880c7) run at its rate on L40S and L4, 64 do not.
-"""
+(KernelBench level1/62 and 63, and gradients of 71 and 78, at 4082b873 and 15c880c7) run at its rate
+on L40S and L4, 64 (65, 67) do not."""
 _OVERLAP, _OVERLAP_UNSTAGED = 3.0, 2.0
 """How well tiles, the cache and HBM work beside each other in kernels that store planes: a tile
 stores after its loop. The power is that of blocks (``blocks.py``), and less where loads are not
@@ -184,7 +185,7 @@ def _candidates(
     has_planar = f"{kernels[0].name}_planar" in library.names() and not _is_moved(conv)
     if _stores_planes(conv, sip):
         kernels = tuple(replace(kernel, overlap=_OVERLAP) for kernel in kernels)
-    if not (has_planar and conv.dtype == "tf32" and conv.in_channels <= _FEW_PLANES):
+    if not (has_planar and _is_thin(conv)):
         yield (*moves, *kernels * launches)
     if conv.planar and moves and has_planar:
         product = _product(conv, padded=False)
@@ -240,11 +241,16 @@ def _is_in_float32(conv: Convolution) -> bool:
 def _is_moved(conv: Convolution) -> bool:
     """Return whether planes are rearranged in any case.
 
-    Of TF32, what is known of kernels that take them is of forward passes.
+    Of TF32, what is known of kernels that take them is of forward passes, and of few channels.
     """
     if conv.dtype == "tf32" and conv.which is not ConvolutionPass.FORWARD:
-        return True
+        return conv.strided or conv.which is ConvolutionPass.TO_WEIGHT or not _is_thin(conv)
     return conv.groups > 1 and min(_widths(conv)) == _NEVER_PLANAR
+
+
+def _is_thin(conv: Convolution) -> bool:
+    """Return whether planes of TF32 have so few channels that no other kernel takes them."""
+    return conv.dtype == "tf32" and conv.dims < _VOLUME and conv.in_channels <= _FEW_PLANES
 
 
 def _is_for_winograd(conv: Convolution) -> bool:
@@ -347,9 +353,9 @@ def _moves(conv: Convolution, sip: SipSpec, library: KernelLibrary) -> tuple[Lib
     if _stores_planes(conv, sip):
         sizes.pop()
     is_in_phases = conv.strided and conv.which is ConvolutionPass.TO_INPUT
-    moves = [streamed(name, size, size) for size in sizes]
+    moves = [stream(name, size, size, warm=False) for size in sizes]
     if is_in_phases and conv.planar and conv.itemsize == _WIDE:
-        moves.append(streamed(name, conv.in_bytes * conv.reached, conv.in_bytes))
+        moves.append(stream(name, conv.in_bytes * conv.reached, conv.in_bytes, warm=False))
     return tuple(moves)
 
 
@@ -372,22 +378,9 @@ def _pads(conv: Convolution) -> tuple[LibraryKernel, ...]:
     """
     sizes = ((conv.in_channels, conv.in_bytes), (conv.out_channels, conv.out_bytes))
     return tuple(
-        streamed("conv_rearrange", number, number)
+        stream("conv_rearrange", number, number, warm=False)
         for channels, number in sizes
         if channels > _ALIGNED and channels % _ALIGNED and conv.groups == 1
-    )
-
-
-def streamed(name: str, read_bytes: float, written_bytes: float) -> LibraryKernel:
-    """Return a launch that reads and writes so many bytes once."""
-    count = max(1, math.ceil((read_bytes + written_bytes) / (8 * _TILE_ELEMENTS)))
-    trip = Trip(loaded_bytes=read_bytes / count)
-    return LibraryKernel(
-        name=name,
-        tiles=(Tiles(count=count, trips=1, trip=trip, stored_bytes=written_bytes / count),),
-        resident=8,
-        hbm_read_bytes=float(read_bytes),
-        hbm_written_bytes=float(written_bytes),
     )
 
 

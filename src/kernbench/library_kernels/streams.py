@@ -13,10 +13,12 @@ _COLUMNS, _ROWS_AT_A_TIME = 16, 256
 each under way."""
 
 
-def stream(name: str, read_bytes: float, written_bytes: float, trips: int = 1) -> LibraryKernel:
-    """Return a launch that reads and writes so many bytes once, and that was launched before.
+def stream(
+    name: str, read_bytes: float, written_bytes: float, trips: int = 1, warm: bool = True
+) -> LibraryKernel:
+    """Return a launch that reads and writes so many bytes once.
 
-    A tile reads its bytes in ``trips`` steps, one after another.
+    A tile reads its bytes in ``trips`` steps, one after another. ``warm``: it was launched before.
     """
     count = max(1, round((read_bytes + written_bytes) / _TILE_BYTES))
     trip = Trip(loaded_bytes=read_bytes / count / trips)
@@ -26,7 +28,7 @@ def stream(name: str, read_bytes: float, written_bytes: float, trips: int = 1) -
         resident=_RESIDENT,
         hbm_read_bytes=read_bytes,
         hbm_written_bytes=written_bytes,
-        warm=True,
+        warm=warm,
     )
 
 

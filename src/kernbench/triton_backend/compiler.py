@@ -20,7 +20,7 @@ _LOG = logger("compile")
 TARGET = GPUTarget(BACKEND_NAME, "ttir", 32)
 """For every machine that does not say that it is CUDA's."""
 
-PIPELINE_REVISION = 15
+PIPELINE_REVISION = 16
 """Part of the key of Triton's disk cache: raise it whenever the passes, the options or the metadata
 below change, or what ``kernel_ir.tcm_use`` counts."""
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import float32
 
-from kernbench.library_kernels import aten, by_channel
-from kernbench.library_kernels import streamed as of_stream
+from kernbench.library_kernels import aten, by_channel, stream
 from kernbench.torch_bridge.costs.families import blocks
 from kernbench.torch_bridge.costs.families.streams import moved
 from kernbench.torch_bridge.costs.library import timing_of_library
@@ -65,7 +64,7 @@ def _kernels(
     if channels:
         launch = by_channel(kernel, channels, read, written)
     else:
-        launch = of_stream(kernel, read, written)
+        launch = stream(kernel, read, written, warm=False)
     return timing_of_library(name, [launch], costs.machine.sip_at(sip_id), costs.library)
 
 

@@ -17,7 +17,7 @@ from kernbench.library_kernels import (
     Windows,
     convolution_kernels,
     family_of,
-    streamed,
+    stream,
     volume_launch,
     window_launch,
 )
@@ -185,15 +185,17 @@ def _kernels(
     passes, biased, copied, summed, flops = problem
     library = costs.library
     assert library is not None
-    kernels: list[LibraryKernel] = [streamed("conv_copy", number, number) for number in copied]
+    kernels: list[LibraryKernel] = [
+        stream("conv_copy", number, number, warm=False) for number in copied
+    ]
     for convolution in passes:
         kernels += convolution_kernels(convolution, sip, library).kernels
     if biased:
         # PyTorch adds it by a kernel of its own.
-        kernels.append(streamed("conv_bias", biased, biased))
+        kernels.append(stream("conv_bias", biased, biased, warm=False))
     if summed:
         # The gradient of a bias is a sum over the batch and all positions.
-        kernels.append(streamed("conv_bias", summed, 0))
+        kernels.append(stream("conv_bias", summed, 0, warm=False))
     return timing_of_library(name, kernels, sip, library, flops)
 
 
