@@ -39,17 +39,12 @@ def costs(num_warps: int) -> BlockCosts:
 
 
 @pytest.mark.adr("0246-D2")
-@pytest.mark.adr("0279-D3")
 def test_warps_of_one_block_overlap_where_they_multiply_again() -> None:
     # One warp of a scheduler takes turns, and so do several that only multiply together. Of two
     # that multiply again, each has 500 and 400: 250 before all math, and 250 after it.
     assert costs(4).alone_ps(1000, 800, 300, again=True) == 2100
     assert costs(8).alone_ps(1000, 800, 300, again=False) == 2100
     assert costs(8).alone_ps(1000, 800, 300, again=True) == 300 + 250 + 800 + 250
-    # What one waits for between its products passes while the other computes.
-    assert costs(8).alone_ps(1000, 800, 300, again=True, between_ps=200) == 100 + 250 + 800 + 250
-    assert costs(8).alone_ps(1000, 400, 300, again=True, between_ps=200) == 100 + 1000
-    assert costs(8).alone_ps(1000, 400, 900, again=True, between_ps=800) == 100 + 500 + 200 + 800
 
 
 @pytest.mark.adr("0246-D2")
@@ -74,7 +69,7 @@ def test_no_overlap_beats_the_busier_engine_or_loses_to_turns(
 ) -> None:
     block = costs(warps)
     for taken in (
-        block.alone_ps(product, math, delay, again=again, between_ps=delay // 2),
+        block.alone_ps(product, math, delay, again=again),
         block.among_ps(product, math, delay),
     ):
         assert max(product, math) <= taken * (1 + 1e-9)
@@ -182,6 +177,15 @@ def test_reductions_cross_to_other_warps_only_where_rows_do() -> None:
     # Two shuffles among four lanes; across, a barrier, too, and both once more.
     assert costs(4).reduce_latency_ps(command, below) == SIP.cycles_ps(2 * 24)
     assert costs(4).reduce_latency_ps(command, across) == SIP.cycles_ps(2 * (2 * 24 + 60))
+
+
+@pytest.mark.adr("0279-D3")
+def test_warps_side_by_side_take_turns_at_products_and_math() -> None:
+    of_rows, of_columns = (Chained(rows=rows, columns=128, is_last=True) for rows in (128, 64))
+    assert not costs(8).lies_across(of_rows)
+    assert costs(8).lies_across(of_columns)
+    assert costs(8).among_ps(1000, 800, 300, in_step=True) == 1000 + 800 + 300
+    assert costs(8).among_ps(1000, 800, 300) < 1000 + 800 + 300
 
 
 @pytest.mark.adr("0246-D1")

@@ -137,31 +137,29 @@ class BlockCosts:
         """Slowdown of engines of which every scheduler has a part, as some schedulers have no
         warp."""
 
-    def alone_ps(
-        self, product_ps: int, math_ps: int, delay_ps: int, *, again: bool, between_ps: int = 0
-    ) -> float:
+    def alone_ps(self, product_ps: int, math_ps: int, delay_ps: int, *, again: bool) -> float:
         """Return how long one block takes for products, vector math, and results' latency.
 
         A barrier begins each iteration of its loop, and warps that multiply together end together:
         products and math take turns. Where there is a product ``again``, some of a scheduler's
-        warps are at that while others are at math or wait: the unit is busy throughout, or math is
-        but for the first warp's first product and the last one's last, or a warp goes through all
-        that it has. ``between_ps`` of the latency passes between products, where others compute.
+        warps are at that while others are at math: only their first products, and the last ones of
+        the last of them, have no math beside them.
         """
         warps = max(self._block.num_warps // self._warps.schedulers, 1) if again else 1
-        if warps == 1:
-            return delay_ps + product_ps + math_ps
-        own = (product_ps + math_ps) / warps + between_ps
-        return delay_ps - between_ps + max(product_ps, math_ps + product_ps / warps, own)
+        alone = 0 if warps > 1 else math_ps
+        return delay_ps + max(product_ps + alone, math_ps + product_ps / warps)
 
-    def among_ps(self, product_ps: int, math_ps: int, delay_ps: int) -> float:
+    def among_ps(
+        self, product_ps: int, math_ps: int, delay_ps: int, *, in_step: bool = False
+    ) -> float:
         """Return how long a multiprocessor takes for one of the blocks that it holds.
 
         A scheduler's warps each go from products to math and to what they wait for, and meet others
-        there, of all blocks. With one warp that is the sum, with many the busier of the two.
+        there, of all blocks. With one warp that is the sum, with many the busier of the two. Warps
+        of a block that are ``in_step`` go as one.
         Source: mean value analysis of closed queueing networks, Reiser and Lavenberg, 1980.
         """
-        schedulers = self._warps.schedulers
+        schedulers = self._block.num_warps if in_step else self._warps.schedulers
         share = max(self._block.num_warps / schedulers, 1)
         demands = product_ps / share, math_ps / share
         queues = [0.0, 0.0]

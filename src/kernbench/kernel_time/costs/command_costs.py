@@ -251,18 +251,17 @@ class CostModel:
         )
         if self._block is None or not product or not math:
             return 0
-        delays = {site.index: latency[site.index] * counts[site.index] for site in engines}
+        delay = sum(latency[site.index] * counts[site.index] for site in engines)
         products = [site for site in engines if _multiplies(site)]
-        delay, last = sum(delays.values()), products[-1]
         loops = [site.loops[-1].loop_id for site in products if site.loops]
-        again = len(loops) > len(set(loops)) and not self._block.lies_across(last.chained)
-        between = delay - delays[last.index]
-        alone = self._block.alone_ps(product, math, delay, again=again, between_ps=between)
+        in_step = self._block.lies_across(products[-1].chained)
+        again = len(loops) > len(set(loops)) and not in_step
+        alone = self._block.alone_ps(product, math, delay, again=again)
         share = alone / (product + math + delay)
         for site in engines:
             for numbers in (occupancy, latency):
                 numbers[site.index] = ceil(numbers[site.index] * share)  # type: ignore[operator]
-        return ceil(self._block.among_ps(product, math, delay))
+        return ceil(self._block.among_ps(product, math, delay, in_step=in_step))
 
     def _spills(self, runs: int, active: int) -> SpillCosts:
         """Return what a program moves of registers that its SM has no memory for."""
