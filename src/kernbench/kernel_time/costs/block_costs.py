@@ -226,6 +226,8 @@ class BlockCosts:
         What a thread can it combines by itself; then lanes exchange all that is left, half a warp
         with the other half, until one of them has the result, which goes to other warps.
         """
+        if not command.vector and (command.scan or len(command.inputs[0].shape) < 2):
+            return 0
         among_lanes, among_warps, left = self._exchanged(command, chained)
         crossing = Fraction(_CROSSING_EXCHANGES if among_warps else 0, 1 << among_lanes)
         if not command.vector:
