@@ -21,6 +21,7 @@ from kernbench.dtypes import float32
 from kernbench.hardware import load_machine
 from kernbench.kernel_ir import NO_CUDA
 from kernbench.kernel_time import ThreadBlock
+from kernbench.kernel_time.costs import block_costs
 from kernbench.kernel_time.costs.block_costs import (
     BlockCosts,
     instruction_tile,
@@ -232,3 +233,37 @@ def test_what_streams_is_read_from_hbm_again(machine: str, reads: int) -> None:
     once = rows * n * 4
     assert hbm_bytes("") == pytest.approx(2 * once, rel=0.01)
     assert hbm_bytes(".cg") == pytest.approx((reads + 1) * once, rel=0.01)
+
+
+@triton.jit
+def outer_sums(x, out, length, N: tl.constexpr, SPREAD: tl.constexpr):
+    columns = tl.arange(0, N)
+    total = tl.zeros((16, N), tl.float32)
+    vector = tl.zeros((N,), tl.float32)
+    for at in range(length):
+        row = tl.load(x + at * N + columns)
+        if SPREAD:
+            total += row[None, :] * 2
+        else:
+            vector += row * 2
+    total += vector[None, :]
+    tl.store(out + tl.arange(0, 16)[:, None] * N + columns[None, :], total)
+
+
+@pytest.mark.parametrize("spread", [True, False])
+def test_vectors_that_become_rows_of_tiles_cross_shared_memory(
+    monkeypatch: pytest.MonkeyPatch, spread: bool
+) -> None:
+    took_ms = []
+    for cycles in (90, 0):
+        monkeypatch.setattr(block_costs, "_LAYOUT_CYCLES", cycles)
+        with RuntimeContext(machine="a100-sxm-80g", data=False) as torch:
+            x, out = torch.empty(64 * 512), torch.empty(16 * 64)
+            took_ms.append(
+                triton.testing.do_bench_cudagraph(
+                    lambda x=x, out=out: outer_sums[(1,)](x, out, 512, 64, spread, num_warps=1)
+                )
+            )
+    # Once for each of the 512 loads, or not at all.
+    expected_ps = SIP.cycles_ps(90) * 512 if spread else 0
+    assert (took_ms[0] - took_ms[1]) * 1e9 == pytest.approx(expected_ps, rel=0.05, abs=2e5)

@@ -55,6 +55,10 @@ _PRODUCT_CYCLES = 100
 """From the last operand in shared memory to a product's result: a barrier, fragments, the unit.
 Source: 30 cycles each, Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU
 Architecture, 2024."""
+_LAYOUT_CYCLES = 90
+"""What a vector takes to the threads that have its elements in a tile: it is written to shared
+memory, and after a barrier read. Source: 30 cycles each, as above; code of Triton 3.9 for 8.0 does
+so with each vector that a loop loads and broadcasts."""
 _TENSOR_MEMORY, _TENSOR_MEMORY_CYCLES = 100, 150
 """From that architecture on, results of products that all warps make are in memory of their own:
 assumed, for the barrier that says so and the loads from there."""
@@ -178,6 +182,11 @@ class BlockCosts:
     def keeps(self, size: int) -> bool:
         """Return whether an SM's own cache keeps so many bytes of each of its blocks."""
         return size * self._blocks <= self._own_cache
+
+    @property
+    def layout_ps(self) -> int:
+        """From when a vector is loaded to when a tile's threads have it as its row or column."""
+        return self._sip.cycles_ps(_LAYOUT_CYCLES)
 
     def load_latency_ps(self, of_hbm: bool, fresh: Fraction) -> int:
         """Return how long an idle device takes to serve a load, from HBM or from its cache.
