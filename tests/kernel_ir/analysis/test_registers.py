@@ -250,6 +250,32 @@ ATTENTION = [
 ]
 
 
+@triton.jit
+def paged(q, table, k, out, length, B: tl.constexpr):
+    m, d = tl.arange(0, 16), tl.arange(0, 64)
+    rows = tl.load(q + m[:, None] * 64 + d[None, :])
+    acc = tl.zeros((16, B), tl.float32)
+    for at in range(0, length, B):
+        place = tl.load(table + at + tl.arange(0, B))
+        keys = tl.load(k + place[None, :] * 64 + d[:, None])
+        acc += tl.dot(rows, keys)
+    tl.store(out + m[:, None] * B + tl.arange(0, B)[None, :], acc)
+
+
+# What Triton 3.9 says in `metadata.shared` when it compiles this for 8.0.
+@pytest.mark.parametrize(
+    ("stages", "expected"), [(3, 18_944), (4, 18_944), (5, 35_840), (6, 35_840)]
+)
+def test_loads_of_loaded_addresses_share_the_stages(stages: int, expected: int) -> None:
+    with RuntimeContext(machine="a100-sxm-80g", data=False) as torch:
+        q, k = (torch.empty(512 * 64, dtype=torch.float16) for _ in range(2))
+        table = torch.empty(512, dtype=torch.int32)
+        compiled = paged[(1,)](
+            q, table, k, torch.empty(16 * 128), 512, 128, num_warps=4, num_stages=stages
+        )
+    assert compiled.metadata.shared == expected
+
+
 # Head size, rows, columns, warps; `metadata.shared` of Triton 3.9 for 8.0 with two stages.
 CROSSING = [((128, 64, 64, 4), 57_344), ((256, 64, 64, 4), 106_496), ((64, 64, 64, 4), 24_576)]
 

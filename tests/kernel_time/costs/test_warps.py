@@ -21,6 +21,7 @@ from kernbench.dtypes import float32
 from kernbench.hardware import load_machine
 from kernbench.kernel_ir import NO_CUDA
 from kernbench.kernel_time import ThreadBlock
+from kernbench.kernel_time.costs import block_costs
 from kernbench.kernel_time.costs.block_costs import (
     BlockCosts,
     instruction_tile,
@@ -39,17 +40,12 @@ def costs(num_warps: int) -> BlockCosts:
 
 
 @pytest.mark.adr("0246-D2")
-@pytest.mark.adr("0279-D3")
 def test_warps_of_one_block_overlap_where_they_multiply_again() -> None:
     # One warp of a scheduler takes turns, and so do several that only multiply together. Of two
     # that multiply again, each has 500 and 400: 250 before all math, and 250 after it.
     assert costs(4).alone_ps(1000, 800, 300, again=True) == 2100
     assert costs(8).alone_ps(1000, 800, 300, again=False) == 2100
     assert costs(8).alone_ps(1000, 800, 300, again=True) == 300 + 250 + 800 + 250
-    # What one waits for between its products passes while the other computes.
-    assert costs(8).alone_ps(1000, 800, 300, again=True, between_ps=200) == 100 + 250 + 800 + 250
-    assert costs(8).alone_ps(1000, 400, 300, again=True, between_ps=200) == 100 + 1000
-    assert costs(8).alone_ps(1000, 400, 900, again=True, between_ps=800) == 100 + 500 + 200 + 800
 
 
 @pytest.mark.adr("0246-D2")
@@ -74,7 +70,7 @@ def test_no_overlap_beats_the_busier_engine_or_loses_to_turns(
 ) -> None:
     block = costs(warps)
     for taken in (
-        block.alone_ps(product, math, delay, again=again, between_ps=delay // 2),
+        block.alone_ps(product, math, delay, again=again),
         block.among_ps(product, math, delay),
     ):
         assert max(product, math) <= taken * (1 + 1e-9)
@@ -184,6 +180,15 @@ def test_reductions_cross_to_other_warps_only_where_rows_do() -> None:
     assert costs(4).reduce_latency_ps(command, across) == SIP.cycles_ps(2 * (2 * 24 + 60))
 
 
+@pytest.mark.adr("0279-D3")
+def test_warps_side_by_side_take_turns_at_products_and_math() -> None:
+    of_rows, of_columns = (Chained(rows=rows, columns=128, is_last=True) for rows in (128, 64))
+    assert not costs(8).lies_across(of_rows)
+    assert costs(8).lies_across(of_columns)
+    assert costs(8).among_ps(1000, 800, 300, in_step=True) == 1000 + 800 + 300
+    assert costs(8).among_ps(1000, 800, 300) < 1000 + 800 + 300
+
+
 @pytest.mark.adr("0246-D1")
 def test_waves_without_a_part_of_a_tile_repeat_what_others_do() -> None:
     assert instruction_tile(32, 64, 4, NO_CUDA) == (32, 32)
@@ -228,3 +233,37 @@ def test_what_streams_is_read_from_hbm_again(machine: str, reads: int) -> None:
     once = rows * n * 4
     assert hbm_bytes("") == pytest.approx(2 * once, rel=0.01)
     assert hbm_bytes(".cg") == pytest.approx((reads + 1) * once, rel=0.01)
+
+
+@triton.jit
+def outer_sums(x, out, length, N: tl.constexpr, SPREAD: tl.constexpr):
+    columns = tl.arange(0, N)
+    total = tl.zeros((16, N), tl.float32)
+    vector = tl.zeros((N,), tl.float32)
+    for at in range(length):
+        row = tl.load(x + at * N + columns)
+        if SPREAD:
+            total += row[None, :] * 2
+        else:
+            vector += row * 2
+    total += vector[None, :]
+    tl.store(out + tl.arange(0, 16)[:, None] * N + columns[None, :], total)
+
+
+@pytest.mark.parametrize("spread", [True, False])
+def test_vectors_that_become_rows_of_tiles_cross_shared_memory(
+    monkeypatch: pytest.MonkeyPatch, spread: bool
+) -> None:
+    took_ms = []
+    for cycles in (90, 0):
+        monkeypatch.setattr(block_costs, "_LAYOUT_CYCLES", cycles)
+        with RuntimeContext(machine="a100-sxm-80g", data=False) as torch:
+            x, out = torch.empty(64 * 512), torch.empty(16 * 64)
+            took_ms.append(
+                triton.testing.do_bench_cudagraph(
+                    lambda x=x, out=out: outer_sums[(1,)](x, out, 512, 64, spread, num_warps=1)
+                )
+            )
+    # Once for each of the 512 loads, or not at all.
+    expected_ps = SIP.cycles_ps(90) * 512 if spread else 0
+    assert (took_ms[0] - took_ms[1]) * 1e9 == pytest.approx(expected_ps, rel=0.05, abs=2e5)

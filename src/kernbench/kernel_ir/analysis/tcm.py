@@ -14,7 +14,12 @@ from kernbench.kernel_ir.analysis.matrix_units import (
     lies_across,
     matrix_unit,
 )
-from kernbench.kernel_ir.analysis.pipelining import DOTS, num_stages_of, pipelined_loads
+from kernbench.kernel_ir.analysis.pipelining import (
+    DOTS,
+    buffered_stages,
+    num_stages_of,
+    pipelined_loads,
+)
 from kernbench.kernel_ir.analysis.registers import NO_REGISTERS, RegisterUse, register_use
 from kernbench.kernel_ir.text.ir import Function, Module, Op, Type, Value
 
@@ -187,7 +192,7 @@ def _staged(function: Function, num_stages: int) -> list[TcmTile]:
     for loop in function.body.walk():
         if loop.name != "scf.for":
             continue
-        stages = num_stages_of(loop, num_stages)
+        stages = buffered_stages(loop, num_stages_of(loop, num_stages))
         rows = [dot.results[0].type.shape[-2] for dot in loop.regions[0].walk() if dot.name in DOTS]
         ops += [
             (loop, replace(_tile(load, result, "load", stages), rows=min(rows, default=0)))

@@ -55,6 +55,10 @@ _PRODUCT_CYCLES = 100
 """From the last operand in shared memory to a product's result: a barrier, fragments, the unit.
 Source: 30 cycles each, Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU
 Architecture, 2024."""
+_LAYOUT_CYCLES = 90
+"""What a vector takes to the threads that have its elements in a tile: it is written to shared
+memory, and after a barrier read. Source: 30 cycles each, as above; code of Triton 3.9 for 8.0 does
+so with each vector that a loop loads and broadcasts."""
 _TENSOR_MEMORY, _TENSOR_MEMORY_CYCLES = 100, 150
 """From that architecture on, results of products that all warps make are in memory of their own:
 assumed, for the barrier that says so and the loads from there."""
@@ -137,31 +141,29 @@ class BlockCosts:
         """Slowdown of engines of which every scheduler has a part, as some schedulers have no
         warp."""
 
-    def alone_ps(
-        self, product_ps: int, math_ps: int, delay_ps: int, *, again: bool, between_ps: int = 0
-    ) -> float:
+    def alone_ps(self, product_ps: int, math_ps: int, delay_ps: int, *, again: bool) -> float:
         """Return how long one block takes for products, vector math, and results' latency.
 
         A barrier begins each iteration of its loop, and warps that multiply together end together:
         products and math take turns. Where there is a product ``again``, some of a scheduler's
-        warps are at that while others are at math or wait: the unit is busy throughout, or math is
-        but for the first warp's first product and the last one's last, or a warp goes through all
-        that it has. ``between_ps`` of the latency passes between products, where others compute.
+        warps are at that while others are at math: only their first products, and the last ones of
+        the last of them, have no math beside them.
         """
         warps = max(self._block.num_warps // self._warps.schedulers, 1) if again else 1
-        if warps == 1:
-            return delay_ps + product_ps + math_ps
-        own = (product_ps + math_ps) / warps + between_ps
-        return delay_ps - between_ps + max(product_ps, math_ps + product_ps / warps, own)
+        alone = 0 if warps > 1 else math_ps
+        return delay_ps + max(product_ps + alone, math_ps + product_ps / warps)
 
-    def among_ps(self, product_ps: int, math_ps: int, delay_ps: int) -> float:
+    def among_ps(
+        self, product_ps: int, math_ps: int, delay_ps: int, *, in_step: bool = False
+    ) -> float:
         """Return how long a multiprocessor takes for one of the blocks that it holds.
 
         A scheduler's warps each go from products to math and to what they wait for, and meet others
-        there, of all blocks. With one warp that is the sum, with many the busier of the two.
+        there, of all blocks. With one warp that is the sum, with many the busier of the two. Warps
+        of a block that are ``in_step`` go as one.
         Source: mean value analysis of closed queueing networks, Reiser and Lavenberg, 1980.
         """
-        schedulers = self._warps.schedulers
+        schedulers = self._block.num_warps if in_step else self._warps.schedulers
         share = max(self._block.num_warps / schedulers, 1)
         demands = product_ps / share, math_ps / share
         queues = [0.0, 0.0]
@@ -180,6 +182,11 @@ class BlockCosts:
     def keeps(self, size: int) -> bool:
         """Return whether an SM's own cache keeps so many bytes of each of its blocks."""
         return size * self._blocks <= self._own_cache
+
+    @property
+    def layout_ps(self) -> int:
+        """From when a vector is loaded to when a tile's threads have it as its row or column."""
+        return self._sip.cycles_ps(_LAYOUT_CYCLES)
 
     def load_latency_ps(self, of_hbm: bool, fresh: Fraction) -> int:
         """Return how long an idle device takes to serve a load, from HBM or from its cache.
@@ -228,6 +235,8 @@ class BlockCosts:
         What a thread can it combines by itself; then lanes exchange all that is left, half a warp
         with the other half, until one of them has the result, which goes to other warps.
         """
+        if not command.vector and (command.scan or len(command.inputs[0].shape) < 2):
+            return 0
         among_lanes, among_warps, left = self._exchanged(command, chained)
         crossing = Fraction(_CROSSING_EXCHANGES if among_warps else 0, 1 << among_lanes)
         if not command.vector:

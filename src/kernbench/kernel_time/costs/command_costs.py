@@ -162,7 +162,7 @@ class CostModel:
         self._port = ps_per_byte(sip.pe.dma_port_gbps)
         self._issue_ps = sip.cycles_ps(sip.pe.dma_issue_cycles)
         self._likeness = {
-            site.index: (type(site.command), access_of(site.command).param)
+            site.index: (type(site.command), access_of(site.command).param, site.is_spread)
             for site in plan.sites
             if isinstance(site.command, DmaRead | DmaWrite | Atomic)
         }
@@ -251,18 +251,17 @@ class CostModel:
         )
         if self._block is None or not product or not math:
             return 0
-        delays = {site.index: latency[site.index] * counts[site.index] for site in engines}
+        delay = sum(latency[site.index] * counts[site.index] for site in engines)
         products = [site for site in engines if _multiplies(site)]
-        delay, last = sum(delays.values()), products[-1]
         loops = [site.loops[-1].loop_id for site in products if site.loops]
-        again = len(loops) > len(set(loops)) and not self._block.lies_across(last.chained)
-        between = delay - delays[last.index]
-        alone = self._block.alone_ps(product, math, delay, again=again, between_ps=between)
+        in_step = self._block.lies_across(products[-1].chained)
+        again = len(loops) > len(set(loops)) and not in_step
+        alone = self._block.alone_ps(product, math, delay, again=again)
         share = alone / (product + math + delay)
         for site in engines:
             for numbers in (occupancy, latency):
                 numbers[site.index] = ceil(numbers[site.index] * share)  # type: ignore[operator]
-        return ceil(self._block.among_ps(product, math, delay))
+        return ceil(self._block.among_ps(product, math, delay, in_step=in_step))
 
     def _spills(self, runs: int, active: int) -> SpillCosts:
         """Return what a program moves of registers that its SM has no memory for."""
@@ -354,7 +353,7 @@ class CostModel:
             alone=alone,
             busy_ps=alone.busy_ps(moved.repeats * len(moved.touched), self._issue_ps),
             own_ps=moved.repeats * (len(moved.touched) * self._issue_ps + on_port),
-            latency_ps=self._latency_ps(missed, remote, waits, fresh),
+            latency_ps=self._latency_ps(missed, remote, waits, fresh) + self._layout_ps(site),
             shares_ps=(_up(hbm * fresh, streamed), _up(cache * fresh, total), _up(between, total)),
             hbm_bytes=weight * fresh * total,
             hbm_stream_bytes=weight * fresh * streamed,
@@ -384,6 +383,10 @@ class CostModel:
             return Fraction(1)
         runs = moved.repeats * len(moved.touched)
         return fresh_share(site, largest, self.sip.cube.hbm_burst_bytes, runs)
+
+    def _layout_ps(self, site: CommandSite) -> int:
+        """Return how long what was loaded is on its way to the threads that use it."""
+        return self._block.layout_ps if self._block is not None and site.is_spread else 0
 
     def _latency_ps(self, missed: Fraction, remote: Fraction, waits: bool, fresh: Fraction) -> int:
         sip = self.sip

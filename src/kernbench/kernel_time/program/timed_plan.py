@@ -66,6 +66,8 @@ class CommandSite:
     copied_bytes: int = 0
     """The bytes of a product's factors that loads of the same loop bring each time."""
     chained: Chained | None = None
+    is_spread: bool = False
+    """Whether it loads a vector that becomes a tile's row or column."""
 
     @property
     def count(self) -> int:
@@ -128,6 +130,8 @@ class _Builder:
     addressing: Addressing | None = None
     multiplied: dict[int, set[int]] = field(default_factory=dict)
     """The slots of the factors of each site that is a product."""
+    vectors: dict[int, set[int]] = field(default_factory=dict)
+    """For each slot of a vector, the sites of the loads that it is computed of."""
 
     def nodes(self, body: tuple[Command, ...], loops: tuple[Loop, ...]) -> tuple[Node, ...]:
         queue_steps: list[Node] = []
@@ -136,6 +140,8 @@ class _Builder:
                 queue_steps.append(self._loop(command, loops))
             elif isinstance(command, Math) and self._is_free(command):
                 self.roots[command.dst.slot] = self._slots(command.inputs)
+                if command.op == "tt.expand_dims":
+                    self._spread(self.roots[command.dst.slot])
                 if self.origins is not None:
                     self.origins.note(command)
             elif not isinstance(command, Print | Assert):
@@ -190,12 +196,22 @@ class _Builder:
         is_fused = isinstance(command, Math) and id(command.dst) in self.fused
         site = CommandSite(index, queue, kind, command, loops, address, mask, is_fused)
         self.sites.append(site)
+        loads = {index} if isinstance(command, DmaRead) else set()
+        if isinstance(command, Math):
+            loads = {load for slot in reads for load in self.vectors.get(slot, ())}
+        shape = () if isinstance(command, DmaWrite | Reduce | Atomic) else command.dst.shape
+        self.vectors |= dict.fromkeys(writes, loads if len(shape) == 1 else set())
         # A tile's slot may be that of an earlier one.
         for slot in writes:
             self.roots.pop(slot, None)
         if self.origins is not None:
             self.origins.note(command)
         return QueueStep(index, queue, reads, writes)
+
+    def _spread(self, slots: Slots) -> None:
+        """Note the loads of vectors that become rows or columns of a tile."""
+        for load in {load for slot in slots for load in self.vectors.get(slot, ())}:
+            self.sites[load] = replace(self.sites[load], is_spread=True)
 
     def _loop(self, loop: Loop, loops: tuple[Loop, ...]) -> LoopNode:
         first = len(self.sites)
