@@ -2,8 +2,10 @@
 
     python tools/serving_runs.py PATH_TO/nano-vllm [--tensor-parallel 1 2] [--machine h100-sxm]
     python tools/serving_runs.py vllm --tensor-parallel 1 [--model qwen3 qwen3-moe deepseek-v3]
+    python tools/serving_runs.py vllm --tensor-parallel 1 --server
 
-nano-vllm is a checkout; vLLM is installed, and runs eagerly in the process of its program.
+nano-vllm is a checkout; vLLM is installed, and runs eagerly in the process of its program, or as
+``vllm serve``, which starts its engine's processes itself and answers a client of the same run.
 The model has random weights in float16; the reference is Hugging Face's transformers on the CPU in
 float32, greedy. nano-vllm compiles its layers, captures its CUDA graphs and starts its worker
 processes by itself; its flash_attn is kernbench's stand-in. Needs transformers. The exit status is
@@ -64,6 +66,46 @@ greedy = SamplingParams(max_tokens={NEW_TOKENS}, temperature=0, ignore_eos=True)
 made = llm.generate(prompts, greedy, use_tqdm=False)
 json.dump([list(each.outputs[0].token_ids) for each in made], open(found, "w"))
 """
+SERVER = f"""
+import asyncio, json, multiprocessing, sys
+
+import aiohttp
+
+URL = "http://127.0.0.1:8000"
+
+def serve(model, ranks):
+    sys.argv = ["vllm", "serve", model, "--tensor-parallel-size", ranks, "--max-model-len", "512",
+                "--max-num-seqs", "8", "--max-num-batched-tokens", "512", "--port", "8000",
+                "--gpu-memory-utilization", "0.02", "--enforce-eager"]
+    from vllm.entrypoints.cli.main import main
+    main()
+
+async def answer(session, model, prompt):
+    asked = {{"model": model, "prompt": prompt, "max_tokens": {NEW_TOKENS}, "temperature": 0,
+             "ignore_eos": True, "return_token_ids": True}}
+    async with session.post(URL + "/v1/completions", json=asked) as response:
+        return (await response.json())["choices"][0]["token_ids"]
+
+async def client(server, model, prompts):
+    async with aiohttp.ClientSession() as session:
+        while server.is_alive():
+            try:
+                async with session.get(URL + "/health") as response:
+                    if response.status == 200:
+                        break
+            except aiohttp.ClientError:
+                await asyncio.sleep(1)
+        return await asyncio.gather(*(answer(session, model, each) for each in prompts))
+
+if __name__ == "__main__":
+    model, ranks, asked, found = sys.argv[1:]
+    server = multiprocessing.get_context("spawn").Process(target=serve, args=(model, ranks))
+    server.start()
+    tokens = asyncio.run(client(server, model, json.load(open(asked))))
+    json.dump(tokens, open(found, "w"))
+    server.terminate()
+    server.join()
+"""
 OF_ALL = {
     "vocab_size": WORDS,
     "hidden_size": 256,
@@ -102,11 +144,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """The name of each in transformers, and what its configuration has besides."""
-ONE_PROCESS = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_USE_FLASHINFER_SAMPLER": "0",
-    "VLLM_NO_USAGE_STATS": "1",
-}
+VARIABLES = {"VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1"}
+ONE_PROCESS = VARIABLES | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
 def main() -> int:
@@ -116,6 +155,7 @@ def main() -> int:
     parser.add_argument("--tensor-parallel", type=int, nargs="+", default=[1, 2], metavar="N")
     parser.add_argument("--machine", default="h100-sxm")
     parser.add_argument("--model", nargs="+", default=["qwen3"], choices=tuple(MODELS))
+    parser.add_argument("--server", action="store_true", help="vllm serve, and a client")
     options = parser.parse_args()
     is_vllm = str(options.checkout) == "vllm"
     if not is_vllm and not (options.checkout / "nanovllm").is_dir():
@@ -127,10 +167,12 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="kernbench-serving-") as name:
             folder = Path(name)
             expected = make_model(folder / "model", model, prompts)
-            (folder / "client.py").write_text(VLLM if is_vllm else CLIENT)
+            client = SERVER if options.server else VLLM if is_vllm else CLIENT
+            (folder / "client.py").write_text(client)
             (folder / "prompts.json").write_text(json.dumps(prompts))
             for ranks in options.tensor_parallel:
-                result = serve(options.checkout, folder, options.machine, ranks)
+                variables = VARIABLES if options.server else ONE_PROCESS
+                result = serve(options.checkout, folder, options.machine, ranks, variables)
                 same = [a == b for a, b in zip(result, expected, strict=True)] if result else []
                 failed += not same or not all(same)
                 print(
@@ -178,7 +220,9 @@ def continued(model: Any, prompt: list[int]) -> list[int]:
     return tokens
 
 
-def serve(checkout: Path, folder: Path, machine: str, ranks: int) -> list[list[int]]:
+def serve(
+    checkout: Path, folder: Path, machine: str, ranks: int, variables: dict[str, str]
+) -> list[list[int]]:
     """Return the tokens of all requests; empty where the program ended with an error."""
     command = [sys.executable, "-m", "kernbench", "torchrun", "--machine", machine]
     command += ["--nproc-per-node", "1", "client.py", "model", str(ranks)]
@@ -186,7 +230,7 @@ def serve(checkout: Path, folder: Path, machine: str, ranks: int) -> list[list[i
     done = subprocess.run(
         [*command, "prompts.json", "found.json"],
         cwd=folder,
-        env=os.environ | ONE_PROCESS | {"PYTHONPATH": os.pathsep.join(paths)},
+        env=os.environ | variables | {"PYTHONPATH": os.pathsep.join(paths)},
         check=False,
     )
     if done.returncode:

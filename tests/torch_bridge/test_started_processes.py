@@ -117,7 +117,9 @@ def test_a_forked_process_has_what_its_parent_alone_defines(
 @pytest.mark.adr("0283-D2")
 def test_a_started_process_starts_those_with_the_devices(tmp_path: Path) -> None:
     simulated("started_by_started.py", tmp_path / "said", machine="ahbm:2")
-    first, second, codes = (tmp_path / "said").read_text().splitlines()
+    settings, first, second, codes = (tmp_path / "said").read_text().splitlines()
+    # Of a class that both have imported: each finds its own.
+    assert settings == "['of the server', True]"
     assert first == "[0, [3.0, 3.0], 0, True]"
     assert second == "[1, [3.0, 3.0], 1, True]"
     assert codes == "[0, 0]"

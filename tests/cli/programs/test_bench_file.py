@@ -12,6 +12,8 @@ from kernbench.cli.programs.bench_file import (
     load_bench,
     shipped_folder,
 )
+from kernbench.cli.programs.kinds import Kind, kind_of
+from kernbench.cli.programs.scripts import find_script
 from kernbench.errors import UnknownNameError, UsageError
 
 
@@ -25,6 +27,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_shipped_benches_are_found_by_name_from_anywhere(here: Path) -> None:
     assert {"gemm", "ccl_allreduce", "tp_mlp"} <= set(known_benches())
     assert find_bench("gemm") == shipped_folder() / "gemm.py"
+
+
+def test_a_command_in_python_that_is_installed_is_found_by_name(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(here / "bin"))
+    (here / "bin").mkdir()
+    (here / "bin" / "serves").write_text("#!/usr/bin/env python3\nimport torch\n")
+    (here / "bin" / "binary").write_bytes(b"\x7fELF python")
+    assert find_bench("serves") == find_script("serves") == here / "bin" / "serves"
+    assert kind_of("serves") is Kind.PYTORCH
+    with pytest.raises(UnknownNameError, match="unknown bench 'binary'"):
+        find_bench("binary")
 
 
 def test_a_file_is_found_by_its_path(here: Path) -> None:

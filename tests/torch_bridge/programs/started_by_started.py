@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+import own_classes
 import torch
 import torch.distributed as dist
 
@@ -22,7 +23,9 @@ def work(rank, pipe):
     pipe.recv()
 
 
-def serve(pipe):
+def serve(pipe, settings, kind):
+    is_own = type(settings) is kind is own_classes.Settings
+    pipe.send([settings.word, is_own])
     started, ends = [], []
     for rank in range(2):
         mine, its = multiprocessing.Pipe()
@@ -43,11 +46,12 @@ def serve(pipe):
 
 def main():
     mine, its = multiprocessing.Pipe()
-    process = multiprocessing.Process(target=serve, args=(its,))
+    arguments = own_classes.Settings("of the server"), own_classes.Settings
+    process = multiprocessing.Process(target=serve, args=(its, *arguments))
     process.start()
     its.close()
     with Path(sys.argv[1]).open("w") as file:
-        print(*(mine.recv() for _ in range(3)), sep="\n", file=file)
+        print(*(mine.recv() for _ in range(4)), sep="\n", file=file)
     process.join()
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import re
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +65,10 @@ def known_benches() -> list[str]:
 
 
 def find_bench(text: str) -> Path:
-    """Return the file of a bench: a path, or the name of one that ships with kernbench.
+    """Return the file of a bench or a program.
+
+    A path, or the name of a bench that ships with kernbench, or of a command in Python that is
+    installed beside it, such as ``vllm``.
 
     Raises:
         UnknownNameError: There is no such file and no such name.
@@ -86,7 +91,17 @@ def find_bench(text: str) -> Path:
     names = known_benches()
     if text in names:
         return shipped_folder() / f"{text}.py"
+    command = installed_command(text)
+    if command is not None:
+        return command
     raise UnknownNameError(f"unknown bench {text!r}: {nearest(text, names)}")
+
+
+def installed_command(text: str) -> Path | None:
+    """Return the file of a command in Python that is installed beside kernbench; else None."""
+    path = Path(sysconfig.get_path("scripts"), text)
+    is_command = text and path.is_file() and re.match(rb"#!.*python", path.read_bytes())
+    return path if is_command else None
 
 
 def is_bench(tree: ast.Module) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.bench_file import is_bench
+from kernbench.cli.programs.bench_file import installed_command, is_bench
 from kernbench.cli.programs.reporting import DONE, guarded, make_room, run_and_report, unused_tf32
 from kernbench.errors import UnknownNameError, UsageError, nearest
 from kernbench.open_files import LeftOpen
@@ -91,13 +91,16 @@ def run_script(options: ScriptOptions, asked: Callable[[Path], None] = lambda pa
 
 
 def find_script(text: str) -> Path:
-    """Return the path of a program.
+    """Return the path of a program, which may be an installed command.
 
     Raises:
         UnknownNameError: There is no such file.
         UsageError: It is a folder.
     """
     path = Path(text)
+    command = None if path.exists() or len(path.parts) > 1 else installed_command(text)
+    if command is not None:
+        return command
     if path.is_dir():
         raise UsageError(f"{text} is a folder; name a Python file in it")
     if not path.is_file():

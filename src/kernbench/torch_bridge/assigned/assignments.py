@@ -34,6 +34,7 @@ from kernbench.torch_bridge.assigned.tables import (
 )
 from kernbench.torch_bridge.assigned.writes import (
     CAN_SEE_CLASSES,
+    is_in_own_dict,
     of_class,
     own_dict,
     put,
@@ -62,7 +63,7 @@ _MOST_CHANGES_OF_ALL = 32
 class OwnAttribute:
     """An attribute that a process has assigned."""
 
-    __slots__ = ("_base", "_is_shown", "_owners", "_value", "name", "owner")
+    __slots__ = ("_base", "_is_plain", "_is_shown", "_owners", "_value", "name", "owner")
 
     def __init__(
         self, owner: Any, name: str, base: Any, value: Any, is_shown: bool, owners: Owners
@@ -75,30 +76,45 @@ class OwnAttribute:
         self._value = value
         """What the process has, while that is not shown."""
         self._is_shown = is_shown
+        self._is_plain = is_in_own_dict(owner, name)
+
+    def _read(self) -> Any:
+        if self._is_plain:
+            return own_dict(self.owner).get(self.name, MISSING)
+        return read(self.owner, self.name)
+
+    def _put(self, value: Any) -> None:
+        # Every wait of the program comes by here, with all that its process has assigned.
+        if not self._is_plain:
+            put(self.owner, self.name, value)
+        elif value is MISSING:
+            own_dict(self.owner).pop(self.name, None)
+        else:
+            own_dict(self.owner)[self.name] = value
 
     def show(self) -> None:
         if not self._is_shown:
             self._is_shown = True
-            self._base = read(self.owner, self.name)
-            put(self.owner, self.name, self._value)
+            self._base = self._read()
+            self._put(self._value)
 
     def hide(self) -> bool:
         """Show what all have, and return whether the process still has something else."""
         if self._is_shown:
             self._is_shown = False
-            self._value = read(self.owner, self.name)
+            self._value = self._read()
             if self._value is not self._base:
-                put(self.owner, self.name, self._base)
+                self._put(self._base)
         return self._value is not self._base
 
     def copy(self) -> OwnAttribute:
         """Return the same for another process."""
-        value = read(self.owner, self.name) if self._is_shown else self._value
+        value = self._read() if self._is_shown else self._value
         return OwnAttribute(self.owner, self.name, self._base, value, False, self._owners)
 
     def is_own_in_place_of_alls(self) -> bool:
         is_own = self._owners.is_own
-        return self._base is not MISSING and is_own(read(self.owner, self.name))
+        return self._base is not MISSING and is_own(self._read())
 
 
 class Assignments:

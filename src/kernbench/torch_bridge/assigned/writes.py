@@ -116,6 +116,17 @@ def read(owner: Any, name: str) -> Any:
     return getattr(owner, name, MISSING) if is_outside else vars(owner).get(name, MISSING)
 
 
+def is_in_own_dict(owner: Any, name: str) -> bool:
+    """Return whether an attribute is an entry of the owner's dictionary, and nothing beside it."""
+    if isinstance(owner, (type, FunctionType)):
+        return False
+    if isinstance(owner, ModuleType):
+        return type(owner) is ModuleType and name != "__class__"
+    # An object without one gets an empty one for each question.
+    has_dict = own_dict(owner) is own_dict(owner)
+    return has_dict and not hasattr(type(of_class(owner, name)), "__set__")
+
+
 def of_class(owner: Any, name: str) -> Any:
     """Return what an object's class has under the name of an attribute, or None."""
     return next((vars(kind)[name] for kind in type(owner).__mro__ if name in vars(kind)), None)

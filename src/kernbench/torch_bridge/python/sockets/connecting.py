@@ -16,7 +16,7 @@ from typing import Any
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.python.sockets.channels import Channel, arrive, wait_until
 from kernbench.torch_bridge.python.sockets.endpoints import Endpoint, refusal, shown
-from kernbench.torch_bridge.python.sockets.handles import SocketHandle
+from kernbench.torch_bridge.python.sockets.handles import SocketHandle, simulated
 
 _MOST_PORT = 65535
 
@@ -26,11 +26,8 @@ class ConnectingSocket(SocketHandle):
 
     # Names.
 
-    def bind(self, address: Any) -> None:
-        end = self._end
-        if end is None:
-            super().bind(address)
-            return
+    @simulated
+    def bind(self, end: Endpoint, address: Any) -> None:
         arrive()
         if end.key is not None:
             raise refusal(errno.EINVAL)
@@ -75,11 +72,8 @@ class ConnectingSocket(SocketHandle):
             real.connect_ex(address)
         raise TypeError(f"{type(self).__name__}: address must be a (host, port) tuple")
 
-    def listen(self, backlog: int = 128) -> None:
-        end = self._end
-        if end is None:
-            super().listen(backlog)
-            return
+    @simulated
+    def listen(self, end: Endpoint, backlog: int = 128) -> None:
         arrive()
         if not end.is_stream:
             raise refusal(errno.EOPNOTSUPP)
@@ -92,11 +86,8 @@ class ConnectingSocket(SocketHandle):
 
     # Connections.
 
-    def _accept(self) -> tuple[int, Any]:
-        end = self._end
-        if end is None:
-            accept: tuple[int, Any] = super()._accept()  # type: ignore[misc]
-            return accept
+    @simulated
+    def _accept(self, end: Endpoint) -> tuple[int, Any]:
         if end.pending is None:
             raise refusal(errno.EINVAL)
         self._wait(end, select.POLLIN, "accept")
@@ -107,17 +98,15 @@ class ConnectingSocket(SocketHandle):
         current().sockets[fd] = pending
         return fd, pending.peer_name
 
-    def connect(self, address: Any) -> None:
-        if self._end is None:
-            super().connect(address)
-        elif error := self._connect(self._end, address):
+    @simulated
+    def connect(self, end: Endpoint, address: Any) -> None:
+        if error := self._connect(end, address):
             raise refusal(error)
 
-    def connect_ex(self, address: Any) -> int:
-        if self._end is None:
-            return int(super().connect_ex(address))
+    @simulated
+    def connect_ex(self, end: Endpoint, address: Any) -> int:
         try:
-            return self._connect(self._end, address)
+            return self._connect(end, address)
         except TimeoutError:
             return errno.EAGAIN
 
@@ -225,11 +214,8 @@ class ConnectingSocket(SocketHandle):
         socket.socket.__init__(self, end.family, end.kind, end.proto, real.detach())
         super().settimeout(timeout)
 
-    def shutdown(self, how: int) -> None:
-        end = self._end
-        if end is None:
-            super().shutdown(how)
-            return
+    @simulated
+    def shutdown(self, end: Endpoint, how: int) -> None:
         now_ps = arrive()
         if how not in (socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR):
             raise refusal(errno.EINVAL)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Callable
+from functools import wraps
 from multiprocessing.connection import Connection
 from typing import Any, Self
 
@@ -28,6 +30,18 @@ def network() -> SocketNetwork | None:
         return None
     socket_network: SocketNetwork = process.session.network
     return socket_network
+
+
+def simulated(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a method be given the end of a simulated socket; of a real one it is Python's own."""
+    real = getattr(RealSocket, method.__name__)
+
+    @wraps(method)
+    def call(self: SocketHandle, *args: Any, **kwargs: Any) -> Any:
+        end = self._end
+        return real(self, *args, **kwargs) if end is None else method(self, end, *args, **kwargs)
+
+    return call
 
 
 class SocketHandle(socket.socket):
@@ -93,10 +107,8 @@ class SocketHandle(socket.socket):
     def gettimeout(self) -> float | None:
         return super().gettimeout() if self._end is None else self._timeout
 
-    def settimeout(self, value: float | None) -> None:
-        if self._end is None:
-            super().settimeout(value)
-            return
+    @simulated
+    def settimeout(self, end: Endpoint, value: float | None) -> None:
         with RealSocket() as real:
             # What is no timeout raises Python's own errors.
             real.settimeout(value)
@@ -111,9 +123,9 @@ class SocketHandle(socket.socket):
     def get_inheritable(self) -> bool:
         return self._end is None and super().get_inheritable()
 
-    def set_inheritable(self, inheritable: bool) -> None:
-        if self._end is None:
-            super().set_inheritable(inheritable)
+    @simulated
+    def set_inheritable(self, end: Endpoint, inheritable: bool) -> None:
+        """Accept it: no real process inherits it."""
 
     def __del__(self) -> None:
         if self._end is not None and not self._closed:
@@ -122,27 +134,23 @@ class SocketHandle(socket.socket):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self.dup()
 
-    def dup(self) -> Self:
-        if self._end is None:
-            return super().dup()
+    @simulated
+    def dup(self, end: Endpoint) -> Self:
         kind = type(self).__new__(type(self))
         kind._io_refs, kind._closed = 0, False
-        kind._end, kind._fd, kind._timeout = self._end, self._end.network.new_fd(), self._timeout
-        self._end.num_handles += 1
+        kind._end, kind._fd, kind._timeout = end, end.network.new_fd(), self._timeout
+        end.num_handles += 1
         return kind
 
-    def detach(self) -> int:
-        if self._end is None:
-            return super().detach()
+    @simulated
+    def detach(self, end: Endpoint) -> int:
         self._closed, self._end = True, None
         fd, self._fd = self._fd, -1
         return fd
 
-    def _real_close(self) -> None:
-        if self._end is None:
-            super()._real_close()  # type: ignore[misc]
-            return
-        end, process = self._end, HERE.process
+    @simulated
+    def _real_close(self, end: Endpoint) -> None:
+        process = HERE.process
         self._release()
         if process is not None and end.outgoing is not None:
             end.outgoing.occupy_sender(process.host.paid_ps)
@@ -155,10 +163,8 @@ class SocketHandle(socket.socket):
                 process.sockets.pop(self._fd, None)
         close(end)
 
-    def getsockopt(self, level: int, option: int, buflen: int = 0) -> Any:
-        end = self._end
-        if end is None:
-            return super().getsockopt(level, option, *([buflen] if buflen else []))
+    @simulated
+    def getsockopt(self, end: Endpoint, level: int, option: int, buflen: int = 0) -> Any:
         if level == socket.SOL_SOCKET:
             if option == socket.SO_ERROR:
                 arrive()
@@ -169,11 +175,8 @@ class SocketHandle(socket.socket):
         with self._like(end) as real:
             return real.getsockopt(level, option, *([buflen] if buflen else []))
 
-    def setsockopt(self, level: int, option: int, *value: Any) -> None:
-        end = self._end
-        if end is None:
-            super().setsockopt(level, option, *value)
-            return
+    @simulated
+    def setsockopt(self, end: Endpoint, level: int, option: int, *value: Any) -> None:
         with self._like(end) as real:
             # The operating system knows which options there are.
             real.setsockopt(level, option, *value)
@@ -189,12 +192,11 @@ class SocketHandle(socket.socket):
     def getsockname(self) -> Any:
         return super().getsockname() if self._end is None else self._end.name
 
-    def getpeername(self) -> Any:
-        if self._end is None:
-            return super().getpeername()
-        if self._end.peer_name is None or self._end.is_connecting:
+    @simulated
+    def getpeername(self, end: Endpoint) -> Any:
+        if end.peer_name is None or end.is_connecting:
             raise refusal(errno.ENOTCONN)
-        return self._end.peer_name
+        return end.peer_name
 
     def _wait(self, end: Endpoint, event: int, what: str, flags: int = 0) -> None:
         """Block until the socket is ready for something, as its timeout says."""

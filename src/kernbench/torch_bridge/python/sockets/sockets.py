@@ -20,44 +20,45 @@ from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.python.sockets.channels import arrive
 from kernbench.torch_bridge.python.sockets.connecting import ConnectingSocket, file_key, loopback
 from kernbench.torch_bridge.python.sockets.endpoints import FIRST_FD, Endpoint, refusal
-from kernbench.torch_bridge.python.sockets.handles import FLAGS_OF_KIND, KINDS, close, network
+from kernbench.torch_bridge.python.sockets.handles import (
+    FLAGS_OF_KIND,
+    KINDS,
+    close,
+    network,
+    simulated,
+)
 
 
 class SimulatedSocket(ConnectingSocket):
     """``socket.socket``: what it sends and receives."""
 
-    def recv(self, bufsize: int, flags: int = 0) -> bytes:
-        if self._end is None:
-            return super().recv(bufsize, flags)
-        return self._received(bufsize, flags)[0]
+    @simulated
+    def recv(self, end: Endpoint, bufsize: int, flags: int = 0) -> bytes:
+        return self._received(end, bufsize, flags)[0]
 
-    def recvfrom(self, bufsize: int, flags: int = 0) -> tuple[bytes, Any]:
-        if self._end is None:
-            return super().recvfrom(bufsize, flags)
-        return self._received(bufsize, flags)
+    @simulated
+    def recvfrom(self, end: Endpoint, bufsize: int, flags: int = 0) -> tuple[bytes, Any]:
+        return self._received(end, bufsize, flags)
 
-    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        if self._end is None:
-            return super().recv_into(buffer, nbytes, flags)
+    @simulated
+    def recv_into(self, end: Endpoint, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         return self.recvfrom_into(buffer, nbytes, flags)[0]
 
-    def recvfrom_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> tuple[int, Any]:
-        if self._end is None:
-            return super().recvfrom_into(buffer, nbytes, flags)
+    @simulated
+    def recvfrom_into(
+        self, end: Endpoint, buffer: Any, nbytes: int = 0, flags: int = 0
+    ) -> tuple[int, Any]:
         view = memoryview(buffer).cast("B")
-        data, sender = self._received(nbytes or len(view), flags)
+        data, sender = self._received(end, nbytes or len(view), flags)
         view[: len(data)] = data
         return len(data), sender
 
-    def recvmsg(self, bufsize: int, ancbufsize: int = 0, flags: int = 0) -> Any:
-        if self._end is None:
-            return super().recvmsg(bufsize, ancbufsize, flags)
-        data, sender = self._received(bufsize, flags)
+    @simulated
+    def recvmsg(self, end: Endpoint, bufsize: int, ancbufsize: int = 0, flags: int = 0) -> Any:
+        data, sender = self._received(end, bufsize, flags)
         return data, [], 0, sender
 
-    def _received(self, size: int, flags: int) -> tuple[bytes, Any]:
-        end = self._end
-        assert end is not None
+    def _received(self, end: Endpoint, size: int, flags: int) -> tuple[bytes, Any]:
         if size < 0:
             raise ValueError("negative buffersize in recv")
         if not end.is_stream:
@@ -83,10 +84,8 @@ class SimulatedSocket(ConnectingSocket):
                 raise refusal(error)
             return b"".join(parts), None
 
-    def send(self, data: Any, flags: int = 0) -> int:
-        end = self._end
-        if end is None:
-            return super().send(data, flags)
+    @simulated
+    def send(self, end: Endpoint, data: Any, flags: int = 0) -> int:
         view = memoryview(data).cast("B")
         if not end.is_stream:
             if end.peer_name is None:
@@ -107,31 +106,34 @@ class SimulatedSocket(ConnectingSocket):
             is_unconnected = end.family == socket.AF_UNIX and end.outgoing is None
             raise refusal(errno.ENOTCONN if is_unconnected else errno.EPIPE)
 
-    def sendall(self, data: Any, flags: int = 0) -> None:
-        if self._end is None:
-            super().sendall(data, flags)
-            return
+    @simulated
+    def sendall(self, end: Endpoint, data: Any, flags: int = 0) -> None:
         view = memoryview(data).cast("B")
         while True:
             view = view[self.send(view, flags) :]
             if not view:
                 return
 
-    def sendmsg(self, buffers: Any, ancdata: Any = (), flags: int = 0, address: Any = None) -> int:
-        if self._end is None:
-            return super().sendmsg(buffers, ancdata, flags, address)
+    @simulated
+    def sendmsg(
+        self,
+        end: Endpoint,
+        buffers: Any,
+        ancdata: Any = (),
+        flags: int = 0,
+        address: Any = None,
+    ) -> int:
         if list(ancdata):
             raise UnsupportedTorchError(
                 "sendmsg with ancillary data by a simulated socket: processes of a run cannot send "
                 "each other files; send the path, or start the process with the socket"
             )
         data = b"".join(buffers)
-        return self.send(data, flags) if address is None else self.sendto(data, flags, address)
+        sent: int = self.send(data, flags) if address is None else self.sendto(data, flags, address)
+        return sent
 
-    def sendto(self, data: Any, *rest: Any) -> int:
-        end = self._end
-        if end is None:
-            return super().sendto(data, *rest)
+    @simulated
+    def sendto(self, end: Endpoint, data: Any, *rest: Any) -> int:
         if end.is_stream:
             return self.send(data, *rest[:-1])
         return self._put_datagram(end, memoryview(data).cast("B"), rest[-1])
@@ -165,9 +167,8 @@ class SimulatedSocket(ConnectingSocket):
             raise refusal(errno.ECONNREFUSED)
         return len(data)
 
-    def sendfile(self, file: Any, offset: int = 0, count: int | None = None) -> int:
-        if self._end is None:
-            return super().sendfile(file, offset, count)
+    @simulated
+    def sendfile(self, end: Endpoint, file: Any, offset: int = 0, count: int | None = None) -> int:
         sent: int = self._sendfile_use_send(file, offset, count)  # type: ignore[attr-defined]
         return sent
 

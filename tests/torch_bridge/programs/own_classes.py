@@ -1,0 +1,6 @@
+"""A module that each process imports for itself."""
+
+
+class Settings:
+    def __init__(self, word):
+        self.word = word
