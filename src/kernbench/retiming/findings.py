@@ -60,7 +60,7 @@ _SHOWN_LAUNCHES = 3
 MACHINE = (
     WhatIf(
         "HBM twice as fast",
-        frozenset({Limit.HBM.value, "shared HBM"}),
+        frozenset({Limit.HBM.value, "shared HBM", "shared HBM, power"}),
         settings=("sip.cube.hbm_bandwidth_gbps=2x",),
     ),
     WhatIf("links twice as fast", frozenset({LINKS}), settings=("links.bandwidth_gbps=2x",)),

@@ -148,9 +148,9 @@ class GroupTraffic:
 
     def num_programs(self) -> list[int]:
         """Return how many programs are of each kind."""
-        # Sums of integers are exact in floating point up to 2^53.
-        counts = np.bincount(self.kind_of, self.sizes, len(self.kinds))
-        return [int(count) for count in counts]
+        counts = np.zeros(len(self.kinds), dtype=np.int64)
+        np.add.at(counts, self.kind_of, self.sizes)
+        return counts.tolist()
 
     def dma_sites(self) -> list[CommandSite]:
         """Return the sites that move bytes."""

@@ -3,7 +3,7 @@
 
 const RESOURCE_COLORS = {
   GEMM: "#0072b2", math: "#56b4e9",
-  HBM: "#009e73", "shared HBM": "#00664b", "shared HBM, power": "#00664b", cache: "#66c7a8", port: "#a3dcc8", cubes: "#3d8f76",
+  HBM: "#009e73", "shared HBM": "#00664b", "shared HBM, power": "#003f66", cache: "#66c7a8", port: "#a3dcc8", cubes: "#3d8f76",
   latency: "#b79bd3", "front end": "#7d5fa6", unknown: "#8f7f9f",
   links: "#e69f00", "other ranks": "#d55e00", "in-kernel wait": "#f3cf7a",
   copy: "#a9744f",
