@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from logging import Logger
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
@@ -58,6 +58,8 @@ class NamedObjects:
         """Kept alive, so that no other object gets the identity of one."""
         self.names: frozenset[str] = frozenset()
         """What code of the program's own names: first packages, then what is in them."""
+        self._refused: set[int] = set()
+        """What the present search has found not to be shared, by identity: many modules have it."""
         self._by_name: defaultdict[str, list[ModuleType]] = defaultdict(list)
         """Modules by what is in them, and by their packages."""
 
@@ -78,17 +80,23 @@ class NamedObjects:
         is_first = not self.names
         self.names |= names
         if is_first:
-            self._look_into(modules, names)
+            self._watch_all(*self._look_into(modules, names))
         elif names:
             if not self._by_name:
                 for module in modules:
                     self._place(module)
-            for value in list(self._by_identity.values()):
-                self._watch_all(*self._walk(_spaces(value), names))
+            known = list(chain.from_iterable(map(_spaces, self._by_identity.values())))
+            containers, inner = self._walk(known, names)
             by_name = self._by_name
             for name in names:
-                self._look_into(by_name.get(f"{name}.", ()), self.names)
-                self._look_into(by_name.get(name, ()), frozenset((name,)))
+                for places, asked in (
+                    (by_name.get(f"{name}.", ()), self.names),
+                    (by_name.get(name, ()), frozenset((name,))),
+                ):
+                    held, kept = self._look_into(places, asked)
+                    containers += held
+                    inner += kept
+            self._watch_all(containers, inner)
 
     def _place(self, module: ModuleType) -> None:
         for name in (f"{package_of(module)}.", *vars(module)):
@@ -98,9 +106,12 @@ class NamedObjects:
         """Know the objects of a module that was imported."""
         if self._by_name:
             self._place(module)
-        self._look_into([module], self.names)
+        self._watch_all(*self._look_into([module], self.names))
 
-    def _look_into(self, modules: Iterable[ModuleType], names: frozenset[str]) -> None:
+    def _look_into(
+        self, modules: Iterable[ModuleType], names: frozenset[str]
+    ) -> tuple[list[Any], list[dict[str, Any]]]:
+        """Do as :meth:`_walk`, in modules of packages that the program names."""
         containers: list[Any] = []
         inner: list[dict[str, Any]] = []
         for module in modules:
@@ -108,9 +119,10 @@ class NamedObjects:
                 held, kept = self._walk([vars(module)], names)
                 containers += [] if is_machinery(module.__name__) else held
                 inner += kept
-        self._watch_all(containers, inner)
+        return containers, inner
 
     def _watch_all(self, containers: list[Any], inner: list[dict[str, Any]]) -> None:
+        self._refused.clear()
         is_direct = not self.names.isdisjoint(WRITES_DIRECTLY)
         self._watch(containers, inner if is_direct else [])
 
@@ -118,18 +130,24 @@ class NamedObjects:
         self, spaces: Iterable[dict[str, Any]], names: frozenset[str]
     ) -> tuple[list[Any], list[dict[str, Any]]]:
         """Return the containers of names, and the attributes of objects that were not known."""
-        containers, inner, spaces = [], [], list(spaces)
+        containers: list[Any] = []
+        inner: list[dict[str, Any]] = []
+        spaces = list(spaces)
         for space in spaces:
             for name in names & space.keys():
                 kind = kind_of(space[name])
                 if kind is not None:
                     containers.append(space[name])
                 for value in _with_parts(space[name], kind):
-                    if id(value) not in self._by_identity and self._may_be_shared(value):
-                        self._by_identity[id(value)] = value
-                        spaces += _spaces(value)
-                        if not issubclass(type(value), _TOLD_OF):
-                            inner.append(own_dict(value))
+                    if id(value) in self._by_identity or id(value) in self._refused:
+                        continue
+                    if not self._may_be_shared(value):
+                        self._refused.add(id(value))
+                        continue
+                    self._by_identity[id(value)] = value
+                    spaces += _spaces(value)
+                    if not issubclass(type(value), _TOLD_OF):
+                        inner.append(own_dict(value))
         return containers, inner
 
     def _may_be_shared(self, value: Any) -> bool:
