@@ -186,6 +186,22 @@ def test_the_command_starts_without_heavy_imports() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.adr("0275-D1")
+@pytest.mark.adr("0275-D2")
+def test_a_run_imports_no_other_command_and_nothing_that_saves() -> None:
+    code = (
+        "import sys\n"
+        "from kernbench.cli.app import app\n"
+        "app(['run', 'gemm', '--no-data'], standalone_mode=False)\n"
+        "modules = [item for item in sys.modules.items() if not hasattr(item[1], '__path__')]\n"
+        "commands = [name for name, _ in modules if name.startswith('kernbench.cli.commands.')]\n"
+        "print(*commands, *{'pyarrow', 'numpy.ma'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.split() == ["kernbench.cli.commands.run"]
+
+
 def test_version_is_printed(run: Run) -> None:
     status, out, _ = run("--version")
     assert status == 0

@@ -14,7 +14,7 @@ from kernbench.hardware import load_machine
 from kernbench.kernel_time import outline_kernel
 from kernbench.report import format_ns
 from tests.programs import PROGRAMS
-from tests.tiers import of_campaigns
+from tests.tiers import daily
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -253,7 +253,7 @@ def test_a_kernel_after_one_that_decides_by_data_is_found(deciding: Run) -> None
 
 @pytest.mark.slow
 @pytest.mark.adr("0052-D5")
-@pytest.mark.parametrize("machine", ["ahbm", "h100-sxm", of_campaigns("a100-sxm-80g")])
+@pytest.mark.parametrize("machine", daily("h100-sxm", of=("ahbm", "h100-sxm", "a100-sxm-80g")))
 def test_the_time_shown_is_the_time_of_the_launch_in_a_run(
     show: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.saved.bombs import BOMBS, MOST_MB, read_apart
 from tests.saved.damaging import parts_of
+from tests.tiers import daily
 
 _WHY = [0]
 """Of the commands, the first."""
@@ -15,7 +16,13 @@ _WHY = [0]
 
 @pytest.mark.adr("0234-D2")
 @pytest.mark.parametrize(
-    "name", ["rows of waits", "ranks", "a_parameter_of_many", "many_labels", "zeros", "a_pipe"]
+    "name",
+    daily(
+        "rows of waits",
+        "a_parameter_of_many",
+        "a_pipe",
+        of=("rows of waits", "ranks", "a_parameter_of_many", "many_labels", "zeros", "a_pipe"),
+    ),
 )
 def test_a_bomb_is_refused_without_its_memory(kept: Path, tmp_path: Path, name: str) -> None:
     run = tmp_path / "bomb.run"

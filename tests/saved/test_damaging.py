@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.saved.damaging import commands, complaint, complaints, in_share
+from tests.tiers import daily
 
 SEEDS = range(40)
 
@@ -21,7 +22,7 @@ def test_a_right_run_is_read_by_every_command(kept: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.adr("0234-D3")
-@pytest.mark.parametrize("first", SEEDS[::10])
+@pytest.mark.parametrize("first", daily(10, of=SEEDS[::10]))
 def test_damage_is_no_error_of_ours(kept: Path, tmp_path: Path, first: int) -> None:
     texts: list[str] = []
     with contextlib.chdir(tmp_path):

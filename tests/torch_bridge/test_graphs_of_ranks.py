@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from kernbench.clock import Rank  # noqa: E402
 from kernbench.errors import CollectiveMismatchError, DeadlockError  # noqa: E402
+from tests.tiers import daily  # noqa: E402
 from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
 
 run = partial(simulated, "graphs_of_ranks.py", nprocs=2)
@@ -35,7 +36,7 @@ def test_collectives_of_a_graph_give_what_eager_ones_do(data: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.adr("0094-D6")
-@pytest.mark.parametrize("parallel", ["tensor", "ddp"])
+@pytest.mark.parametrize("parallel", daily("ddp", of=("tensor", "ddp")))
 def test_parallel_training_that_is_captured_whole_learns_what_one_process_does(
     parallel: str,
 ) -> None:

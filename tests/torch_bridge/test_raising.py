@@ -52,7 +52,7 @@ def test_every_kind_comes_out_of_a_launch_and_ends_the_rank(kind: int, place: in
 @pytest.mark.parametrize(
     ("nprocs", "waits_for"),
     [
-        (1, "pool"),
+        of_campaigns(1, "pool"),
         (2, "thread"),
         of_campaigns(1, "thread"),
         of_campaigns(2, "pool"),

@@ -109,7 +109,7 @@ def main() -> None:
         try:
             app()
         except SystemExit as end:
-            if "torch" in sys.modules and isinstance(end.code, int):
+            if not sys.modules.keys().isdisjoint(("torch", "triton")) and isinstance(end.code, int):
                 leave(end.code)
             raise
         except OSError as error:  # of a disk that is full, say

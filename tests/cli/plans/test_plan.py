@@ -297,6 +297,7 @@ def test_what_cannot_be_planned_is_said_with_numbers(
         assert "which has 79.1 GiB" in err
 
 
+@pytest.mark.campaign
 @pytest.mark.adr("0160-D4")
 def test_layouts_are_ranked_by_energy_or_cost(plan: Plan) -> None:
     job = ("--model", "small.json", "--machine", "h100-sxm", "--devices", "2", "--batch", "2")

@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 
 from kernbench.hardware import HostSpec, load_machine
 from kernbench.op_log import HostSpan
+from tests.tiers import daily
 from tests.torch_bridge.running import simulated
 
 MACHINE = "a100-sxm-80g"
@@ -150,7 +151,8 @@ def test_gradient_buckets_are_made_in_cxx() -> None:
 
 
 @pytest.mark.adr("0130-D2")
-def test_collections_of_garbage_count_nothing_whenever_they_come() -> None:
+@pytest.mark.parametrize("young", daily(5, of=(3, 5, 7, 13)))
+def test_collections_of_garbage_count_nothing_whenever_they_come(young: int) -> None:
     def spans() -> list[HostSpan]:
         result = simulated("memory_use.py", "serving", machine="h100-sxm", data=False)
         return result.op_log.host_spans
@@ -159,9 +161,8 @@ def test_collections_of_garbage_count_nothing_whenever_they_come() -> None:
     before = gc.get_threshold()
     try:
         # As each function begins that makes one object, or one in several.
-        for young in (3, 5, 7, 13):
-            gc.set_threshold(young, 1, 1)
-            assert spans() == expected
+        gc.set_threshold(young, 1, 1)
+        assert spans() == expected
     finally:
         gc.set_threshold(*before)
 

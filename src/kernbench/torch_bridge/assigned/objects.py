@@ -64,6 +64,8 @@ class NamedObjects:
         """What code of the program's own names: first packages, then what is in them."""
         self.unkept: dict[int, str] = {}
         """Names of functions whose results are all processes', by the functions' identities."""
+        self._refused: set[int] = set()
+        """What the present search has found not to be shared, by identity: many modules have it."""
         self._by_name: defaultdict[str, list[ModuleType]] = defaultdict(list)
         """Modules by what is in them, and by their packages."""
         self._spaces: list[Mapping[str, Any]] = []
@@ -90,16 +92,22 @@ class NamedObjects:
         is_first = not self.names
         self.names |= names
         if is_first:
-            self._look_into(modules, names)
+            self._watch_all(*self._look_into(modules, names))
         elif names:
             if not self._by_name:
                 for module in modules:
                     self._place(module)
-            self._watch_all(*self._walk(self._spaces_with(names), names))
+            containers, inner = self._walk(self._spaces_with(names), names)
             by_name = self._by_name
             for name in names:
-                self._look_into(by_name.get(f"{name}.", ()), self.names)
-                self._look_into(by_name.get(name, ()), frozenset((name,)))
+                for places, asked in (
+                    (by_name.get(f"{name}.", ()), self.names),
+                    (by_name.get(name, ()), frozenset((name,))),
+                ):
+                    held, kept = self._look_into(places, asked)
+                    containers += held
+                    inner += kept
+            self._watch_all(containers, inner)
 
     def _spaces_with(self, names: frozenset[str]) -> list[Mapping[str, Any]]:
         """Return what the known objects have by names, of those that have some of these.
@@ -122,9 +130,12 @@ class NamedObjects:
         """Know the objects of a module that was imported."""
         if self._by_name:
             self._place(module)
-        self._look_into([module], self.names)
+        self._watch_all(*self._look_into([module], self.names))
 
-    def _look_into(self, modules: Iterable[ModuleType], names: frozenset[str]) -> None:
+    def _look_into(
+        self, modules: Iterable[ModuleType], names: frozenset[str]
+    ) -> tuple[list[Any], list[dict[str, Any]]]:
+        """Do as :meth:`_walk`, in modules of packages that the program names."""
         containers: list[Any] = []
         inner: list[dict[str, Any]] = []
         for module in modules:
@@ -133,9 +144,10 @@ class NamedObjects:
                 held, kept = self._walk([vars(module)], names, of_machinery)
                 containers += [] if of_machinery else held
                 inner += kept
-        self._watch_all(containers, inner)
+        return containers, inner
 
     def _watch_all(self, containers: list[Any], inner: list[dict[str, Any]]) -> None:
+        self._refused.clear()
         is_direct = not self.names.isdisjoint(WRITES_DIRECTLY)
         self._watch(containers, inner if is_direct else [])
 
@@ -143,7 +155,9 @@ class NamedObjects:
         self, spaces: Iterable[Mapping[str, Any]], names: frozenset[str], of_machinery: bool = False
     ) -> tuple[list[Any], list[dict[str, Any]]]:
         """Return the containers of names, and the attributes of objects that were not known."""
-        containers, inner, spaces = [], [], list(spaces)
+        containers: list[Any] = []
+        inner: list[dict[str, Any]] = []
+        spaces = list(spaces)
         for space in spaces:
             named = {name: space[name] for name in names & space.keys()}
             handed_out = {name: list(given_out(value, space)) for name, value in named.items()}
@@ -155,14 +169,18 @@ class NamedObjects:
                 if kind is not None:
                     containers.append(holder)
                 for value in _with_parts(holder, kind):
-                    if id(value) not in self._by_identity and self._may_be_shared(value):
-                        self._by_identity[id(value)] = value
-                        own = list(_spaces(value))
-                        spaces += own
-                        self._spaces += own
-                        self._lengths += [-1] * len(own)
-                        if not issubclass(type(value), _TOLD_OF):
-                            inner.append(own_dict(value))
+                    if id(value) in self._by_identity or id(value) in self._refused:
+                        continue
+                    if not self._may_be_shared(value):
+                        self._refused.add(id(value))
+                        continue
+                    self._by_identity[id(value)] = value
+                    own = list(_spaces(value))
+                    spaces += own
+                    self._spaces += own
+                    self._lengths += [-1] * len(own)
+                    if not issubclass(type(value), _TOLD_OF):
+                        inner.append(own_dict(value))
         return containers, inner
 
     def _may_be_shared(self, value: Any) -> bool:

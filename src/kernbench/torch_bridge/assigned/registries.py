@@ -23,7 +23,6 @@ import torch
 
 CONTAINERS = (OrderedDict, dict, list, set, deque)
 """Kinds of containers, those that derive from another one first."""
-_EXACT = frozenset(CONTAINERS)
 _SELF_MADE = 1 << 9
 """The flag of a type that a class statement has made (``Py_TPFLAGS_HEAPTYPE``)."""
 _STORES_GLOBAL = dis.opmap["STORE_GLOBAL"]
@@ -246,9 +245,9 @@ def _has_functions(value: Any) -> bool:
 def kind_of(value: Any) -> Any:
     """Return the kind of container that a value is, whose own methods load nothing; or None."""
     kind = type(value)
-    if kind in _EXACT:
-        return kind
-    return next((container for container in CONTAINERS if issubclass(kind, container)), None)
+    if not issubclass(kind, CONTAINERS):
+        return None
+    return next(container for container in CONTAINERS if issubclass(kind, container))
 
 
 def is_function(value: Any) -> bool:
