@@ -31,7 +31,7 @@ MOST_S, MOST_BYTES = 10, 500 << 20
 PRESETS = Path(__file__).parents[2] / "src/kernbench/hardware/presets"
 
 NUMBERS = (0, -1, 1, 2, 0.5, 1e-300, 5e-324, 1e300, 1e7, 10**30, -0.0, math.nan, math.inf)
-OTHERS = (
+OTHERS: tuple[Any, ...] = (
     None,
     True,
     "",

@@ -60,8 +60,8 @@ def run_twice(
     except KernbenchError as error:
         raise TunedInPlaceError(_in_words(plan, "", f"fails: {error}")) from error
     for index, (buffer, writes) in buffers.items():
-        differ = np.flatnonzero(scratch.copy(buffer).bytes != buffer.bytes) if writes else ()
-        if len(differ):
+        differ = np.flatnonzero(scratch.copy(buffer).bytes != buffer.bytes)
+        if writes and len(differ):
             what = f"changes byte {int(differ[0])} of {buffer.label} once more"
             unkept = [
                 names[other]
