@@ -117,11 +117,11 @@ class NamedObjects:
         containers, inner, spaces = [], [], list(spaces)
         for space in spaces:
             named = {name: space[name] for name in names & space.keys()}
-            given = {name: list(given_out(value, space)) for name, value in named.items()}
+            results = {name: list(given_out(value, space)) for name, value in named.items()}
             for name, value in named.items():
-                if type(value) is _CACHED or (is_machinery and given[name]):
+                if type(value) is _CACHED or (is_machinery and results[name]):
                     self.unkept[id(value)] = name
-            for holder in chain(named.values(), *given.values()):
+            for holder in chain(named.values(), *results.values()):
                 kind = kind_of(holder)
                 if kind is not None:
                     containers.append(holder)
