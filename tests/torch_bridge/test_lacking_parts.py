@@ -70,7 +70,11 @@ def test_what_only_a_cuda_build_has_is_hidden_while_a_program_runs(
     def ask_the_driver(*args: object) -> None:
         raise RuntimeError("Found no NVIDIA driver on your system")
 
-    names = ("_cuda_getCurrentBlasHandle", "_cuda_synchronize", "_cuda_getDeviceCount")
+    names = (
+        "_cuda_getCurrentBlasHandle",
+        "_cuda_cudaCachingAllocator_raw_alloc",
+        "_cuda_getDeviceCount",
+    )
     for name in names:
         monkeypatch.setattr(torch._C, name, ask_the_driver, raising=False)
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)

@@ -49,6 +49,14 @@ def last_one(x, count, n, RESETS: tl.constexpr, B: tl.constexpr):
             tl.atomic_xchg(count, 0)
 
 
+@triton.jit
+def swaps(x, out, n, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    before = tl.load(x + at, mask=at < n, other=0)
+    tl.store(x + at, tl.load(out + at, mask=at < n, other=0), mask=at < n)
+    tl.store(out + at, before, mask=at < n)
+
+
 def grid(meta: dict[str, int]) -> tuple[int]:
     return (triton.cdiv(100, meta["B"]),)
 
@@ -74,6 +82,13 @@ def test_in_place_and_atomics_name_kernel_and_argument() -> None:
     with pytest.raises(TunedInPlaceError, match=r"kernel adds_up .*\(argument out\)"):
         first_of(tuned(adds_up), out=True)
     assert first_of(tuned(doubles), check=False) == 3
+
+
+@pytest.mark.adr("0233-D4")
+def test_what_follows_an_argument_that_is_not_restored_names_that_one() -> None:
+    with pytest.raises(TunedInPlaceError, match=r"byte \d+ of .* \(argument out\); .*list out in"):
+        first_of(tuned(swaps, restore_value=["x"]), out=True)
+    assert first_of(tuned(swaps, restore_value=["x", "out"]), out=True) == 1
 
 
 @pytest.mark.adr("0233-D4")

@@ -279,6 +279,8 @@ def times_of(
         of_campaigns("tp_dp", "h100-sxm:2x8", 2, 8),
         of_campaigns("tp_pp_dp", "h100-sxm", 1, 8),
         of_campaigns("ep", "h100-sxm", 1, 8),
+        of_campaigns("fsdp", "h100-sxm:2x8", 2, 8),
+        of_campaigns("ep", "h100-sxm:2x8", 2, 8),
     ],
 )
 def test_a_stated_bound_holds_in_each_step(case: str, machine: str, nodes: int, ranks: int) -> None:

@@ -102,6 +102,8 @@ MODELS = PROGRAMS / "folded_models.py"
         ("routed", "ahbm:8", 8),
         ("ddp", "two nodes", 16),
         of_campaigns("tp_dp", "two nodes", 16),
+        of_campaigns("fsdp", "two nodes", 16),
+        of_campaigns("ep", "two nodes", 16),
         of_campaigns("fsdp", "eight nodes", 64),
     ],
 )

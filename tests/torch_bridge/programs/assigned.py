@@ -1182,11 +1182,14 @@ def threads_within_operations(rank):
 
 @kind
 def profiles_of_threads(rank):
-    threading.setprofile(functools.partial(max, rank))
+    def told(frame, event, arg): ...
+
+    told.kb_rank = rank
+    threading.setprofile(told)
     yield
     profile: Any = threading.getprofile()
     threading.setprofile(None)
-    return profile.args
+    return profile.kb_rank
 
 
 @kind

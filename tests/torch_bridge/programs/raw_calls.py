@@ -49,6 +49,7 @@ if not sys.argv[1:]:
         assert get_raw_stream(own) == side.cuda_stream
         assert torch.cuda.ExternalStream(get_raw_stream(own)) == side
     assert torch._C._cuda_getCurrentStream(own)[1:] == (own, 1)
+    torch._C._cuda_synchronize()
     parts = torch._C._cuda_getDefaultStream(own)
     with torch.cuda.stream(side):
         torch._C._cuda_setStream(*parts)

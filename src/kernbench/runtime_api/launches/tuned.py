@@ -60,12 +60,17 @@ def run_twice(
     except KernbenchError as error:
         raise TunedInPlaceError(_in_words(plan, "", f"fails: {error}")) from error
     for index, (buffer, writes) in buffers.items():
-        if not writes or any(buffer is item for item, _ in restored):
-            continue
         differ = np.flatnonzero(scratch.copy(buffer).bytes != buffer.bytes)
-        if len(differ):
+        if writes and len(differ):
             what = f"changes byte {int(differ[0])} of {buffer.label} once more"
-            raise TunedInPlaceError(_in_words(plan, names[index], what))
+            unkept = [
+                names[other]
+                for other, (item, is_written) in buffers.items()
+                if is_written and not any(item is kept for kept, _ in restored)
+            ]
+            # One that is restored follows another that is not.
+            changed = names[index] if names[index] in unkept else " and ".join(unkept)
+            raise TunedInPlaceError(_in_words(plan, changed, what))
     return result
 
 

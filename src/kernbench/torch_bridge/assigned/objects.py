@@ -160,11 +160,11 @@ class NamedObjects:
         spaces = list(spaces)
         for space in spaces:
             named = {name: space[name] for name in names & space.keys()}
-            handed_out = {name: list(given_out(value, space)) for name, value in named.items()}
+            results = {name: list(given_out(value, space)) for name, value in named.items()}
             for name, value in named.items():
-                if type(value) is _CACHED or (of_machinery and handed_out[name]):
+                if type(value) is _CACHED or (of_machinery and results[name]):
                     self.unkept[id(value)] = name
-            for holder in chain(named.values(), *handed_out.values()):
+            for holder in chain(named.values(), *results.values()):
                 kind = kind_of(holder)
                 if kind is not None:
                     containers.append(holder)

@@ -68,6 +68,7 @@ def _install_raw_calls(patches: Patches) -> None:
             "_cuda_getCurrentStream": lambda index: _parts(streams.current_stream(index)),
             "_cuda_getDefaultStream": lambda index: _parts(streams.default_stream(index)),
             "_cuda_setStream": _set_stream,
+            "_cuda_synchronize": lambda: streams.synchronize(),
             "_cuda_setDevice": lambda index: _set_index(index),
             "_cuda_exchangeDevice": lambda index: exchange(index),
             "_cuda_maybeExchangeDevice": lambda index: _exchange_if_any(index),
