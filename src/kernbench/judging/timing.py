@@ -233,7 +233,7 @@ def machine_time(
     own_share = sum(kernel.share for kernel in mine.kernels if kernel.is_own)
     if own_share < _LITTLE:
         remarks.append(
-            f"its own kernels take {own_share:.1%} of its time: the operations of PyTorch do the rest"
+            f"its own kernels take {own_share:.1%} of its time: PyTorch's operations do the rest"
         )
     if mine.low_ns is None:
         remarks.append(f"nothing like it was measured on {machine}: its interval is not known")
