@@ -4,7 +4,8 @@
 
 Of each candidate's kernels one place at a time is changed: a mask, a stride, a bound, an operand, a
 type, an accumulator, an axis. The candidate itself must be right. What is not found is printed with
-its change, to be looked at: some changes have no effect (a mask of a size that fits).
+its change, to be looked at: some changes have no effect (a mask of a size that fits). A change in
+what no input of the task compiles counts for nothing.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import json
 import random
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-from kernbench.judging import Judge
+from kernbench.judging import Judge, Verdict
 
 _SWAPPED = {
     ast.Add: ast.Sub,
@@ -81,29 +83,50 @@ def _is_axis(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) is int and node.value in (0, 1)
 
 
-def mutants(text: str, most: int, seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield changed texts, each with what was changed and where; at most so many, drawn by seed."""
+def _statements(block: list[ast.stmt]) -> Iterator[tuple[list[ast.stmt], ast.stmt, list[ast.AST]]]:
+    """Yield the statements of a block and of those in it: with its block, and what is only its."""
+    for statement in block:
+        inner = [getattr(statement, name, []) for name in ("body", "orelse")]
+        below = {id(node) for part in inner for item in part for node in ast.walk(item)}
+        yield block, statement, [node for node in ast.walk(statement) if id(node) not in below]
+        for part in inner:
+            yield from _statements(part)
 
-    def places(tree: ast.Module) -> list[tuple[str, Callable[[], None]]]:
+
+def mutants(text: str, most: int, seed: int = 0) -> Iterator[tuple[str, str, str]]:
+    """Yield changes drawn by seed, at most so many: what and where, the changed text, and a probe.
+
+    The probe is a text that does not compile where the change was; if that makes no difference,
+    nothing compiles that place.
+    """
+
+    def places(tree: ast.Module) -> list[tuple[str, Callable[[], None], Callable[[], None]]]:
+        probe = ast.parse("tl.static_assert(False)").body[0]
         return [
-            (f"{name} at line {node.lineno}", change)
+            (
+                f"{name} at line {statement.lineno}",
+                change,
+                partial(block.insert, block.index(statement), probe),
+            )
             for function in ast.walk(tree)
             if isinstance(function, ast.FunctionDef)
             and any("jit" in ast.unparse(item) for item in function.decorator_list)
-            for entry in function.body
-            for node in ast.walk(entry)
-            if isinstance(node, ast.expr | ast.stmt)
+            for block, statement, nodes in _statements(function.body)
+            for node in nodes
             for name, change in _changes(node)
         ]
 
+    def changed(index: int, which: int) -> tuple[str, str]:
+        tree = ast.parse(text)
+        place = places(tree)[index]
+        place[which]()
+        return place[0], ast.unparse(ast.fix_missing_locations(tree))
+
     count = len(places(ast.parse(text)))
     for index in sorted(random.Random(seed).sample(range(count), min(most, count))):
-        tree = ast.parse(text)
-        name, change = places(tree)[index]
-        change()
-        changed = ast.unparse(tree)
-        if changed != ast.unparse(ast.parse(text)):
-            yield name, changed
+        name, mutant = changed(index, 1)
+        if mutant != ast.unparse(ast.parse(text)):
+            yield name, mutant, changed(index, 2)[1]
 
 
 def main() -> None:
@@ -122,10 +145,19 @@ def main() -> None:
             rows.append({"candidate": candidate, "change": "", "outcome": str(whole.outcome)})
             if not whole.is_right:
                 continue
-            for name, text in mutants(Path(candidate).read_text(), options.most):
-                path = Path(folder) / Path(candidate).name
+            path = Path(folder) / Path(candidate).name
+
+            def judged(text: str, path: Path = path, task: str = task) -> Verdict:
                 path.write_text(text)
-                verdict = judge(path, task, times=False, seed=1)
+                return judge(path, task, times=False, seed=1)
+
+            # TritonBench's kernels end with a line of #, behind it their own tests.
+            kernels = Path(candidate).read_text().partition("#" * 100)[0]
+            for name, text, probe in mutants(kernels, options.most):
+                verdict = judged(text)
+                if verdict.is_right and judged(probe).is_right:
+                    print(f"  not compiled: {name}", flush=True)
+                    continue
                 rows.append(
                     {"candidate": candidate, "change": name, "outcome": str(verdict.outcome)}
                 )

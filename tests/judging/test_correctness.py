@@ -141,9 +141,12 @@ def test_numbers_of_8_bits_are_sent_and_scaled_within_their_range() -> None:
 @pytest.mark.parametrize(
     ("returned", "form"),
     [
-        (torch.ones(1), "a tensor"),
-        ((torch.ones(1), 2), "[a tensor, 2]"),
-        ({"b": torch.ones(1), "a": [None, 0.5, "x"]}, "{a: [NoneType, 0.5, 'x'], b: a tensor}"),
+        (torch.ones(1), "a tensor of the host"),
+        ((torch.ones(1), 2), "[a tensor of the host, 2]"),
+        (
+            {"b": torch.ones(1), "a": [None, 0.5, "x"]},
+            "{a: [NoneType, 0.5, 'x'], b: a tensor of the host}",
+        ),
     ],
 )
 def test_how_a_result_is_built_is_said(returned: object, form: str) -> None:

@@ -99,7 +99,7 @@ def form_of(value: Any, *, has_numbers: bool) -> str:
     ``has_numbers``: whether two numbers are told apart.
     """
     if isinstance(value, Tensor):
-        return "a tensor"
+        return "a tensor" if value.is_cuda else "a tensor of the host"
     if isinstance(value, dict):
         parts = [
             f"{key}: {form_of(value[key], has_numbers=has_numbers)}"

@@ -23,7 +23,7 @@ from kernbench.judging.evidence import Evidence, Writes, evidence_of, shared_mem
 from kernbench.judging.executing import Executor, parts_of
 from kernbench.judging.places import line_in, store_line
 from kernbench.judging.record import Record, RecordError
-from kernbench.judging.recording import recorded
+from kernbench.judging.recording import LAZY, recorded
 from kernbench.judging.simulation import in_simulation, on_ranks
 from kernbench.judging.tasks import (
     SMALL_ELEMENTS,
@@ -576,9 +576,9 @@ def _refuse_lazy(record: Record) -> None:
     Raises:
         _Wrong: It returns such a thing.
     """
-    lazy = [remark for remark in record.remarks if remark.startswith("it returns")]
-    if lazy:
-        raise _Wrong(lazy[0], DRAWN, trick=lazy[0])
+    for remark in record.remarks:
+        if remark.startswith("it returns"):
+            raise _Wrong(remark, DRAWN, trick=remark if remark.endswith(LAZY) else "")
 
 
 def _tell_rank(

@@ -18,6 +18,8 @@ from kernbench.judging.record import NAMESPACES, Record, RecordError, describe, 
 from kernbench.judging.tasks import tensors_of
 from kernbench.torch_bridge import Mode, Operation, describe_operation
 
+LAZY = "which computes when it is looked at"
+"""What a record remarks of a result in place of a tensor's values."""
 _MOST_STEPS = 20_000
 _SCALAR_BYTES = 8
 _PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -68,9 +70,7 @@ class CallRecorder(Mode):
 
     def _result(self, tensor: Tensor) -> Any:
         if type(tensor) not in _PLAIN or tensor.layout is not torch.strided:
-            self.record.remarks.append(
-                f"it returns a {type(tensor).__name__}, which computes when it is looked at"
-            )
+            self.record.remarks.append(f"it returns a {type(tensor).__name__}, {LAZY}")
             return None
         return self._tensor(tensor)
 

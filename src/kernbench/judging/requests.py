@@ -112,22 +112,28 @@ def _decided(request: JudgeRequest, scanned: Scan, verdict: Verdict) -> tuple[Ou
 
 def _judge(request: JudgeRequest, scanned: Scan, verdict: Verdict) -> None:
     """Note in a verdict whether a candidate is right, and how long it takes."""
-    first = request.machines[0]
+    first, *others = request.machines
 
     def start(task: JudgedTask, machine: str, *, data: bool) -> CandidateProcess:
         path = request.candidate.resolve()
         return CandidateProcess(path, task, machine, request.limits, data=data)
 
-    def begin(_: RuntimeContext) -> tuple[CorrectnessJudge, SpeedJudge, CandidateProcess | None]:
+    def begin(
+        context: RuntimeContext,
+    ) -> tuple[CorrectnessJudge, SpeedJudge, CandidateProcess | None]:
         with of_the_task(request.task, "it cannot be loaded"):
             task = load_task(request.task)
             executed = CorrectnessJudge(task, verdict, scanned.kernels)
             speed = SpeedJudge(task, verdict, executed, compiled=request.compiled)
         verdict.form = task.form
-        is_alone = request.values and task.ranks == 1
-        return executed, speed, start(task, first, data=True) if is_alone else None
+        candidate = None
+        if request.values and task.ranks == 1:
+            candidate = start(task, first, data=True)
+        elif request.times and task.ranks == 1:
+            speed.time(partial(start, task, first, data=False), first, context)
+        return executed, speed, candidate
 
-    executed, speed, candidate = in_simulation(begin, first)
+    executed, speed, candidate = in_simulation(begin, first, data=request.values)
     task = executed.task
     if candidate is not None:
         with closing(candidate):
@@ -135,5 +141,6 @@ def _judge(request: JudgeRequest, scanned: Scan, verdict: Verdict) -> None:
     elif request.values:
         executed.try_ranks(partial(start, task, first, data=True), first)
     if request.times and verdict.failure is None:
-        for machine in request.machines:
+        is_timed = not request.values and task.ranks == 1
+        for machine in others if is_timed else request.machines:
             speed.time(partial(start, task, machine, data=False), machine)

@@ -42,10 +42,20 @@ class SpeedJudge:
         self._compiled = compiled
         self._size = task.stated()[-1]
 
-    def time(self, start: Callable[[], CandidateProcess], machine: str) -> None:
-        """Time the candidate on a machine, by itself or on the ranks of its task."""
+    def time(
+        self,
+        start: Callable[[], CandidateProcess],
+        machine: str,
+        inside: RuntimeContext | None = None,
+    ) -> None:
+        """Time the candidate on a machine, by itself or on the ranks of its task.
+
+        ``inside``: a run of one rank without data, of that machine, that the caller is inside of.
+        """
         try:
-            if self._task.ranks == 1:
+            if inside is not None:
+                timed = [self._time_alone(start, inside, 0)]
+            elif self._task.ranks == 1:
                 timed = on_ranks(partial(self._time_alone, start), machine, 1, data=False)
             else:
                 with closing(start()) as candidate:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from kernbench.triton_backend import KernelBinary
 
 _MOST_LINES = 3
+_LITTLE = 0.05
+"""The share of a candidate's own kernels below which it is said that they are not what computes."""
 _FLUSHED_BYTES = 256 << 20
 """What is written before, as Triton's ``do_bench`` does: the cache is cold, the host is ahead."""
 
@@ -229,6 +231,10 @@ def machine_time(
         speed = "faster" if low > 1 else "slower" if high < 1 else speed
     remarks = []
     own_share = sum(kernel.share for kernel in mine.kernels if kernel.is_own)
+    if own_share < _LITTLE:
+        remarks.append(
+            f"its own kernels take {own_share:.1%} of its time: PyTorch's operations do the rest"
+        )
     if mine.low_ns is None:
         remarks.append(f"nothing like it was measured on {machine}: its interval is not known")
     if mine.time_ns < floor:
