@@ -81,7 +81,7 @@ class KeptAnswers:
 
     def has_run(self, program: Program) -> bool:
         """Return whether a program that the file lacks is run."""
-        return self._runs is None or _words(program).startswith(self._runs)
+        return self._runs is None or self._placed(_words(program)).startswith(self._runs)
 
     def keep(self, program: Program, machine: str, answer: ProgramAnswer) -> None:
         """Add an answer to the file: a line in one piece, since others may write lines, too."""

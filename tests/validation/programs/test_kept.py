@@ -164,9 +164,12 @@ def test_programs_are_run_anew_where_their_words_begin_so(tmp_path: Path) -> Non
     other = Program(script=tmp_path / "infer.py", args=("--config",))
     for item in (train, other):
         kept.keep(item, MACHINE.name, ANSWER)
-    forget(path, ("train.py --con",))
-    after = KeptAnswers(ProgramFiles(folder=tmp_path, kept=path, runs=("train.py --con",)))
-    assert after.get(train, MACHINE.name) is None
-    assert after.get(other, MACHINE.name) is not None
-    assert after.has_run(train)
-    assert not after.has_run(other)
+    placed = Program(script=tmp_path / "net.py", args=(str(tmp_path / "level1" / "1.py"),))
+    kept.keep(placed, MACHINE.name, ANSWER)
+    # As the file has them: the folder of programs is PROGRAMS there.
+    begins = ("train.py --con", "net.py PROGRAMS/level1/1.py")
+    forget(path, begins)
+    after = KeptAnswers(ProgramFiles(folder=tmp_path, kept=path, runs=begins))
+    for program, is_run in ((train, True), (placed, True), (other, False)):
+        assert (after.get(program, MACHINE.name) is None) == is_run
+        assert after.has_run(program) == is_run
