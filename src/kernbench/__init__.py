@@ -31,24 +31,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "DPPolicy": "kernbench.policy",
-    "Machine": "kernbench.hardware",
-    "PlanResult": "kernbench.api",
-    "RunError": "kernbench.api",
-    "RunResult": "kernbench.api",
-    "RuntimeContext": "kernbench.runtime_api",
-    "SweepResult": "kernbench.api",
-    "Verdict": "kernbench.judging",
-    "WhyResult": "kernbench.api",
-    "judge": "kernbench.judging",
-    "load_machine": "kernbench.hardware",
-    "load_run": "kernbench.api",
-    "plan": "kernbench.api",
-    "retime": "kernbench.api",
-    "run": "kernbench.api",
-    "sweep": "kernbench.api",
-    "why": "kernbench.api",
-}
+    "DPPolicy": "policy", "Machine": "hardware", "PlanResult": "api", "RunError": "api",
+    "RunResult": "api", "RuntimeContext": "runtime_api", "SweepResult": "api",
+    "Verdict": "judging", "WhyResult": "api", "judge": "judging", "load_machine": "hardware",
+    "load_run": "api", "plan": "api", "retime": "api", "run": "api", "sweep": "api", "why": "api",
+}  # fmt: skip
 
 _PACKAGES = ("analysis", "errors", "hardware", "op_log", "ops", "page", "saved", "tp")
 """Packages for users, imported when they are asked for."""
@@ -85,7 +72,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"module 'kernbench' has no attribute {name!r}; it has {', '.join(__dir__())}"
         )
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -9,17 +9,8 @@ from kernbench.accuracy.rows import Category
 from kernbench.accuracy.score import Errors, Scored, measure, reasons
 
 _HEAD = (
-    "category",
-    "device",
-    "source",
-    "op",
-    "rows",
-    "unanswered",
-    "MAPE",
-    "median",
-    "p90",
-    "bias",
-)
+    "category", "device", "source", "op", "rows", "unanswered", "MAPE", "median", "p90", "bias",
+)  # fmt: skip
 _LEFT = 4
 _MOST_REASONS = 12
 Key = tuple[Category, str, str, str, str]

@@ -16,7 +16,6 @@ from kernbench.commands import (
     DmaWrite,
     Engine,
     Gemm,
-    IndexTile,
     Loop,
     MaskTile,
     Math,
@@ -225,10 +224,8 @@ def _operand(operand: Operand, params: Sequence[str]) -> str:
         return str(operand.value)
     if isinstance(operand, Param):
         return params[operand.index]
-    return "mask" if isinstance(operand, MaskTile) else _index(operand)
-
-
-def _index(operand: IndexTile) -> str:
+    if isinstance(operand, MaskTile):
+        return "mask"
     return "indices" if operand.shape else "an index"
 
 

@@ -101,9 +101,8 @@ class CandidateProcess:
             CandidateFailed: It came to none.
         """
         deadline = monotonic() + self._limits.seconds
-        data = pickle.dumps(problems)
         with suppress(BrokenPipeError):
-            _send(self._write, data)
+            _send(self._write, pickle.dumps(problems))
         head = self._receive(9, deadline)
         size = int.from_bytes(head[1:], "big")
         if size > MOST_BYTES:
@@ -177,8 +176,8 @@ class CandidateProcess:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _send(fd: int, data: bytes) -> None:
-    view = memoryview(len(data).to_bytes(8, "big") + data)
+def _send(fd: int, data: bytes, kind: bytes = b"") -> None:
+    view = memoryview(kind + len(data).to_bytes(8, "big") + data)
     while view:
         view = view[os.write(fd, view) :]
 
@@ -234,9 +233,9 @@ def _live(
                         module = load_module(path, _MODULE)
                     record = _record(partial(task.bind, module, problem), problem)
                     record.remarks += [f"it replaces {e}" for e in _replaced(guarded, path)]
-                    _reply(write, _RECORD, record.write())
+                    _send(write, record.write(), _RECORD)
                 except BaseException as error:
-                    _reply(write, _FAILED, _described(error, path))
+                    _send(write, _described(error, path), _FAILED)
 
         def serve_rank(problems: list[dict[str, Any]], _: Any, rank: int) -> bytes:
             problem = _problem(task, problems[rank], rank)
@@ -248,11 +247,11 @@ def _live(
         else:
             work = partial(serve_rank, receive() or [])
             parts = on_ranks(work, machine, task.ranks, data=has_data)
-            _reply(write, _RECORD, b"".join(parts))
+            _send(write, b"".join(parts), _RECORD)
         _exit(0)
     except BaseException as error:
         with suppress(BaseException):
-            _reply(write, _FAILED, _described(error, path))
+            _send(write, _described(error, path), _FAILED)
     finally:
         _exit(1)
 
@@ -324,12 +323,6 @@ def _record(bind: Callable[[], Any], problem: dict[str, Any]) -> Record:
         with recorder.recording():
             results = function(*args)
     return recorder.finish(results)
-
-
-def _reply(fd: int, kind: bytes, body: bytes) -> None:
-    view = memoryview(kind + len(body).to_bytes(8, "big") + body)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def _described(error: BaseException, path: Path) -> bytes:

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -100,14 +101,12 @@ def form_of(value: Any, *, has_numbers: bool) -> str:
     """
     if isinstance(value, Tensor):
         return "a tensor" if value.is_cuda else "a tensor of the host"
+    form = partial(form_of, has_numbers=has_numbers)
     if isinstance(value, dict):
-        parts = [
-            f"{key}: {form_of(value[key], has_numbers=has_numbers)}"
-            for key in sorted(value, key=str)
-        ]
+        parts = [f"{key}: {form(value[key])}" for key in sorted(value, key=str)]
         return f"{{{', '.join(parts)}}}"
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(form_of(part, has_numbers=has_numbers) for part in value)}]"
+        return f"[{', '.join(map(form, value))}]"
     if has_numbers and isinstance(value, (bool, int, float)):
         return f"{float(value):.4g}"
     return repr(value) if isinstance(value, str) else type(value).__name__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +30,7 @@ from kernbench.judging.tasks import (
     JudgedTask,
     TaskProblem,
     TaskSize,
+    count_elements,
     of_the_task,
     tensors_of,
     with_tensors,
@@ -66,15 +67,15 @@ class UnknownOutcomeError(Exception):
     """Why nothing can be said."""
 
 
+@dataclass
 class _Wrong(Exception):  # noqa: N818 - no error of anyone's program
     """A case whose record is wrong: what is said of it, and whose line it is."""
 
-    def __init__(
-        self, says: str, values: str, line: str = "", trick: str = "", writer: str = ""
-    ) -> None:
-        super().__init__(says)
-        self.says, self.values, self.line, self.trick = says, values, line, trick
-        self.writer = writer
+    says: str
+    values: str
+    line: str = ""
+    trick: str = ""
+    writer: str = ""
 
 
 @dataclass(frozen=True)
@@ -132,18 +133,15 @@ class CorrectnessJudge:
         for size in [*[e for e in sizes if not e.is_stated][:_MOST_SIZES_OF_RANKS],
                      *[e for e in sizes if e.is_stated]]:  # fmt: skip
             seeds = rng.randrange(1 << 31), rng.randrange(1 << 31)
-            build, warm = partial(task.build, size, seeds[0]), self._warm()
+            tell = partial(_tell_rank, partial(task.build, size, seeds[0]), self._warm())
             try:
-                messages = on_ranks(partial(_tell_rank, build, warm), machine, task.ranks)
+                messages = on_ranks(tell, machine, task.ranks)
             except Exception as error:
                 self._leave_out(size, error)
                 continue
             with self._noting(size), closing(start()) as candidate:
                 work = partial(self._try_rank, size, seeds, candidate.call(*messages))
-                tried = on_ranks(work, machine, task.ranks, check=True)
-                self._verdict.sizes.append(
-                    SizeResult(size.label, size.is_stated, "right", tried[0])
-                )
+                self._note(size, "right", on_ranks(work, machine, task.ranks, check=True)[0])
             if self._verdict.failure is not None:
                 return
 
@@ -156,10 +154,9 @@ class CorrectnessJudge:
             UsageError: The reference fails.
         """
         try:
-            try:
-                yield
-            except CandidateFailed as failed:
-                self._refused(size, failed)
+            yield
+        except CandidateFailed as failed:
+            self._refused(size, failed)
         except _Wrong as wrong:
             self._fail(size, wrong)
         except (RecordError, UnsupportedOpError) as error:
@@ -186,11 +183,10 @@ class CorrectnessJudge:
         record, evidence = records[rank], evidence_of(records[rank])
         _refuse_lazy(record)
         problem, fresh = (self.task.build(size, seed, rank) for seed in seeds)
-        count = sum(tensor.numel() for tensor in tensors_of(problem.inputs))
         tried: list[str] = []
-        values = [(ITS_OWN, problem.inputs)] if any(e.host_reads for e in records) else list(
-            self._values_of(problem, fresh, self._is_extreme(size, count))
-        )  # fmt: skip
+        values = self._values_of(size, problem, fresh)
+        if any(recorded_call.host_reads for recorded_call in records):
+            values = iter([(ITS_OWN, problem.inputs)])
         for name, inputs in values:
             try:
                 self._execute(record, evidence, name, inputs, self._expect(problem, inputs))
@@ -219,7 +215,7 @@ class CorrectnessJudge:
             if count is None and not size.is_stated:
                 continue
             if count is not None and count > _MOST_ELEMENTS:
-                self._verdict.sizes.append(SizeResult(size.label, size.is_stated, "not executed"))
+                self._note(size, "not executed")
                 self._verdict.remarks.append(
                     f"size {size.label} has {count:,} elements and was not executed with values"
                 )
@@ -258,26 +254,24 @@ class CorrectnessJudge:
         """
         try:
             (record,) = candidate.call(_message(problem, self._warm()))
-        except CandidateFailed as failed:
+        except CandidateFailed:
             if size.is_stated:
                 self._expect(problem, problem.inputs)  # where it fails, too, the task is no task
-            self._refused(size, failed)
-            return
+            raise
         evidence = evidence_of(record)
         self.work_of[size.label] = work_of(record)
         _refuse_lazy(record)
         self._note_replaced(record)
         tried: list[str] = []
-        count = sum(tensor.numel() for tensor in tensors_of(problem.inputs))
-        for name, inputs in self._values_of(problem, fresh, self._is_extreme(size, count)):
+        count = count_elements(problem.inputs)
+        for name, inputs in self._values_of(size, problem, fresh):
             expected = self._expect(problem, inputs)
             try:
                 self._execute(record, evidence, name, inputs, expected)
             except _Wrong as wrong:
                 if not (name == DRAWN and record.host_reads):
                     raise
-                name = self._with_its_values(record, evidence, problem, wrong)
-                tried.append(name)
+                tried.append(self._with_its_values(record, evidence, problem, wrong))
                 break
             tried.append(name)
             is_largest = self._tried is None or count >= self._tried.count
@@ -285,20 +279,22 @@ class CorrectnessJudge:
             if name == DRAWN and is_small and is_largest and not record.host_reads:
                 self._tried = _Tried(size, problem, inputs, record, evidence, count)
         self._look_at(evidence_of(record, self._writes), problem)
-        self._verdict.sizes.append(SizeResult(size.label, size.is_stated, "right", tried))
+        self._note(size, "right", tried)
 
-    def _is_extreme(self, size: TaskSize, count: int) -> bool:
-        return size.label in self._extreme_at and count <= SMALL_ELEMENTS
+    def _note(
+        self, size: TaskSize, outcome: str, values: Sequence[str] = (), says: str = ""
+    ) -> None:
+        result = SizeResult(size.label, size.is_stated, outcome, list(values), says)
+        self._verdict.sizes.append(result)
 
     def _values_of(
-        self, problem: TaskProblem, fresh: TaskProblem, is_extreme: bool
+        self, size: TaskSize, problem: TaskProblem, fresh: TaskProblem
     ) -> Iterator[tuple[str, Any]]:
         """Yield what inputs are filled with, by name: what the task draws, perhaps the extreme."""
+        is_extreme = size.label in self._extreme_at
+        is_extreme = is_extreme and count_elements(problem.inputs) <= SMALL_ELEMENTS
         value, drawn = tensors_of(problem.inputs), tensors_of(fresh.inputs)
-        same_form = len(value) == len(drawn) and all(
-            a.shape == b.shape and a.dtype == b.dtype for a, b in zip(value, drawn, strict=True)
-        )
-        if not same_form:
+        if [(e.shape, e.dtype) for e in value] != [(e.shape, e.dtype) for e in drawn]:
             self._verdict.remarks.append(
                 "its inputs differ in form by seed: numbers alone were drawn anew"
             )
@@ -445,16 +441,15 @@ class CorrectnessJudge:
             ) from None
         is_mistake = bool(kinds & {"KernbenchError", "TimeoutError", "ProcessEnded"})
         if size.is_stated or is_mistake:
-            raise _Wrong(str(failed), DRAWN, failed.line) from None
-        self._verdict.sizes.append(SizeResult(size.label, False, "refused", [], str(failed)[:200]))
+            self._fail(size, _Wrong(str(failed), DRAWN, failed.line))
+        else:
+            self._note(size, "refused", says=str(failed)[:200])
 
     def _fail(self, size: TaskSize, wrong: _Wrong) -> None:
         """Note the case that failed."""
         says = f"{wrong.says}; {wrong.writer}" if wrong.writer else wrong.says
         self._verdict.failure = Failure(size.label, wrong.values, says, wrong.line)
-        self._verdict.sizes.append(
-            SizeResult(size.label, size.is_stated, "wrong", [wrong.values], wrong.says)
-        )
+        self._note(size, "wrong", [wrong.values], wrong.says)
         if wrong.trick and wrong.trick not in self._verdict.tricks:
             self._verdict.tricks.append(wrong.trick)
 

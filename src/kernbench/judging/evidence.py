@@ -49,24 +49,16 @@ def evidence_of(record: Record, writes: Writes | None = None) -> Evidence:
     ``writes``: by launch, which of its arguments it writes, as an execution has shown; without, it
     may write all of them.
     """
-    results = {description["of"] for description in descriptions(record.results)}
+    results = _memory_of(record.results)
     writers: dict[int, list[int]] = {}
     reads: list[set[int]] = []
     for index, step in enumerate(record.steps):
-        used = {
-            description["of"]
-            for description in descriptions([step.get("args"), step.get("kwargs")])
-        }
-        result = {description["of"] for description in descriptions(step.get("results"))}
+        used = _memory_of([step.get("args"), step.get("kwargs")])
         reads.append(used)
         # Launches, and operations that return nothing, may write whatever they are given.
-        written = result or used
+        written = _memory_of(step.get("results")) or used
         if writes is not None and index in writes:
-            written = {
-                description["of"]
-                for at in writes[index]
-                for description in descriptions(step["args"][at])
-            }
+            written = _memory_of([step["args"][at] for at in writes[index]])
         for item in written:
             writers.setdefault(item, []).append(index)
     reached, steps, waiting = set(results), set(), list(results)
@@ -153,6 +145,10 @@ def _narrowed(record: Record, steps: set[int]) -> str:
             if description["dtype"] in _NARROW:
                 return f"{description['dtype']} by {record.steps[index].get('op')}"
     return ""
+
+
+def _memory_of(value: Any) -> set[int]:
+    return {description["of"] for description in descriptions(value)}
 
 
 def descriptions(value: Any) -> Iterator[dict[str, Any]]:

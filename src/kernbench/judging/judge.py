@@ -111,22 +111,16 @@ class Judge:
         }
         with self._lock:
             answer = self._asked(request)
+        paths = os.fspath(candidate), os.fspath(task)
         if "verdict" in answer:
             verdict = Verdict.of(answer["verdict"])
-            verdict.candidate, verdict.task = os.fspath(candidate), os.fspath(task)
+            verdict.candidate, verdict.task = paths
             return verdict
         if "error" in answer:
             raise UsageError(answer["error"])
         if "unknown" in answer:
-            return Verdict(
-                os.fspath(candidate),
-                os.fspath(task),
-                "",
-                Outcome.UNKNOWN,
-                answer["unknown"],
-                seed or 0,
-            )
-        raise InternalError(f"judging {os.fspath(candidate)}: {answer.get('internal')}")
+            return Verdict(*paths, "", Outcome.UNKNOWN, answer["unknown"], seed or 0)
+        raise InternalError(f"judging {paths[0]}: {answer.get('internal')}")
 
     def _asked(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the worker's answer; one that died is started again for the next."""
@@ -184,15 +178,6 @@ def judge(
     Takes what :meth:`Judge.__call__` takes. For many candidates keep a :class:`Judge`: starting its
     worker takes seconds.
     """
+    asked = dict(locals())
     with Judge() as started:
-        return started(
-            *(candidate, task),
-            machines=machines,
-            seed=seed,
-            at_least=at_least,
-            values=values,
-            times=times,
-            compiled=compiled,
-            limits=limits,
-            total_s=total_s,
-        )
+        return started(**asked)

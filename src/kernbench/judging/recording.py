@@ -13,6 +13,7 @@ from torch._library import custom_ops
 from torch._ops import HigherOrderOperator
 
 from kernbench.judging.collectives import described_options, ranks_of
+from kernbench.judging.comparing import ordered_tensors
 from kernbench.judging.listening import listening
 from kernbench.judging.record import NAMESPACES, Record, RecordError, describe, describe_tensor
 from kernbench.judging.tasks import tensors_of
@@ -90,15 +91,15 @@ class CallRecorder(Mode):
             operation = self._operations[func] = describe_operation(func)
         if operation.is_view and not (kwargs.get("device") or operation.is_copy):
             return func(*args, **kwargs)
-        tensors = _tensors((args, kwargs))
+        tensors = ordered_tensors((args, kwargs))
         on_device = any(item.is_cuda for item in tensors)
         step = None
         if on_device and not (operation.is_read or (operation.is_copy and _leaves(args, kwargs))):
             step = self._step(func, args, kwargs)
         result = func(*args, **kwargs)
-        built = [tensor for tensor in _tensors(result) if tensor.is_cuda]
+        built = [tensor for tensor in ordered_tensors(result) if tensor.is_cuda]
         if on_device and step is None:
-            read = sum(tensor.nbytes for tensor in _tensors(result) if not tensor.is_cuda)
+            read = sum(tensor.nbytes for tensor in ordered_tensors(result) if not tensor.is_cuda)
             self._append({"kind": "read", "op": str(func), "bytes": read or _SCALAR_BYTES})
         elif step is None and built:
             step = self._step(func, args, kwargs)
@@ -133,7 +134,7 @@ class CallRecorder(Mode):
             with self:
                 return inside(*args, **kwargs)
         result = func(*args, **kwargs)
-        if any(tensor.is_cuda for tensor in _tensors((args, kwargs, result))):
+        if any(tensor.is_cuda for tensor in ordered_tensors((args, kwargs, result))):
             raise RecordError(f"what {func} does cannot be seen")
         return result
 
@@ -264,16 +265,6 @@ def recorded(reference: Callable[..., Any], args: Any) -> Record:
     with torch.no_grad(), recorder.recording():
         results = reference(*args)
     return recorder.finish(results)
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in _tensors(item)]
-    return []
 
 
 def _leaves(args: Any, kwargs: Any) -> bool:

@@ -8,14 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _CUDA = (
-    "load_inline",
-    "cpp_extension",
-    "RawKernel",
-    "RawModule",
-    "nvrtc",
-    "pycuda",
-    "cudaLaunchKernel",
-)
+    "load_inline", "cpp_extension", "RawKernel", "RawModule", "nvrtc", "pycuda", "cudaLaunchKernel",
+)  # fmt: skip
 _GUARDED = frozenset(
     ("torch", "time", "triton", "builtins", "kernbench", "numpy", "sys", "math", "os", "random")
 )

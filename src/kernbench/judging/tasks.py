@@ -116,7 +116,7 @@ class JudgedTask:
         for device in ("meta", "cpu"):  # without memory, where a task names no device
             try:
                 with torch.device(device):
-                    return _count(self.inputs(size, 0))
+                    return count_elements(self.inputs(size, 0))
             except Exception:
                 continue
         return None
@@ -313,7 +313,7 @@ class _EnoughInputsError(Exception):
 class _FirstInputs(list[Any]):
     def append(self, value: Any) -> None:
         super().append(value)
-        if len(self) == _MOST_INPUTS or _count(value) > _MANY_ELEMENTS:
+        if len(self) == _MOST_INPUTS or count_elements(value) > _MANY_ELEMENTS:
             raise _EnoughInputsError
 
 
@@ -395,7 +395,8 @@ class TritonBenchTask(JudgedTask):
         return metrics.call_op  # type: ignore[no-any-return]
 
 
-def _count(tree: Any) -> int:
+def count_elements(tree: Any) -> int:
+    """Return how many elements the tensors anywhere inside of a value have."""
     return sum(int(tensor.numel()) for tensor in tensors_of(tree))
 
 

@@ -131,12 +131,8 @@ def _places(kernels: Iterable[KernelLines]) -> set[str]:
 
 
 def _costliest(kernel: KernelLines) -> list[TimedLine]:
-    known = [
-        line_report
-        for line_report in kernel["lines"]
-        if line_report["line"] and line_report["time_ns"]
-    ]
-    known.sort(key=lambda line_report: -line_report["time_ns"])
+    known = [line for line in kernel["lines"] if line["line"] and line["time_ns"]]
+    known.sort(key=lambda line: -line["time_ns"])
     return [
         TimedLine(
             f"{Path(report['file']).name}:{report['line']}",
@@ -243,20 +239,8 @@ def machine_time(
             "cache has them"
         )
     return MachineTime(
-        machine=machine,
-        size=size.label,
-        time_ns=mine.time_ns,
-        low_ns=mine.low_ns,
-        high_ns=mine.high_ns,
-        eager_ns=eager.time_ns,
-        compiled_ns=compiled,
-        speedup=speedup,
-        speedup_low=low,
-        speedup_high=high,
-        speed=speed,
-        floor_ns=floor,
-        own_share=round(own_share, 4),
-        kernels=mine.kernels,
-        gains=mine.gains,
-        remarks=remarks,
-    )
+        machine=machine, size=size.label, time_ns=mine.time_ns, low_ns=mine.low_ns,
+        high_ns=mine.high_ns, eager_ns=eager.time_ns, compiled_ns=compiled, speedup=speedup,
+        speedup_low=low, speedup_high=high, speed=speed, floor_ns=floor,
+        own_share=round(own_share, 4), kernels=mine.kernels, gains=mine.gains, remarks=remarks,
+    )  # fmt: skip

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from kernbench.errors import UsageError
 from kernbench.report import format_ns
@@ -207,21 +207,8 @@ class Verdict:
                 f"a verdict of schema {argument.get('schema')!r}, but this is {SCHEMA}"
             )
         plain = {key: value for key, value in argument.items() if key != "exit_code"}
-        plain["outcome"] = Outcome(plain["outcome"])
-        if plain["failure"] is not None:
-            plain["failure"] = Failure(**plain["failure"])
-        plain["sizes"] = [SizeResult(**item) for item in plain["sizes"]]
-        plain["times"] = [
-            MachineTime(
-                **{
-                    **item,
-                    "kernels": [_kernel_of(k) for k in item["kernels"]],
-                    "gains": [Gain(**g) for g in item["gains"]],
-                }
-            )
-            for item in plain["times"]
-        ]
-        return cls(**plain)
+        verdict: Verdict = _read(cls, plain)
+        return verdict
 
     def to_markdown(self) -> str:
         """Return the verdict in at most 40 lines, for whoever writes the next candidate."""
@@ -255,12 +242,6 @@ class Verdict:
         if len(lines) > _MOST_LINES:
             lines = [*lines[: _MOST_LINES - 1], "- more in the JSON"]
         return "\n".join(lines) + "\n"
-
-
-def _kernel_of(value: dict[str, Any]) -> TimedKernel:
-    resources = value["resources"] and KernelResources(**value["resources"])
-    lines = [TimedLine(**item) for item in value["lines"]]
-    return TimedKernel(**{**value, "resources": resources, "lines": lines})
 
 
 def _about(kernel: TimedKernel) -> list[str]:
@@ -331,6 +312,19 @@ def speed_line(time: MachineTime) -> str:
 
 
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+
+
+def _read(kind: Any, plain: Any) -> Any:
+    """Return the value of a type whose plain values these are, as :func:`_schema_of` has them."""
+    if get_origin(kind) is list:
+        return [_read(get_args(kind)[0], part) for part in plain]
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return kind(plain)
+    if is_dataclass(kind):
+        hints, make = get_type_hints(kind), cast("Any", kind)
+        return make(**{name: _read(hints.get(name), part) for name, part in plain.items()})
+    choices = [] if plain is None else [choice for choice in get_args(kind) if is_dataclass(choice)]
+    return _read(choices[0], plain) if choices else plain
 
 
 def _schema_of(kind: Any) -> dict[str, Any]:

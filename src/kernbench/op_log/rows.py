@@ -19,26 +19,10 @@ WIDE_COLUMNS = frozenset(
 )
 _REQUIRED = ("engine", "kind", "start_ps", "end_ps")
 _DEFAULTS: dict[str, Any] = {
-    "rank": -1,
-    "cube": -1,
-    "pe_first": -1,
-    "pe_count": 0,
-    "program_first": -1,
-    "program_count": 0,
-    "count": 1,
-    "bytes": 0,
-    "flops": 0,
-    "src_space": "none",
-    "dst_space": "none",
-    "src_param": -1,
-    "dst_param": -1,
-    "step": -1,
-    "chunk": -1,
-    "peer": -1,
-    "link": -1,
-    "file": "",
-    "line": 0,
-}
+    "rank": -1, "cube": -1, "pe_first": -1, "pe_count": 0, "program_first": -1, "program_count": 0,
+    "count": 1, "bytes": 0, "flops": 0, "src_space": "none", "dst_space": "none", "src_param": -1,
+    "dst_param": -1, "step": -1, "chunk": -1, "peer": -1, "link": -1, "file": "", "line": 0,
+}  # fmt: skip
 _CACHED_ROWS = 1_000_000
 
 

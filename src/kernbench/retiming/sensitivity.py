@@ -22,13 +22,8 @@ if TYPE_CHECKING:
     from kernbench.saved import SavedRun
 
 _NOT_TIMES = (
-    "sizes",
-    "scenario.",
-    "usd_per_device_hour",
-    "area_mm2.",
-    "storage.",
-    "sip_overrides.",
-)
+    "sizes", "scenario.", "usd_per_device_hour", "area_mm2.", "storage.", "sip_overrides.",
+)  # fmt: skip
 _LIMITS = ("sip.power.board_w", "sip.power.cap_w", "sip.power.clock_share")
 _STILL = 1e-5
 """A change of the run's time, as a share, that is no change."""

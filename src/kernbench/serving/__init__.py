@@ -6,10 +6,11 @@ from kernbench.serving.figures import Objective, figures, objectives_of
 from kernbench.serving.loads import ServedRequest, ServingLoad, TokenLengths
 from kernbench.serving.models import check_fits
 from kernbench.serving.recording import RequestRow, StepRow, Taken
-from kernbench.serving.settings import PROGRAM, ServeSettings, parse_settings
+from kernbench.serving.settings import DEFAULTS, PROGRAM, ServeSettings, parse_settings
 from kernbench.serving.traces import read_trace
 
 __all__ = [
+    "DEFAULTS",
     "PROGRAM",
     "EngineSettings",
     "Objective",

@@ -18,6 +18,13 @@ from kernbench.serving.traces import read_trace
 
 PROGRAM = Path(__file__).with_name("program.py")
 """The PyTorch program that serves, with the options below."""
+DEFAULTS: dict[str, Any] = {
+    "model": "llama-3-8b", "tp": "1", "quantization": "", "max_model_len": "0", "engine_arg": [],
+    "rate": "", "burst": "1", "concurrency": "", "trace": "", "skip_holes": False,
+    "input": "1024", "output": "128", "requests": "", "slo": "", "find_rate": False,
+    "attained": "0.9", "seed": "0", "warm_up": "1",
+}  # fmt: skip
+"""The program's options, and what each is where it is left out."""
 _MOST_REQUESTS = 1_000_000
 
 
@@ -61,24 +68,9 @@ def parse_settings(arguments: Sequence[str]) -> ServeSettings:
     """
     parser = _SettingsParser(prog="serve-bench", allow_abbrev=False)
     parser.add_argument("engine")
-    parser.add_argument("--model", default="llama-3-8b")
-    parser.add_argument("--tp", default="1")
-    parser.add_argument("--quantization", default="")
-    parser.add_argument("--max-model-len", default="0")
-    parser.add_argument("--engine-arg", action="append", default=[])
-    parser.add_argument("--rate", default="")
-    parser.add_argument("--burst", default="1")
-    parser.add_argument("--concurrency", default="")
-    parser.add_argument("--trace", default="")
-    parser.add_argument("--skip-holes", action="store_true")
-    parser.add_argument("--input", default="1024")
-    parser.add_argument("--output", default="128")
-    parser.add_argument("--requests", default="")
-    parser.add_argument("--slo", default="")
-    parser.add_argument("--find-rate", action="store_true")
-    parser.add_argument("--attained", default="0.9")
-    parser.add_argument("--seed", default="0")
-    parser.add_argument("--warm-up", default="1")
+    for name, default in DEFAULTS.items():
+        action = {bool: "store_true", list: "append"}.get(type(default), "store")
+        parser.add_argument(f"--{name.replace('_', '-')}", action=action, default=default)
     options = parser.parse_args(list(arguments))
     check_engine(options.engine)
     asked = [name for name in ("rate", "concurrency", "trace") if getattr(options, name)]

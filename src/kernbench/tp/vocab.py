@@ -89,18 +89,11 @@ class VocabParallelEmbedding(ParallelLayer):
         out = self._run.empty((num_tokens, width), dtype=self.dtype)
         block_m, block_n = 16, _power_of_2(width, 256)
         self._run.launch(
-            "vocab_parallel_embedding",
-            embedding_kernel,
-            out,
-            self.weight,
-            ids,
-            *_place(num_local),
-            num_tokens,
-            width,
-            BLOCK_M=block_m,
-            BLOCK_N=block_n,
+            "vocab_parallel_embedding", embedding_kernel, out, self.weight, ids, *_place(num_local),
+            num_tokens, width,
+            BLOCK_M=block_m, BLOCK_N=block_n,
             grid=(_ceil_div(width, block_n), _ceil_div(num_tokens, block_m)),
-        )
+        )  # fmt: skip
         return self._leave(out.reshape(*x.shape, width))
 
     def backward(self, grad_output: Tensor) -> None:
@@ -159,28 +152,16 @@ class VocabParallelCrossEntropy:
         all_reduce(maxima, "max")
         sums = self._run.empty((2, num_rows), dtype="f32")
         self._run.launch(
-            "cross_entropy_exp_sum",
-            exp_sum_kernel,
-            rows,
-            ids,
-            maxima,
-            sums,
-            *_place(num_local),
+            "cross_entropy_exp_sum", exp_sum_kernel, rows, ids, maxima, sums, *_place(num_local),
             num_rows,
-            BLOCK_V=_power_of_2(num_local, 1024),
-            grid=(num_rows,),
-        )
+            BLOCK_V=_power_of_2(num_local, 1024), grid=(num_rows,),
+        )  # fmt: skip
         all_reduce(sums)
         loss = self._run.empty((num_rows,), dtype="f32")
         self._run.launch(
-            "cross_entropy_loss",
-            loss_kernel,
-            sums,
-            loss,
-            num_rows,
-            BLOCK=_ROWS_PER_PROGRAM,
-            grid=(_ceil_div(num_rows, _ROWS_PER_PROGRAM),),
-        )
+            "cross_entropy_loss", loss_kernel, sums, loss, num_rows,
+            BLOCK=_ROWS_PER_PROGRAM, grid=(_ceil_div(num_rows, _ROWS_PER_PROGRAM),),
+        )  # fmt: skip
         self._saved = _SavedLogits(rows, ids, maxima, sums)
         keep_for(Phase.ACTIVATIONS, rows, ids, maxima, sums)
         return loss.reshape(*targets.shape)
@@ -200,13 +181,9 @@ class VocabParallelCrossEntropy:
                 f"but got shape {tuple(grad_loss.shape)}"
             )
         grad = ops.cross_entropy_backward(
-            saved.logits,
-            saved.maxima,
-            saved.sums[0],
-            grad_loss.reshape(-1),
-            saved.targets,
+            saved.logits, saved.maxima, saved.sums[0], grad_loss.reshape(-1), saved.targets,
             _place(num_local)[0],
-        )
+        )  # fmt: skip
         return grad.reshape(*grad_loss.shape, num_local)
 
 

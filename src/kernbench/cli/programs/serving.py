@@ -33,20 +33,16 @@ if TYPE_CHECKING:
     from kernbench.hardware import Machine
     from kernbench.runtime_api import RuntimeContext
 
-_OF_PROGRAM = (
-    "model", "tp", "quantization", "max_model_len", "engine_arg", "rate", "burst", "concurrency",
-    "trace", "skip_holes", "input", "output", "requests", "slo", "find_rate", "attained", "seed",
-    "warm_up",
-)  # fmt: skip
-"""Options that the program takes, as they are."""
 _MILLION = 1_000_000
 _SECONDS_PER_HOUR = 3600
 
 
 def arguments_of(options: ServeOptions) -> list[str]:
     """Return the arguments of the program that serves."""
+    from kernbench.serving import DEFAULTS
+
     arguments = [options.program]
-    for name in _OF_PROGRAM:
+    for name in DEFAULTS:
         value, spelled = getattr(options, name), f"--{name.replace('_', '-')}"
         if value is True:
             arguments.append(spelled)
@@ -77,9 +73,8 @@ def serve_bench(options: ServeOptions) -> int:
         device_bytes = machine.sip_at(0).hbm_bytes
         check_fits(of_engine.model, of_engine.quantization, of_engine.tp, device_bytes)
         check_torch()
-        files = Outputs(
-            {"--json": None if options.json == STDOUT else options.json, "--csv": options.csv}
-        )
+        to_file = None if options.json == STDOUT else options.json
+        files = Outputs({"--json": to_file, "--csv": options.csv})
         run = replace(options, json=None, trace=None)
         with files, make_room(run, options.machine, [PROGRAM]) as outputs:
             import_bridge()
@@ -137,12 +132,11 @@ def _priced(serving: dict[str, Any], context: RuntimeContext) -> dict[str, Any]:
         energy = energy_of(context.op_log, context.machine, context.world_size, within=window)
         if energy is not None:
             result["energy_j"] = round(energy["energy_j"], 9)
-            result["joules_per_million_output_tokens"] = round(
-                energy["energy_j"] / built * _MILLION, 3
-            )
+            joules = energy["energy_j"] / built * _MILLION
+            result["joules_per_million_output_tokens"] = round(joules, 3)
         if price is not None:
             usd = float(price) * devices * result["time_s"] / _SECONDS_PER_HOUR
-            result["usd_per_million_output_tokens"] = round(usd / built * _MILLION, 6)
+            result[_USD] = round(usd / built * _MILLION, 6)
     return {"machine": context.machine.name, **serving}
 
 
@@ -174,13 +168,9 @@ def print_serving(serving: dict[str, Any], console: Console) -> None:
 
     from kernbench.analysis import TableColumn, fitting_table
 
-    devices = serving["devices"]
-    console.print(
-        Text(
-            f"\n{serving['engine']}, {serving['model']} on {devices} "
-            f"device{'s' if devices > 1 else ''} of {serving['machine']}:"
-        )
-    )
+    devices = f"{serving['devices']} device{'s' if serving['devices'] > 1 else ''}"
+    title = f"\n{serving['engine']}, {serving['model']} on {devices} of {serving['machine']}:"
+    console.print(Text(title))
     loads = serving["loads"]
     for columns in (_WAITS, _RATES):
         known = [(title, cell) for title, name, cell in columns if _has(loads, name)]
@@ -222,16 +212,13 @@ _WAITS: tuple[_Column, ...] = (
     ("p99", "tpot_s", _time("tpot_s", "p99")),
     ("E2E p50", "e2e_s", _time("e2e_s", "p50")),
 )
+_USD = "usd_per_million_output_tokens"
 _RATES: tuple[_Column, ...] = (
     ("req/s", "requests_per_s", _number("requests_per_s", ".4g")),
     ("good/s", "goodput_per_s", _number("goodput_per_s", ".4g")),
     ("tok/s/dev", "steps", _number("output_tokens_per_s_per_device", ",.1f")),
     ("KV", "kv_share_peak", _number("kv_share_peak", ".0%")),
     ("J/Mtok", "energy_j", _number("joules_per_million_output_tokens", ",.0f")),
-    (
-        "$/Mtok",
-        "usd_per_million_output_tokens",
-        _number("usd_per_million_output_tokens", ".4g"),
-    ),
+    ("$/Mtok", _USD, _number(_USD, ".4g")),
 )
 """Columns: a title, the figure without which there is none, and what shows it."""

@@ -19,13 +19,8 @@ from kernbench.kernel_ir.text.ir import Function, Op, Region, Value
 _TERMINATORS = ("scf.yield", "scf.condition")
 _REPEATING = ("tt.splat", "tt.broadcast")
 _IN_PLACE = (
-    "arith.",
-    "math.",
-    "tt.fp_to_fp",
-    "tt.precise_",
-    "tt.approx_",
-    "ttng.warp_group_dot_wait",
-)
+    "arith.", "math.", "tt.fp_to_fp", "tt.precise_", "tt.approx_", "ttng.warp_group_dot_wait",
+)  # fmt: skip
 
 T = TypeVar("T")
 

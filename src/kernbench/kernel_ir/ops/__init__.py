@@ -20,22 +20,11 @@ from kernbench.kernel_ir.ops.atomics import emit_load
 from kernbench.kernel_ir.ops.registry import joined
 from kernbench.kernel_ir.ops.scf import choose_both_ways, iterations_of
 
-_ALL = joined(
-    arith.DIALECT,
-    atomics.DIALECT,
-    cf.DIALECT,
-    descriptors.DIALECT,
-    diagnostics.DIALECT,
-    gluon.DIALECT,
-    math.DIALECT,
-    lookup.DIALECT,
-    mx.DIALECT,
-    reduce.DIALECT,
-    regions.DIALECT,
-    scf.DIALECT,
-    shapes.DIALECT,
-    tt.DIALECT,
-)
+_MODULES = (
+    arith, atomics, cf, descriptors, diagnostics, gluon, math, lookup, mx, reduce, regions, scf,
+    shapes, tt,
+)  # fmt: skip
+_ALL = joined(*(module.DIALECT for module in _MODULES))
 
 HANDLERS = _ALL.handlers
 RULES = _ALL.rules

@@ -252,7 +252,7 @@ class CostModel:
         if self._block is None or not product or not math:
             return 0
         delay = sum(latency[site.index] * counts[site.index] for site in engines)
-        products = [site for site in engines if _multiplies(site)]
+        products = [site for site in engines if site.queue is Queue.GEMM]
         loops = [site.loops[-1].loop_id for site in products if site.loops]
         in_step = self._block.lies_across(products[-1].chained)
         again = len(loops) > len(set(loops)) and not in_step
@@ -446,10 +446,6 @@ class CostModel:
     @staticmethod
     def _itemsize_of(command: Gemm) -> int:
         return max(_itemsize(command.a), _itemsize(command.b))
-
-
-def _multiplies(site: CommandSite) -> bool:
-    return site.queue is Queue.GEMM
 
 
 def dot_ps(sizes: tuple[int, int, int, int], flops_per_clock: Fraction, sip: SipSpec) -> int:

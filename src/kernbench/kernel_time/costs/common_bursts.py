@@ -64,7 +64,7 @@ def common_shares(
         command = site.command
         if not isinstance(command, DmaRead) or (streams_miss and command.streams):
             continue
-        if site.gather is None and _is_known(command.mask):
+        if site.gather is None and (command.mask is None or isinstance(command.mask, Predicate)):
             in_all = stays and _num_elements(site) <= _MOST_OF_A_PROGRAM
             loops = () if in_all else tuple(loop.loop_id for loop in site.loops)
             together.setdefault((command.source.param, in_all, loops), []).append(site)
@@ -82,10 +82,6 @@ def common_shares(
         if once < apart:
             shares.update((command_site.index, Fraction(once, apart)) for command_site in compared)
     return shares
-
-
-def _is_known(mask: object) -> bool:
-    return mask is None or isinstance(mask, Predicate)
 
 
 def _num_bytes(site: CommandSite) -> int:

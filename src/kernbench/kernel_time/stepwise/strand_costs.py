@@ -133,7 +133,7 @@ class StrandCosts:
         active: int,
         far: frozenset[int],
     ) -> PartCosts:
-        trace = _trace(count, num_slots)
+        trace = KernelTrace("", (count, 1, 1), 1, 1, (), num_slots, 0, UNKNOWN_LINE, ())
         ids = np.arange(count, dtype=np.int64)
         room = SharedCache(self.sip).room
         moves = GroupSplit(
@@ -182,10 +182,6 @@ def _leaving(
         busy[index] = port_ps * sites[index].count
     times = SiteTimes(tuple(occupancy), costs.times.varies_over, costs.times.latency_ps)
     return replace(costs, times=times, busy_ps=tuple(busy))
-
-
-def _trace(count: int, num_slots: int) -> KernelTrace:
-    return KernelTrace("", (count, 1, 1), 1, 1, (), num_slots, 0, UNKNOWN_LINE, ())
 
 
 def _name(operand: Operand) -> str:

@@ -29,24 +29,6 @@ _UNSIGNED_COMPARE: dict[str, Function] = {
     "uge": np.greater_equal,
 }
 _INT_PREDICATES = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
-_FLOAT_PREDICATES = (
-    "false",
-    "oeq",
-    "ogt",
-    "oge",
-    "olt",
-    "ole",
-    "one",
-    "ord",
-    "ueq",
-    "ugt",
-    "uge",
-    "ult",
-    "ule",
-    "une",
-    "uno",
-    "true",
-)
 
 
 def _unordered(a: Array, b: Array) -> Array:
@@ -92,4 +74,4 @@ def build_integer_comparison(command: Math) -> Function:
 
 def build_float_comparison(command: Math) -> Function:
     """Return the comparison of two floating-point arrays; NaN compares as the predicate says."""
-    return _FLOAT_COMPARE[_predicate(command, _FLOAT_PREDICATES)]
+    return _FLOAT_COMPARE[_predicate(command, tuple(_FLOAT_COMPARE))]

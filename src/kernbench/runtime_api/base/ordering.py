@@ -208,16 +208,12 @@ def _to_root(position: int, root: int) -> tuple[int, ...] | None:
     return None if position == root else ()
 
 
-def _to_receiver(position: int, root: int) -> tuple[int, ...]:
-    return (0,) if position else ()
-
-
 _SOURCES: dict[str, Callable[[int, int], tuple[int, ...] | None]] = {
     "broadcast": _from_root,
     "scatter": _from_root,
     "reduce": _to_root,
     "gather": _to_root,
-    "send_recv": _to_receiver,
+    "send_recv": lambda position, root: (0,) if position else (),
 }
 """Positions whose input a rank's result depends on; None for all."""
 

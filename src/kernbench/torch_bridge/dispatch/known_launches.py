@@ -78,15 +78,11 @@ def _is_known(plan: KernelPlan, params: Sequence[Any]) -> bool:
     written = _written(plan, params)
     return (
         bool(written)
-        and all(_is_small(item) for item in written)
+        and all(storage_of(item).nbytes() <= MOST_BYTES for item in written)
         and all(
             values_of(params[index]) is not None for index, *_ in plan.pointers if index in reads
         )
     )
-
-
-def _is_small(tensor: Tensor) -> bool:
-    return bool(storage_of(tensor).nbytes() <= MOST_BYTES)
 
 
 def _is_whole(tensor: Tensor) -> bool:

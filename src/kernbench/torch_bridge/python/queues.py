@@ -26,19 +26,10 @@ from kernbench.torch_bridge.python.shared_objects import (
 # The module's functions belong to a context that is made at import.
 _OWNERS = (multiprocessing, torch.multiprocessing)
 _SHARED = (
-    *SHARED_OBJECTS,
-    queue.Queue,
-    pipes.PipedQueue,
-    SimulatedLock,
-    threading._RLock,
-    threading.Condition,
-    threading.Semaphore,
-    threading.Event,
-    threading.Barrier,
-    sharedctypes.SynchronizedBase,
-    ctypes._SimpleCData,
-    ctypes.Array,
-)
+    *SHARED_OBJECTS, queue.Queue, pipes.PipedQueue, SimulatedLock, threading._RLock,
+    threading.Condition, threading.Semaphore, threading.Event, threading.Barrier,
+    sharedctypes.SynchronizedBase, ctypes._SimpleCData, ctypes.Array,
+)  # fmt: skip
 
 
 class RankQueue(queue.Queue[Any]):

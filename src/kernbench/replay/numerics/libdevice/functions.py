@@ -103,10 +103,6 @@ def _log_gamma(x: float) -> float:
     return math.inf if x == -math.inf or (x <= 0 and x == math.floor(x)) else math.lgamma(x)
 
 
-def _gamma(x: float) -> float:
-    return math.copysign(math.inf, x) if x == 0 else math.gamma(x)
-
-
 def _normal_quantile(p: float) -> float:
     if p in (0.0, 1.0):
         return math.inf if p else -math.inf
@@ -117,10 +113,6 @@ def _erf_inverse(x: float) -> float:
     if abs(x) == 1:
         return math.copysign(math.inf, x)
     return _normal_quantile((x + 1) / 2) / math.sqrt(2)
-
-
-def _erfc_inverse(x: float) -> float:
-    return -_normal_quantile(x / 2) / math.sqrt(2)
 
 
 def _erfc_scaled(x: float) -> float:
@@ -169,10 +161,6 @@ def _of_pi(function: Callable[[float], float]) -> Callable[[float], float]:
 
 def _bits(x: Array) -> Array:
     return x.view(f"u{x.dtype.itemsize}")
-
-
-def _count_bits(x: Array) -> Array:
-    return np.bitwise_count(_bits(x)).astype(np.int32)
 
 
 def _leading_zeros(x: Array) -> Array:
@@ -349,9 +337,9 @@ _BY_STEM: dict[str, Function] = {
     "sinpi": _each(lambda x: _of_pi(math.sin)(x)),
     "cospi": _each(lambda x: _of_pi(math.cos)(x)),
     "lgamma": _each(_log_gamma),
-    "tgamma": _each(_gamma),
+    "tgamma": _each(lambda x: math.copysign(math.inf, x) if x == 0 else math.gamma(x)),
     "erfinv": _each(_erf_inverse),
-    "erfcinv": _each(_erfc_inverse),
+    "erfcinv": _each(lambda x: -_normal_quantile(x / 2) / math.sqrt(2)),
     "erfcx": _each(_erfc_scaled),
     "normcdf": _each(lambda x: math.erfc(-x / math.sqrt(2)) / 2),
     "normcdfinv": _each(_normal_quantile),
@@ -383,7 +371,7 @@ _BY_STEM: dict[str, Function] = {
     "ddiv_rn": np.divide,
     "drcp_rn": np.reciprocal,
     "dsqrt_rn": np.sqrt,
-    "popc": _count_bits,
+    "popc": lambda x: np.bitwise_count(_bits(x)).astype(np.int32),
     "clz": _leading_zeros,
     "ffs": _first_set,
     "brev": _reversed_bits,

@@ -16,18 +16,6 @@ Array = npt.NDArray[Any]
 Function = Callable[..., Array]
 
 
-def _rsqrt(x: Array) -> Array:
-    return np.asarray(np.reciprocal(np.sqrt(x)))
-
-
-def _int_power(x: Array, exponent: Array) -> Array:
-    return np.asarray(np.power(x, exponent.astype(x.dtype)))
-
-
-def _round_half_away(x: Array) -> Array:
-    return np.asarray(np.copysign(np.floor(np.abs(x) + x.dtype.type(0.5)), x))
-
-
 def _per_element(function: Callable[..., float]) -> Function:
     """Return a function that applies one of Python floats to every element; for rare operations."""
     vectorised = np.frompyfunc(function, function.__code__.co_argcount, 1)
@@ -82,7 +70,7 @@ def _erf(x: Array) -> Array:
 
 FUNCTIONS: dict[str, Function] = {
     "math.sqrt": np.sqrt,
-    "math.rsqrt": _rsqrt,
+    "math.rsqrt": lambda x: np.asarray(np.reciprocal(np.sqrt(x))),
     "math.cbrt": np.cbrt,
     "math.exp": np.exp,
     "math.exp2": np.exp2,
@@ -105,13 +93,13 @@ FUNCTIONS: dict[str, Function] = {
     "math.atanh": np.arctanh,
     "math.atan2": np.arctan2,
     "math.powf": np.power,
-    "math.fpowi": _int_power,
+    "math.fpowi": lambda x, exponent: np.asarray(np.power(x, exponent.astype(x.dtype))),
     "math.erf": _erf,
     "math.erfc": _per_element(lambda v: math.erfc(v)),
     "math.floor": np.floor,
     "math.ceil": np.ceil,
     "math.trunc": np.trunc,
-    "math.round": _round_half_away,
+    "math.round": lambda x: np.asarray(np.copysign(np.floor(np.abs(x) + x.dtype.type(0.5)), x)),
     "math.roundeven": np.rint,
     "math.fma": fma,
 }

@@ -16,17 +16,10 @@ from kernbench.torch_bridge.python.sockets.polling import WaitingSelector
 from kernbench.torch_bridge.python.sockets.sockets import SimulatedSocket
 
 IN_C = (
-    SocketHandle,
-    ConnectingSocket,
-    SimulatedSocket,
-    WaitingSelector,
-    polling.WaitingPoll,
-    polling.WaitingEpoll,
-    select,
-    zmq_backend.ZmqSocket,
-    zmq_backend.ZmqContext,
+    SocketHandle, ConnectingSocket, SimulatedSocket, WaitingSelector, polling.WaitingPoll,
+    polling.WaitingEpoll, select, zmq_backend.ZmqSocket, zmq_backend.ZmqContext,
     zmq_backend.ZmqFrame,
-)
+)  # fmt: skip
 """Classes and modules in place of C++, whose calls are none of Python."""
 
 
