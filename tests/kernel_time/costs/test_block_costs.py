@@ -251,7 +251,8 @@ def test_what_is_loaded_before_a_loop_is_copied_once() -> None:
 
 # By hand: 64 x 32 and 32 x 128 elements of float16 are copied; threads that do not have a second
 # factor's elements where they multiply read and write them besides. Triton 3.9 compiles for 8.0 a
-# factor times 2 to one read of shared memory, and one times its index to a read, a write, a read.
+# factor times 2, or times what is loaded before the loop, to one read of shared memory, and one
+# times its index to a read, a write, a read.
 @pytest.mark.parametrize("num_stages", [1, 2])
 def test_a_factor_computed_of_more_than_loads_is_written_again(num_stages: int) -> None:
     ((loop, *_),) = (group.body for group in gemm_trace(64, 128, 256, (64, 128, 32)).groups)
@@ -264,6 +265,7 @@ def test_a_factor_computed_of_more_than_loads_is_written_again(num_stages: int) 
     rows = Separable(factor.shape, 0, {(axis_dim(0),): np.arange(32)})
     for other, expected in (
         (Splat(2.0, factor.shape, factor.dtype), copied),
+        (Tile(49, factor.shape, factor.dtype), copied),
         (IndexTile(rows, factor.dtype), copied + size * num_stages),
     ):
         math = Math(factor, "arith.mulf", (second.dst, other), MathClass.SIMPLE, dot.line)

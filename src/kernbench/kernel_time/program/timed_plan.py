@@ -266,7 +266,7 @@ class _Builder:
             elif isinstance(command, DmaRead):
                 loads = {step.site: command.dst.size_bytes}
             elif loads and isinstance(command, Math):
-                here = all(loaded.get(slot) and not rewritten[slot] for slot in reads)
+                here = all(loaded.get(slot, True) and not rewritten.get(slot) for slot in reads)
                 if not (here and all(map(self._is_anywhere, command.inputs))):
                     crossing = command.dst.size_bytes + (sum(loads.values()) if ahead else 0)
             if isinstance(command, Gemm) or not products.isdisjoint(reads):
