@@ -7,6 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 import triton
 import triton.language as tl
@@ -14,7 +15,20 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kernbench import RuntimeContext
-from kernbench.commands import Loop, Reduce, SourceLine, Tile
+from kernbench.commands import (
+    DmaRead,
+    Gemm,
+    IndexTile,
+    Loop,
+    Math,
+    MathClass,
+    Reduce,
+    Separable,
+    SourceLine,
+    Splat,
+    Tile,
+    axis_dim,
+)
 from kernbench.dtypes import float32
 from kernbench.hardware import SipSpec, load_machine
 from kernbench.kernel_ir import NO_CUDA
@@ -232,6 +246,31 @@ def test_what_is_loaded_before_a_loop_is_copied_once() -> None:
         ((first,), (second, dot), 2 * 32 * 128),
     ):
         plan = build_program_plan((*before, replace(loop, body=inside)), 6)
+        assert plan.sites[-1].copied_bytes == expected
+
+
+# By hand: 64 x 32 and 32 x 128 elements of float16 are copied; threads that do not have a second
+# factor's elements where they multiply read and write them besides. Triton 3.9 compiles for 8.0 a
+# factor times 2, or times what is loaded before the loop, to one read of shared memory, and one
+# times its index to a read, a write, a read.
+@pytest.mark.parametrize("num_stages", [1, 2])
+def test_a_factor_computed_of_more_than_loads_is_written_again(num_stages: int) -> None:
+    ((loop, *_),) = (group.body for group in gemm_trace(64, 128, 256, (64, 128, 32)).groups)
+    assert isinstance(loop, Loop)
+    first, second, dot = loop.body
+    assert isinstance(second, DmaRead)
+    assert isinstance(dot, Gemm)
+    factor = Tile(50, second.dst.shape, second.dst.dtype)
+    copied, size = 2 * (64 * 32 + 32 * 128), 2 * 32 * 128
+    rows = Separable(factor.shape, 0, {(axis_dim(0),): np.arange(32)})
+    for other, expected in (
+        (Splat(2.0, factor.shape, factor.dtype), copied),
+        (Tile(49, factor.shape, factor.dtype), copied),
+        (IndexTile(rows, factor.dtype), copied + size * num_stages),
+    ):
+        math = Math(factor, "arith.mulf", (second.dst, other), MathClass.SIMPLE, dot.line)
+        body = first, second, math, replace(dot, b=factor)
+        plan = build_program_plan((replace(loop, body=body, num_stages=num_stages),), 51)
         assert plan.sites[-1].copied_bytes == expected
 
 

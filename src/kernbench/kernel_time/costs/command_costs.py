@@ -102,15 +102,6 @@ class ProgramCosts:
         return max(self.shares_ps)
 
 
-@dataclass(frozen=True, slots=True)
-class SpillCosts:
-    """What one program's spilled registers take of what all SMs share."""
-
-    shares_ps: tuple[int, int]
-    """The times on its share of HBM, and of the cache."""
-    hbm_bytes: Fraction
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class DmaCosts:
     """What one program pays at one DMA site, in all its iterations."""
@@ -229,11 +220,11 @@ class CostModel:
                 occupancy[site.index], varies[site.index] = item.occupancy, item.varies
                 busy[site.index] = item.busy_ps(counts[site.index], self._issue_ps)
         if self._spills_at is not None:
-            spilled = self._spills(counts[self._spills_at], sharing.active)
-            for resource, share in enumerate(spilled.shares_ps):
+            *spills_ps, spilled = self._spills(counts[self._spills_at], sharing.active)
+            for resource, share in enumerate(spills_ps):
                 shares_ps[resource] += share
-            hbm_bytes += spilled.hbm_bytes
-            hbm_stream_bytes += spilled.hbm_bytes
+            hbm_bytes += spilled
+            hbm_stream_bytes += spilled
         warps_ps = self._among_warps(occupancy, latency, own, counts)
         times = SiteTimes(tuple(occupancy), tuple(varies), tuple(latency))
         shares = (shares_ps[0], shares_ps[1], shares_ps[2])
@@ -263,13 +254,13 @@ class CostModel:
                 numbers[site.index] = ceil(numbers[site.index] * share)  # type: ignore[operator]
         return ceil(self._block.among_ps(product, math, delay, in_step=in_step))
 
-    def _spills(self, runs: int, active: int) -> SpillCosts:
-        """Return what a program moves of registers that its SM has no memory for."""
+    def _spills(self, runs: int, active: int) -> tuple[int, int, Fraction]:
+        """Return what spilled registers take of its share of HBM, of the cache, and HBM's bytes."""
         assert self._block is not None
         far, of_hbm = self._block.spills_beyond(active)
         cache = self._cache.ps_per_byte(active, Fraction(0), stores=True) * runs
         hbm = self._hbm_ps_per_byte(self.spread, active) * runs
-        return SpillCosts((_up(hbm, of_hbm), _up(cache, far)), of_hbm * runs)
+        return _up(hbm, of_hbm), _up(cache, far), of_hbm * runs
 
     def _spilling(self) -> CommandSite:
         """Return the command at which registers are spilled: the innermost, of products first."""
@@ -283,7 +274,7 @@ class CostModel:
         """Return how long after a command of an engine its result is there."""
         if self._block is not None and isinstance(site.command, Gemm):
             m, k = site.command.a.shape[-2:]
-            itemsize = 2 if self._converts(site.command) else self._itemsize_of(site.command)
+            itemsize = 2 if self._converts(site.command) else _itemsize_of(site.command)
             return self._block.product_latency_ps(m, k * itemsize, self._fixed_ps[site.index])
         if self._block is not None and isinstance(site.command, Reduce):
             return self._block.reduce_latency_ps(site.command, site.chained)
@@ -333,6 +324,7 @@ class CostModel:
         # Programs that change the same elements take turns at the HBM that holds them.
         turns = self._one_cube * (moved.passes * (conflicts - 1)) if conflicts > 1 else Fraction(0)
         waited = hbm if waits else Fraction(0)
+        layout = self._block.layout_ps if self._block is not None and site.is_spread else 0
         needs = {
             touched_bytes: (
                 _up(self._port, touched_bytes.useful_bytes, turns * touched_bytes.burst_bytes),
@@ -353,7 +345,7 @@ class CostModel:
             alone=alone,
             busy_ps=alone.busy_ps(moved.repeats * len(moved.touched), self._issue_ps),
             own_ps=moved.repeats * (len(moved.touched) * self._issue_ps + on_port),
-            latency_ps=self._latency_ps(missed, remote, waits, fresh) + self._layout_ps(site),
+            latency_ps=self._latency_ps(missed, remote, waits, fresh) + layout,
             shares_ps=(_up(hbm * fresh, streamed), _up(cache * fresh, total), _up(between, total)),
             hbm_bytes=weight * fresh * total,
             hbm_stream_bytes=weight * fresh * streamed,
@@ -383,10 +375,6 @@ class CostModel:
             return Fraction(1)
         runs = moved.repeats * len(moved.touched)
         return fresh_share(site, largest, self.sip.cube.hbm_burst_bytes, runs)
-
-    def _layout_ps(self, site: CommandSite) -> int:
-        """Return how long what was loaded is on its way to the threads that use it."""
-        return self._block.layout_ps if self._block is not None and site.is_spread else 0
 
     def _latency_ps(self, missed: Fraction, remote: Fraction, waits: bool, fresh: Fraction) -> int:
         sip = self.sip
@@ -432,20 +420,15 @@ class CostModel:
             converted = self._converts(command)
             if converted:
                 rate = Fraction(self.sip.gemm_flops_per_clock("float16"))
-            itemsize = self._itemsize_of(command)
+            itemsize = _itemsize_of(command)
             return self._block.product_ps(sizes, itemsize, rate, converted, copied_bytes, chained)
         return dot_ps(sizes, rate, self.sip)
 
     def _converts(self, command: Gemm) -> bool:
-        return (
-            self._block is not None
-            and _is_float8(command.a)
-            and self._block.converts(command.a.shape[-2])
-        )
-
-    @staticmethod
-    def _itemsize_of(command: Gemm) -> int:
-        return max(_itemsize(command.a), _itemsize(command.b))
+        dtype: DType | None = getattr(command.a, "dtype", None)
+        if self._block is None or dtype is None or not dtype.name.startswith("float8"):
+            return False
+        return self._block.converts(command.a.shape[-2])
 
 
 def dot_ps(sizes: tuple[int, int, int, int], flops_per_clock: Fraction, sip: SipSpec) -> int:
@@ -501,14 +484,9 @@ def _rate(operand: Operand, precision: str, sip: SipSpec) -> tuple[str, int]:
     return ("int8" if name in ("uint8", "bool") else name), 1
 
 
-def _is_float8(operand: Operand) -> bool:
-    dtype: DType | None = getattr(operand, "dtype", None)
-    return dtype is not None and dtype.name.startswith("float8")
-
-
-def _itemsize(operand: Operand) -> int:
-    dtype: DType | None = getattr(operand, "dtype", None)
-    return 1 if dtype is None else dtype.itemsize
+def _itemsize_of(command: Gemm) -> int:
+    dtypes = (getattr(operand, "dtype", None) for operand in (command.a, command.b))
+    return max(1 if dtype is None else dtype.itemsize for dtype in dtypes)
 
 
 def _up(ps_per_byte: Fraction, size: int | Fraction, more_ps: int | Fraction = 0) -> int:

@@ -17,13 +17,16 @@ from kernbench.commands import (
     DmaRead,
     DmaWrite,
     Gemm,
+    IndexTile,
     Loop,
+    MaskTile,
     Math,
     MathClass,
     Operand,
     Predicate,
     Print,
     Reduce,
+    Splat,
     Tile,
 )
 from kernbench.kernel_time.program.addressing import Addressing
@@ -64,7 +67,7 @@ class CommandSite:
     is_fused: bool = False
     """Whether it is part of another command's instructions on a GPU."""
     copied_bytes: int = 0
-    """The bytes of a product's factors that loads of the same loop bring each time."""
+    """The bytes that cross shared memory for a product before its factors are read from there."""
     chained: Chained | None = None
     is_spread: bool = False
     """Whether it loads a vector that becomes a tile's row or column."""
@@ -222,7 +225,7 @@ class _Builder:
         args = tuple(carried.arg.slot for carried in loop.carried)
         if self.origins is not None:
             self.origins.leave(loop)
-        self._note_copies(body)
+        self._note_copies(body, ahead=loop.num_stages > 1)
         self._note_chains(body)
         innermost = not any(isinstance(dma_read, Loop) for dma_read in loop.body)
         return LoopNode(
@@ -240,19 +243,43 @@ class _Builder:
             late=self._late(body) if innermost and loop.num_stages > 1 else frozenset(),
         )
 
-    def _note_copies(self, body: tuple[Node, ...]) -> None:
-        """Say of a loop's products how many bytes of their factors its body loads."""
-        loaded: dict[int, int] = {}
-        for step in body:
-            if not isinstance(step, QueueStep):
-                continue
-            site = self.sites[step.site]
-            if isinstance(site.command, Gemm):
-                copied = sum(loaded.get(slot, 0) for slot in self.multiplied[step.site])
+    def _note_copies(self, body: tuple[Node, ...], *, ahead: bool) -> None:
+        """Say of a loop's products how many bytes cross shared memory before factors are read.
+
+        Loads write what they bring. What is computed of loads and constants alone the product's
+        threads compute; else those that loaded do: they read what was copied ahead, and write it.
+        Source: ``hoistConvertDotOperand`` of Triton's ``RemoveLayoutConversions.cpp``.
+        """
+        loaded: dict[int, dict[int, int]] = {}
+        """For each slot, the bytes of each load that its tile is made of."""
+        rewritten: dict[int, int] = {}
+        products: set[int] = set()
+        """The slots of products' results, and of what is computed on them."""
+        for step in (node for node in body if isinstance(node, QueueStep)):
+            site, command = self.sites[step.site], self.sites[step.site].command
+            reads = self.multiplied.get(step.site, set(step.reads))
+            loads = {at: size for slot in reads for at, size in loaded.get(slot, {}).items()}
+            crossing = 0
+            if isinstance(command, Gemm):
+                copied = sum(loads.values()) + sum(rewritten.get(slot, 0) for slot in reads)
                 self.sites[step.site] = replace(site, copied_bytes=copied)
-            is_load = isinstance(site.command, DmaRead)
-            size = site.command.dst.size_bytes if is_load else 0  # type: ignore[union-attr]
-            loaded |= dict.fromkeys(step.writes, size)
+            elif isinstance(command, DmaRead):
+                loads = {step.site: command.dst.size_bytes}
+            elif loads and isinstance(command, Math):
+                here = all(loaded.get(slot, True) and not rewritten.get(slot) for slot in reads)
+                if not (here and all(map(self._is_anywhere, command.inputs))):
+                    crossing = command.dst.size_bytes + (sum(loads.values()) if ahead else 0)
+            if isinstance(command, Gemm) or not products.isdisjoint(reads):
+                products.update(step.writes)
+                loads, crossing = {}, 0
+            loaded |= dict.fromkeys(step.writes, loads)
+            rewritten |= dict.fromkeys(step.writes, crossing)
+
+    def _is_anywhere(self, operand: Operand) -> bool:
+        """Return whether threads need not hand over an operand: a tile or a constant."""
+        if isinstance(operand, IndexTile | MaskTile):
+            return operand.values.is_uniform
+        return isinstance(operand, Splat) or bool(self._slots((operand,)))
 
     def _note_chains(self, body: tuple[Node, ...]) -> None:
         """Say of a loop's products, and of what is computed on their results, that one is a factor.
@@ -262,9 +289,7 @@ class _Builder:
         """
         makers: dict[int, tuple[int, ...]] = {}
         """For each slot, the sites that its tile was computed by, the product first."""
-        for step in body:
-            if not isinstance(step, QueueStep):
-                continue
+        for step in (node for node in body if isinstance(node, QueueStep)):
             site = self.sites[step.site]
             of_product: tuple[int, ...] = ()
             if isinstance(site.command, Gemm):
