@@ -160,6 +160,7 @@ class Programs:
             run = self.session.run
             patches.set(run.simulation, "main_waits", self.assignments.pause)
             patches.set(run.simulation, "main_resumes", lambda: self._enter(self._base))
+            patches.set(run.simulation, "host_ps", lambda: current().host.paid_ps)
             launcher = TorchLauncher(run, self._context.launcher.engine)
             arch = architecture_of(run.machine.spec)
             with activate(launcher, DEVICE_TYPE), announced_target(DEVICE_TYPE, arch):
