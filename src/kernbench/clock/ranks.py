@@ -33,22 +33,9 @@ class Rank:
     """
 
     __slots__ = (
-        "_body",
-        "_on_end",
-        "_process",
-        "_simulation",
-        "_to_main",
-        "_worker",
-        "aborted",
-        "ended_ps",
-        "error",
-        "host_ps",
-        "local",
-        "rank_id",
-        "since_ps",
-        "threads",
-        "waiting_for",
-    )
+        "_body", "_on_end", "_process", "_simulation", "_to_main", "_worker", "aborted",
+        "ended_ps", "error", "host_ps", "local", "rank_id", "since_ps", "threads", "waiting_for",
+    )  # fmt: skip
 
     def __init__(
         self,

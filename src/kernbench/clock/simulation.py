@@ -140,11 +140,15 @@ class Simulation:
             turn.end_after(self.host_ps() - self.now_ps)
         self._looking.clear()
 
-    def wait_at_most(self, handle: Handle, delay_ps: int) -> bool:
-        """Block the caller until ``handle`` has ended or ``delay_ps`` are over; whether it has."""
-        if handle.done:
-            return True
-        self.wait(Bounded(self.idling, handle, delay_ps))
+    def wait_at_most(self, handle: Handle, delay_ps: int | None) -> bool:
+        """Block the caller until ``handle`` has ended or ``delay_ps`` are over; whether it has.
+
+        Without a time it has.
+        """
+        if delay_ps is None:
+            self.wait(handle)
+        elif not handle.done:
+            self.wait(Bounded(self.idling, handle, delay_ps))
         return handle.done
 
     def run_until(self, handle: Handle) -> None:

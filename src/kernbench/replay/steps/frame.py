@@ -33,18 +33,9 @@ class Frame:
     """
 
     __slots__ = (
-        "changed",
-        "chunk",
-        "iterations",
-        "memory",
-        "num_programs",
-        "origin",
-        "outside",
-        "pointers",
-        "printed",
-        "state",
-        "values",
-    )
+        "changed", "chunk", "iterations", "memory", "num_programs", "origin", "outside",
+        "pointers", "printed", "state", "values",
+    )  # fmt: skip
 
     def __init__(
         self, pointers: dict[int, PointerArg], memory: dict[int, Array], origin: dict[int, int]

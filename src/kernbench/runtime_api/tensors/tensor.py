@@ -42,18 +42,9 @@ class Tensor:
     """
 
     __slots__ = (
-        "__weakref__",
-        "_address",
-        "_strides",
-        "buffer",
-        "context",
-        "dp",
-        "dtype",
-        "name",
-        "offset",
-        "shape",
-        "storage",
-    )
+        "__weakref__", "_address", "_strides", "buffer", "context", "dp", "dtype", "name",
+        "offset", "shape", "storage",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ _LOOKING_PS = 10**9
 _TURNS_SHIFT = 10
 """It then yields after each 1/1024 of the time that it has waited."""
 _SPINS_SHIFT = 6
-"""One that gives way while it spins looks again after 1/64 of the time, if nobody has run."""
+"""One that spins looks again after 1/64 of that time, a millisecond at most."""
 _LOOKS_SHIFT = 19
 """After half a million reads, a read takes 1/524288 of that time, which exceeds the usual time."""
 
@@ -285,10 +285,9 @@ class Host:
             self.notes(Action.HOST_GLANCE, label, "looks at what other ranks have done", 0)
 
     def give_way(self, label: str) -> None:
-        """Let others run, for a program that spins until one of them has written to memory.
+        """Let others run, for a loop that spins, with laps alike, until one of them has written.
 
-        A loop that does the same each time spins. It looks again once another rank has had a turn,
-        or after 1/64 of the time that it has spun, a millisecond at most.
+        It looks again once another rank has had a turn, or after a share of the time it has spun.
         """
         now_ps = self.now_ps
         lap_ps = now_ps - self._lap_end_ps
