@@ -123,3 +123,24 @@ def test_a_started_process_starts_those_with_the_devices(tmp_path: Path) -> None
     assert first == "[0, [3.0, 3.0], 0, True]"
     assert second == "[1, [3.0, 3.0], 1, True]"
     assert codes == "[0, 0]"
+
+
+@pytest.mark.parametrize("machine", ["ahbm:2", "h100-sxm:2"])
+def test_who_spins_on_shared_memory_gives_way_and_sees_what_is_written(
+    tmp_path: Path, machine: str
+) -> None:
+    context = simulated("spinning.py", tmp_path / "said", "notice", machine=machine)
+    rounds = [line.split() for line in (tmp_path / "said").read_text().splitlines()]
+    assert len(rounds) == 3
+    for late_s, num_laps in rounds:
+        # Within two readings of a clock, after a few looks at what does not change for 20 ms.
+        assert 0 < float(late_s) < 30e-6
+        assert int(num_laps) < 1000
+    assert context.run.simulation.now_ps < 65 * 10**9
+
+
+@pytest.mark.adr("0101-D3")
+def test_pipes_of_a_terminated_process_end_for_those_that_it_has_started(tmp_path: Path) -> None:
+    context = simulated("spinning.py", tmp_path / "said", "orphan", machine="h100-sxm:4")
+    assert (tmp_path / "said").read_text() == "its parent has ended"
+    assert context.run.simulation.now_ps < 3 * 10**12

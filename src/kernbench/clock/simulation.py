@@ -52,6 +52,10 @@ class Simulation:
         """Called before main waits."""
         self.main_resumes: Callable[[], None] | None = None
         """Called when main resumes after a wait, in which ranks have run."""
+        self.host_ps: Callable[[], int] = lambda: self.now_ps
+        """Returns the time of the caller's host, which may be ahead of the clock."""
+        self._looking: dict[Handle, Handle] = {}
+        """Waits that end once another rank has had a turn, each with what ends it."""
         self._main = current_greenlet()
 
     @property
@@ -81,6 +85,8 @@ class Simulation:
             DeadlockError: Called on main, and nothing can end the handle any more.
         """
         if handle.callbacks is not None:
+            if self._looking and handle not in self._looking:
+                self._look_again()
             rank = self.running
             if rank is None:
                 self.run_until(handle)
@@ -115,11 +121,34 @@ class Simulation:
         """
         self.wait(self.idling.timer(delay_ps, label))
 
-    def wait_at_most(self, handle: Handle, delay_ps: int) -> bool:
-        """Block the caller until ``handle`` has ended or ``delay_ps`` are over; whether it has."""
-        if handle.done:
-            return True
-        self.wait(Bounded(self.idling, handle, delay_ps))
+    def look_again(self, delay_ps: int, label: str, repeats: bool) -> None:
+        """Idle until another rank has had a turn, in which it may have written what is looked for.
+
+        One who ``repeats`` such a wait has written nothing meanwhile: others need not look.
+        """
+        if self._looking and not repeats:
+            self._look_again()
+        turn = self.handle(label)
+        wait = Bounded(self.idling, turn, delay_ps)
+        self._looking[wait] = turn
+        self.wait(wait)
+        self._looking.pop(wait, None)
+
+    def _look_again(self) -> None:
+        """Wake who looks at what others write, once the clock has reached the caller's host."""
+        for turn in self._looking.values():
+            turn.end_after(self.host_ps() - self.now_ps)
+        self._looking.clear()
+
+    def wait_at_most(self, handle: Handle, delay_ps: int | None) -> bool:
+        """Block the caller until ``handle`` has ended or ``delay_ps`` are over; whether it has.
+
+        Without a time it has.
+        """
+        if delay_ps is None:
+            self.wait(handle)
+        elif not handle.done:
+            self.wait(Bounded(self.idling, handle, delay_ps))
         return handle.done
 
     def run_until(self, handle: Handle) -> None:

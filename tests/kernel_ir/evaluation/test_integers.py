@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kernbench.commands import (
     PROGRAM,
+    NotSeparableError,
     Predicate,
     Separable,
     axis_dim,
@@ -150,7 +151,7 @@ def test_a_mask_of_all_but_the_sign_of_64_bits_is_no_overflow() -> None:
 @pytest.mark.parametrize("divisors", [[0, 0], [2, 0]])
 def test_what_is_divided_by_zero_is_left_to_data(divisors: list[int]) -> None:
     for name in ("divsi", "divui", "floordivsi", "ceildivsi", "ceildivui", "remsi", "remui"):
-        with pytest.raises(integers.NotSeparableError):
+        with pytest.raises(NotSeparableError):
             integers.binary(
                 f"arith.{name}", programs(np.array([3, -4])), programs(np.array(divisors)), 32
             )

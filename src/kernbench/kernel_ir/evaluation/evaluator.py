@@ -32,6 +32,7 @@ from kernbench.commands import (
     Tile,
     axis_dim,
     constant,
+    divided,
     is_loop,
     programs,
     uniform,
@@ -39,7 +40,6 @@ from kernbench.commands import (
 from kernbench.dtypes import DType, bool_, int64
 from kernbench.errors import NeedsDataError, UnsupportedOpError, UsageError, nearest
 from kernbench.kernel_ir.analysis.layouts import vectors_of_reductions
-from kernbench.kernel_ir.evaluation import integers
 from kernbench.kernel_ir.evaluation.hints import note_hints
 from kernbench.kernel_ir.evaluation.values import (
     ABSOLUTE,
@@ -498,9 +498,9 @@ class Evaluator:
         x, y, _ = self.grid
         ids = self.program_ids
         if axis == 0:
-            values = integers.divided(ids, x)[1]
+            values = divided(ids, x)[1]
         else:
-            values = integers.divided(ids // x, y)[axis == 1]
+            values = divided(ids // x, y)[axis == 1]
         return programs(values).trimmed()
 
     def unsupported(self, op: Op, reason: str) -> UnsupportedOpError:

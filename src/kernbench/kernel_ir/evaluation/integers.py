@@ -357,22 +357,3 @@ def select(condition: Predicate, a: Any, b: Any) -> Any:
         return select_separable(condition, a, b)
     no = combine_predicates(lambda x, _: ~x, condition, Predicate(()))
     return combine_predicates(np.logical_or, condition & a, no & b)
-
-
-__all__ = [
-    "BINARY",
-    "BOOLEAN_BINARY",
-    "PREDICATES",
-    "NotSeparableError",
-    "binary",
-    "binary_boolean",
-    "boolean_to_integer",
-    "compare_arrays",
-    "compare_integers",
-    "divided",
-    "elementwise",
-    "select",
-    "split_by",
-    "wrap",
-    "wrapped",
-]

@@ -341,10 +341,7 @@ class StartedRank:
         Raises:
             DeadlockError: Nothing can make progress.
         """
-        simulation = self._run.simulation
-        if delay_ps is None:
-            simulation.wait(self._end)
-        elif not simulation.wait_at_most(self._end, delay_ps):
+        if not self._run.simulation.wait_at_most(self._end, delay_ps):
             return False
         if self._run.ordering is not None:
             self._run.ordering.joins(self._run.rank_state, self.state)

@@ -73,12 +73,9 @@ class StartedWorker:
         """Resume whoever waits for it."""
         self._end.end_after(0)
 
-    def wait(self, delay_ps: int | None) -> None:
+    def wait(self, delay_ps: int | None = None) -> None:
         """Block the caller until it has ended, or a timeout is over."""
-        if delay_ps is None:
-            self._simulation.wait(self._end)
-        else:
-            self._simulation.wait_at_most(self._end, delay_ps)
+        self._simulation.wait_at_most(self._end, delay_ps)
 
     def end(self) -> None:
         """End it where it waits."""
@@ -160,6 +157,7 @@ class Programs:
             run = self.session.run
             patches.set(run.simulation, "main_waits", self.assignments.pause)
             patches.set(run.simulation, "main_resumes", lambda: self._enter(self._base))
+            patches.set(run.simulation, "host_ps", lambda: current().host.paid_ps)
             launcher = TorchLauncher(run, self._context.launcher.engine)
             arch = architecture_of(run.machine.spec)
             with activate(launcher, DEVICE_TYPE), announced_target(DEVICE_TYPE, arch):
@@ -284,13 +282,16 @@ class Programs:
         self.session.hash_seeds.append(seed)
         return seed
 
-    def _carrier(self, process: Process) -> Carrier:
-        name = f"rank {process.rank}"
+    def _carrier(
+        self, process: Process, name: str = "", interrupted: Callable[[], None] | None = None
+    ) -> Carrier:
+        name = name or f"rank {process.rank}"
         return on_thread(
             name,
             lambda: self._enter(process),
             lambda target: threading.Thread(target=target, name=name, daemon=True),
-            after=self.assignments.pause,
+            interrupted,
+            self.assignments.pause,
         )
 
     def start_worker(
@@ -317,13 +318,7 @@ class Programs:
         def interrupted() -> None:
             run.simulation.call_soon(interrupt)
 
-        carrier = on_thread(
-            name,
-            lambda: self._enter(process),
-            lambda target: threading.Thread(target=target, name=name, daemon=True),
-            interrupted,
-            self.assignments.pause,
-        )
+        carrier = self._carrier(process, name, interrupted)
         with starting():
             worker.rank = run.simulation.start_thread(
                 parent.rank_of_run,

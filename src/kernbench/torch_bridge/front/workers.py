@@ -26,7 +26,8 @@ from kernbench.torch_bridge.python.endings import live
 from kernbench.torch_bridge.python.pipes import PipeEnd, pipe, sent
 
 if TYPE_CHECKING:
-    from kernbench.torch_bridge.front.programs import Programs
+    from kernbench.runtime_api import StartedRank
+    from kernbench.torch_bridge.front.programs import Programs, StartedWorker
 
 _OF_HELPERS = frozenset({"multiprocessing.pool", "torch.utils.data._utils.worker"})
 """Modules whose functions never run a rank: those of workers of pools and of loaders."""
@@ -125,6 +126,8 @@ def _start_process(self: Any, programs: Programs) -> None:
 class _Started:
     """A started process, with the interface of ``multiprocessing.popen_fork.Popen``."""
 
+    _work: StartedRank | StartedWorker
+
     def __init__(self) -> None:
         self.returncode: int | None = None
         self._ended, self._ends = pipe(duplex=False)
@@ -173,11 +176,13 @@ class _Started:
     def _kill(self, number: signal.Signals) -> None:
         if self.returncode is None:
             self.end(-number)
-            self.cut_off()
+            self._work.end()
 
-    def cut_off(self) -> None:
-        """Abort it where it waits, whatever its status."""
-        raise NotImplementedError
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Return its exit status when it has ended, None if it has not in time."""
+        current().host.reach()
+        self._work.wait(None if timeout is None else int(max(timeout, 0) * 10**12))
+        return self.returncode
 
     def close(self) -> None:
         """Accept it: there is nothing to release."""
@@ -206,16 +211,7 @@ class Worker(_Started):
             for end in found_in(memory.argument, lambda item: isinstance(item, PipeEnd)):
                 end.close()
 
-        self._worker = programs.start_worker(live_as, memory, self.pid, started.name)
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        """Return its exit status when it has ended, None if it has not in time."""
-        current().host.reach()
-        self._worker.wait(None if timeout is None else int(max(timeout, 0) * 10**12))
-        return self.returncode
-
-    def cut_off(self) -> None:
-        self._worker.end()
+        self._work = programs.start_worker(live_as, memory, self.pid, started.name)
 
 
 class RankProcess(_Started):
@@ -251,20 +247,11 @@ class RankProcess(_Started):
             for end in found_in(value, lambda item: isinstance(item, PipeEnd)):
                 end.close()
 
-        self._rank = programs.start_one(live_as, forks == "fork")
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        """Return its exit status when it has ended, None if it has not in time."""
-        current().host.catch_up()
-        self._rank.wait(None if timeout is None else int(timeout * 10**12))
-        return self.returncode
+        self._work = programs.start_one(live_as, forks == "fork")
 
     def poll(self) -> int | None:
         number = super().poll()
         if number is not None:
             # The remaining work of it costs no time: another process may need its device.
-            self._rank.wait()
+            self._work.wait()
         return number
-
-    def cut_off(self) -> None:
-        self._rank.end()

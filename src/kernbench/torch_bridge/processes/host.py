@@ -29,6 +29,8 @@ _LOOKING_PS = 10**9
 """A host that has only read clocks for this long is assumed to wait for a point in time."""
 _TURNS_SHIFT = 10
 """It then yields after each 1/1024 of the time that it has waited."""
+_SPINS_SHIFT = 6
+"""One that spins looks again after 1/64 of that time, a millisecond at most."""
 _LOOKS_SHIFT = 19
 """After half a million reads, a read takes 1/524288 of that time, which exceeds the usual time."""
 
@@ -69,6 +71,9 @@ class Host:
         self._looked_ps = -1
         self._looks_since_ps = 0
         """When it began to do nothing but read a clock."""
+        self._lap_ps = self._lap_end_ps = self._spins_since_ps = 0
+        """How long it worked between the latest two times that it gave way, when it last did, and
+        since when that has been the same."""
         self._slept_ps = 0
         """How long threads have slept."""
         self._slept_until_ps = 0
@@ -276,6 +281,23 @@ class Host:
         simulation = self._run.simulation
         self._ahead_ps = self.now_ps + READING_PS
         simulation.idle(self._ahead_ps - simulation.now_ps, label)
+        if self.notes is not None:
+            self.notes(Action.HOST_GLANCE, label, "looks at what other ranks have done", 0)
+
+    def give_way(self, label: str) -> None:
+        """Let others run, for a loop that spins, with laps alike, until one of them has written.
+
+        It looks again once another rank has had a turn, or after a share of the time it has spun.
+        """
+        now_ps = self.now_ps
+        lap_ps = now_ps - self._lap_end_ps
+        if lap_ps != self._lap_ps:
+            self._lap_ps, self._spins_since_ps = lap_ps, now_ps
+        spun_ps, simulation = now_ps - self._spins_since_ps, self._run.simulation
+        self._ahead_ps = now_ps + READING_PS
+        delay_ps = self._ahead_ps - simulation.now_ps + min(spun_ps >> _SPINS_SHIFT, _LOOKING_PS)
+        simulation.look_again(delay_ps, label, repeats=spun_ps > 0)
+        self._lap_end_ps = self.now_ps
         if self.notes is not None:
             self.notes(Action.HOST_GLANCE, label, "looks at what other ranks have done", 0)
 

@@ -6,6 +6,7 @@ import threading
 import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
 from kernbench.clock import Handle
 from kernbench.torch_bridge.memory import BlockObserver
@@ -211,6 +212,8 @@ class Process:
         self.signals = SignalState()
         self.sockets: dict[int, Any] = {}
         """Its simulated sockets, by descriptor."""
+        self.pipes: WeakKeyDictionary[Any, None] = WeakKeyDictionary()
+        """The ends of pipes that it has made, in that order."""
         self.workers: set[BaseProcess] = set()
         """Processes that it has started by ``multiprocessing``."""
         self.takes_number = False

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.host import Host
 from kernbench.torch_bridge.processes.process import HERE
 from kernbench.torch_bridge.python import event_loops
@@ -29,7 +30,7 @@ _PS_PER_S = 10**12
 _NS_PER_S = 10**9
 _DAY_NS = 24 * 3600 * _NS_PER_S
 _localtime = time.localtime
-_sleep = time.sleep
+_sleep, _sched_yield = time.sleep, os.sched_yield
 
 
 class SimulatedClock:
@@ -102,6 +103,16 @@ def simulated_sleep(seconds: float) -> None:
         process.host.sleep(int(seconds * _PS_PER_S))
 
 
+@unseen
+def simulated_yield() -> None:
+    """``os.sched_yield`` in simulated time."""
+    process = HERE.process
+    if process is None or HERE.is_foreign:
+        _sched_yield()
+    else:
+        process.host.give_way("os.sched_yield")
+
+
 def install(patches: Patches) -> None:
     """Replace the clocks by which programs time themselves."""
     clocks = Clocks()
@@ -119,6 +130,7 @@ def install(patches: Patches) -> None:
     _replace(patches, time, "sleep", simulated_sleep)
     _keep_for_pythons_library(patches, "sleep")
     patches.set(timeit, "default_timer", time.perf_counter)
+    patches.set(os, "sched_yield", simulated_yield)
     _install_by_number(patches, clocks)
     _install_dates(patches, clocks.wall)
     # Python's own modules, whose waits are simulated.

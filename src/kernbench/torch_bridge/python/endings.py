@@ -65,7 +65,8 @@ def live(process: Process, work: Callable[[], object]) -> None:
     """Run the work of a process, and then its handlers.
 
     A process that fails does not join its threads: they may wait for what it has not done. A
-    process that others abort calls nothing more, as if it was killed.
+    process that others abort calls nothing more, as if it was killed; who reads from its pipes
+    finds their end.
     """
     failure: Exception | SystemExit | None = None
     try:
@@ -73,6 +74,8 @@ def live(process: Process, work: Callable[[], object]) -> None:
             work()
         except (Exception, SystemExit) as error:
             if process.ends_at_once or _is_aborted(process):
+                for end in list(process.pipes):
+                    end.close()
                 raise
             failure = error
         # Outside of the except clause, so that errors of handlers are not chained to this one.

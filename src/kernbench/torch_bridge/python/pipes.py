@@ -198,10 +198,11 @@ def reach() -> None:
 def pipe(duplex: bool = True) -> tuple[PipeEnd, PipeEnd]:
     """``multiprocessing.Pipe``."""
     back = _Direction()
-    if not duplex:
-        return PipeEnd(back, None), PipeEnd(None, back)
-    there = _Direction()
-    return PipeEnd(back, there), PipeEnd(there, back)
+    there = _Direction() if duplex else None
+    ends = PipeEnd(back, there), PipeEnd(there, back)
+    if HERE.process is not None:
+        HERE.process.pipes.update(dict.fromkeys(ends))
+    return ends
 
 
 _PLAIN = frozenset(
