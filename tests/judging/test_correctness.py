@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from kernbench.errors import UsageError  # noqa: E402
-from kernbench.judging import Outcome  # noqa: E402
+from kernbench.judging import Judge, Outcome, Verdict  # noqa: E402
 from kernbench.judging.comparing import form_of, is_same, ordered_tensors  # noqa: E402
 from kernbench.judging.evidence import shared_memory  # noqa: E402
 from kernbench.judging.executing import turned  # noqa: E402
@@ -152,3 +154,106 @@ def test_numbers_of_8_bits_are_sent_and_scaled_within_their_range() -> None:
 def test_how_a_result_is_built_is_said(returned: object, form: str) -> None:
     assert form_of(returned, has_numbers=True) == form
     assert [tensor.item() for tensor in ordered_tensors(returned)] == [1.0]
+
+
+_SQUARED = """
+import torch, triton
+import triton.language as tl
+
+@triton.jit
+def squared(x, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    v = tl.load(x + i, mask=i < n)
+    tl.store(out + i, v * v, mask=i < n)
+
+def square(x):
+    out = torch.empty_like(x)
+    squared[(triton.cdiv(x.numel(), 64),)](x, out, x.numel(), B=64)
+    return out
+"""
+_SQUARED_PERF = """
+import torch
+from TritonBench_v1.square import square
+from performance_utils import Performance_Metrics
+
+class performance_metrics(Performance_Metrics):
+    def get_input_tensors(self):
+        self.input_tensors = []
+        for size in (64, 128):
+            self.input_tensors.append(torch.rand(size, 2))
+
+    def to_cuda(self, input_tensor):
+        return input_tensor.cuda()
+
+    def call_op(self, input_tensor):
+        return square(input_tensor)
+"""
+
+
+def test_masks_that_fit_all_inputs_of_a_benchmark_are_tried_one_beside(
+    judge: Judge, tmp_path: Path
+) -> None:
+    golden = tmp_path / "data" / "TritonBench_G_v1" / "square.py"
+    golden.parent.mkdir(parents=True)
+    golden.write_text(_SQUARED)
+    task = tmp_path / "square_perf.py"
+    task.write_text(_SQUARED_PERF)
+    verdict = judge(golden, task, times=False, seed=1)
+    assert verdict.is_right
+    candidate = tmp_path / "square.py"
+    candidate.write_text(
+        _SQUARED.replace("mask=i < n)\n    tl.store", "mask=i <= n)\n    tl.store")
+    )
+    wrong = judge(candidate, task, times=False, seed=1)
+    assert wrong.outcome is Outcome.WRONG
+    assert wrong.failure is not None
+    assert wrong.failure.size == "input 0, 63 for 64"
+    golden.write_text(candidate.read_text())
+    verdict = judge(candidate, task, times=False, seed=1)
+    assert verdict.is_right
+    assert all(size.is_stated for size in verdict.sizes)
+
+
+_POSITIVE = """
+import torch
+sizes = [64]
+def inputs(size, seed):
+    return (torch.rand(size, generator=torch.Generator().manual_seed(seed)),)
+def reference(x):
+    return x * float(torch.rand(()))
+"""
+
+
+def test_numbers_are_tried_with_both_signs_and_as_the_reference_draws_them(judged: Judged) -> None:
+    assert judged(
+        "import torch\ndef solve(x): return x * float(torch.rand(()))", _POSITIVE
+    ).is_right
+    verdict = judged(
+        "import torch\ndef solve(x): return x.abs() * float(torch.rand(()))", _POSITIVE
+    )
+    assert verdict.outcome is Outcome.WRONG
+    assert verdict.failure is not None
+    assert verdict.failure.values == "signed"
+
+
+def test_calls_of_one_judge_run_side_by_side(judge: Judge, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    for name, wait in (
+        ("now", ""),
+        ("waits", f"while not os.path.exists({str(gate)!r}): time.sleep(0.1)"),
+    ):
+        (tmp_path / f"{name}.py").write_text(f"import os, time\n{wait}\n" + SMALL["axpy"])
+    candidate = tmp_path / "candidate.py"
+    candidate.write_text(HEAD + HONEST["axpy"])
+    verdicts: list[Verdict] = []
+
+    def ask() -> None:
+        verdicts.append(judge(candidate, tmp_path / "waits.py", times=False, total_s=60.0))
+
+    waiting = threading.Thread(target=ask)
+    waiting.start()
+    assert judge(candidate, tmp_path / "now.py", times=False, total_s=60.0).is_right
+    assert not verdicts
+    gate.touch()
+    waiting.join()
+    assert verdicts[0].is_right

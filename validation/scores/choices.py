@@ -15,7 +15,7 @@ from kernbench.accuracy.score import Scored, errors_of
 from validation.scores.speedups import pairs_of
 from validation.scores.sweeps import sweep_of
 
-KERNELS, RUNS, PLANS = "kernels", "runs", "plans"
+KERNELS, RUNS, PLANS, SOLUTIONS = "kernels", "runs", "plans", "solutions"
 _APART = 1.05
 """Measured times closer than this are in no order."""
 _BINS = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
@@ -27,8 +27,12 @@ Variants = list[tuple[float, float]]
 
 
 def variants_of(scored: Sequence[Scored]) -> dict[str, dict[tuple[str, ...], Variants]]:
-    """Return variants by sort (configurations of a kernel, runs, plans) and by what they are of."""
-    variants: dict[str, dict[tuple[str, ...], Variants]] = {KERNELS: {}, RUNS: {}, PLANS: {}}
+    """Return variants by sort (configurations of a kernel, runs, plans, solutions of one task).
+
+    Those of a sort are by what they are variants of.
+    """
+    sorts = KERNELS, RUNS, PLANS, SOLUTIONS
+    variants: dict[str, dict[tuple[str, ...], Variants]] = {sort: {} for sort in sorts}
     for item in scored:
         row, time_us = item.row, item.answer.time_us
         if time_us is None:
@@ -38,6 +42,9 @@ def variants_of(scored: Sequence[Scored]) -> dict[str, dict[tuple[str, ...], Var
             what = [f"{name}={value}" for name, value in said if not _configures(name)]
             key = (row.fields["branch"], row.fields["kernel"], *what)
             variants[KERNELS].setdefault(key, []).append((row.time_us, time_us))
+        elif row.source == "kernelbench.com":
+            key = (row.device, row.op, row.fields["label"])
+            variants[SOLUTIONS].setdefault(key, []).append((row.time_us, time_us))
         elif row.category is Category.TP_SCALING:
             variants[PLANS].setdefault(sweep_of(row), []).append((row.time_us, time_us))
     for number, pair in enumerate(pairs_of(scored)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import ctypes
 import json
 import os
 import pickle
@@ -29,14 +28,13 @@ import triton.testing
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from kernbench.judging.limits import PREFIX, CandidateLimits, confine
+from kernbench.judging.limits import PREFIX, CandidateLimits, confine, end_with_parent
 from kernbench.judging.record import MOST_BYTES, Record, RecordError
 from kernbench.judging.recording import CallRecorder
 from kernbench.judging.simulation import on_ranks
 from kernbench.judging.tasks import JudgedTask, load_module, tensors_of
 from kernbench.judging.values import SentTensor, on_device
 
-_PR_SET_PDEATHSIG = 1
 _MODULE = "candidate"
 _LOOK_S = 0.5
 """How often its files are looked at."""
@@ -205,8 +203,7 @@ def _live(
         with suppress(OSError):
             setsid()
         _close_all_but(read, write)
-        # It ends with the judge, however that ends.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent()
         null = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(null, number)
@@ -319,6 +316,7 @@ def _record(bind: Callable[[], Any], problem: dict[str, Any]) -> Record:
                 # Its version stays: that it was written would tell calls apart.
                 tensor.data.copy_(value)
         torch.cuda.synchronize()
+        torch.manual_seed(0)  # what it draws is what the reference draws
         recorder = CallRecorder(tensors, has_data=has_data)
         with recorder.recording():
             results = function(*args)

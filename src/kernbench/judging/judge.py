@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Self
 
 from kernbench.errors import InternalError, UsageError
@@ -22,9 +25,10 @@ DEFAULT_MACHINES = ("h100-sxm",)
 
 
 class Judge:
-    """A warm process that judges one candidate after the other; none leaves anything to the next.
+    """A warm process that judges, each candidate in a process forked from it; none sees another.
 
-    Use it as a context manager, from as many threads as you like: calls queue up.
+    Use it as a context manager, from as many threads as you like: their calls run side by side, and
+    share what memory the warm process has.
 
     >>> with Judge() as judge:  # doctest: +SKIP
     ...     print(judge("softmax.py", "softmax_task.py").outcome)
@@ -33,7 +37,8 @@ class Judge:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         """Where the worker and its candidates write."""
 
@@ -49,9 +54,9 @@ class Judge:
         if process is not None:
             process.kill()
             process.wait()
-            for io in (process.stdin, process.stdout):
-                if io is not None:
-                    io.close()
+        control, self._control = self._control, None
+        if control is not None:
+            control.close()
         folder, self._folder = self._folder, None
         if folder is not None:
             folder.cleanup()
@@ -109,8 +114,7 @@ class Judge:
                 "compiled": compiled,
             },
         }
-        with self._lock:
-            answer = self._asked(request)
+        answer = self._asked(request)
         paths = os.fspath(candidate), os.fspath(task)
         if "verdict" in answer:
             verdict = Verdict.of(answer["verdict"])
@@ -124,40 +128,43 @@ class Judge:
 
     def _asked(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the worker's answer; one that died is started again for the next."""
-        process = self._process or self._started()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            self.close()
+        with self._lock:
+            if self._process is not None and self._process.poll() is not None:
+                self.close()
+            control = self._control or self._started()
+        ours, theirs = socket.socketpair()
+        parts: list[bytes] = []
+        with ours:
+            with theirs, suppress(OSError):
+                socket.send_fds(control, [b"?"], [theirs.fileno()])
+            with suppress(OSError):
+                ours.sendall(json.dumps(request).encode())
+                ours.shutdown(socket.SHUT_WR)
+                parts += iter(partial(ours.recv, 1 << 20), b"")
+        if not parts:
             return {"unknown": "the judge's worker ended while it was judged"}
-        answer: dict[str, Any] = json.loads(line)
+        answer: dict[str, Any] = json.loads(b"".join(parts))
         return answer
 
-    def _started(self) -> subprocess.Popen[str]:
+    def _started(self) -> socket.socket:
         self._folder = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
         own = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TMPDIR": self._folder.name}
-        environment = {**os.environ, **own}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "kernbench.judging.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        assert process.stdout is not None
-        if not process.stdout.readline():
-            process.wait()
+        control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "kernbench.judging.worker", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **own},
+            )
+        self._control = control
+        if not control.recv(1):
+            self.close()
             raise UsageError(
                 "the judge's worker did not start; judging needs PyTorch: install kernbench[torch]"
             )
-        self._process = process
-        return process
+        return control
 
 
 def judge(

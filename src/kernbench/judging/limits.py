@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from kernbench.judging.sandbox import seal
 
 PREFIX = "kernbench-judge-"
 """How names of folders of candidates and their workers begin."""
+_PR_SET_PDEATHSIG = 1
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _REFUSED = frozenset(
     (
@@ -44,6 +46,11 @@ class CandidateLimits:
     seconds: float = 120.0
     memory_mib: int = 8192
     file_mib: int = 64
+
+
+def end_with_parent() -> None:
+    """Have the calling process end with the one that forked it, however that ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def confine(limits: CandidateLimits, folder: Path, also: tuple[Path, ...] = ()) -> None:

@@ -1,8 +1,7 @@
-"""Warm judges that are shared: each judges one candidate at a time, and is used again."""
+"""A warm judge that is shared: by so many candidates at a time."""
 
 from __future__ import annotations
 
-import queue
 import threading
 from contextlib import ExitStack
 from typing import Any
@@ -17,20 +16,19 @@ class BusyError(KernbenchError):
 
 
 class JudgePool:
-    """Judges that share nothing but the queue before them; each is started when first used."""
+    """How many candidates one warm process judges at a time, and how many wait."""
 
     def __init__(
         self, workers: int | None = None, *, most_waiting: int | None = None, **options: Any
     ) -> None:
-        """Make a pool of at most so many judges, one for each that asks at a time when missing.
+        """Judge at most so many at a time, as many as are asked for when missing.
 
         ``options`` are those of a :class:`Judge` that all candidates have.
         """
         self._turns = None if workers is None else threading.Semaphore(workers)
         self._most = None if workers is None or most_waiting is None else workers + most_waiting
         self._options = options
-        self._judges: list[Judge] = []
-        self._idle: queue.SimpleQueue[Judge] = queue.SimpleQueue()
+        self._judge = Judge()
         self._lock = threading.Lock()
         self._asked = 0
 
@@ -49,24 +47,12 @@ class JudgePool:
             stack.callback(self._leave)
             if self._turns is not None:
                 stack.enter_context(self._turns)
-            judge = self._taken()
-            stack.callback(self._idle.put, judge)
-            return judge(candidate, task, **{**self._options, **options})
+            return self._judge(candidate, task, **{**self._options, **options})
 
     def _leave(self) -> None:
         with self._lock:
             self._asked -= 1
 
-    def _taken(self) -> Judge:
-        try:
-            return self._idle.get_nowait()
-        except queue.Empty:
-            judge = Judge()
-            with self._lock:
-                self._judges.append(judge)
-            return judge
-
     def close(self) -> None:
-        """End the processes of all judges, and what they judge; one that is asked starts anew."""
-        for judge in self._judges:
-            judge.close()
+        """End the warm process, and what it judges; a pool that is asked again starts anew."""
+        self._judge.close()

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from kernbench.errors import UnsupportedOpError, UsageError
 from kernbench.inputs import parse_yaml, read_text
@@ -370,6 +370,16 @@ class TritonBenchTask(JudgedTask):
             for index in range(len(self._inputs()))
         ]
 
+    def beside(self) -> Iterator[TaskSize]:
+        """Yield the smallest of its inputs with one extent less by one, each extent in turn.
+
+        Where the golden kernel itself fails then, there is no such size.
+        """
+        extents = {n for tensor in tensors_of(self._inputs()[0]) for n in tensor.shape}
+        for extent in sorted(e for e in extents if e >= _LEAST_SCALED):
+            label = f"input 0, {extent - 1} for {extent}"
+            yield TaskSize(label, {"index": 0, "extent": extent})
+
     def _inputs(self) -> list[Any]:
         metrics = self.module.performance_metrics()
         with suppress(_EnoughInputsError):
@@ -378,13 +388,13 @@ class TritonBenchTask(JudgedTask):
             raise UsageError(f"{self.path.name}: its get_input_tensors() makes no inputs")
         return list(metrics.input_tensors)
 
-    def beside(self) -> Iterator[TaskSize]:
-        yield from ()
-
     def inputs(self, size: TaskSize, seed: int) -> tuple[Any, ...]:
         torch.manual_seed(seed)
         metrics = self.module.performance_metrics()
-        return (metrics.to_cuda(self._inputs()[size.settings["index"]]),)
+        inputs = self._inputs()[size.settings["index"]]
+        if extent := size.settings.get("extent"):
+            inputs = tree_map(lambda leaf: _one_less(leaf, extent), inputs)
+        return (metrics.to_cuda(inputs),)
 
     def build(self, size: TaskSize, seed: int, rank: int = 0) -> TaskProblem:
         metrics = self.module.performance_metrics()
@@ -393,6 +403,13 @@ class TritonBenchTask(JudgedTask):
     def bind(self, module: types.ModuleType, problem: Mapping[str, Any]) -> Callable[..., Any]:
         metrics = self._with(module).performance_metrics()
         return metrics.call_op  # type: ignore[no-any-return]
+
+
+def _one_less(leaf: Any, extent: int) -> Any:
+    """Return a tensor less the last of each dimension of an extent, or the number less by one."""
+    if isinstance(leaf, Tensor):
+        return leaf[tuple(slice(n - (n == extent)) for n in leaf.shape)].contiguous()
+    return leaf - 1 if type(leaf) is int and leaf == extent else leaf
 
 
 def count_elements(tree: Any) -> int:

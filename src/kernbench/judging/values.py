@@ -21,10 +21,20 @@ def _scaled(tensor: Tensor, factor: float) -> Tensor:
     return (wide * factor).to(tensor.dtype)
 
 
+def _signed(tensor: Tensor) -> Tensor:
+    """Return a tensor that is nowhere negative with about half of its signs turned."""
+    host = tensor.cpu().float()
+    if (host < 0).any():
+        return tensor
+    turned = torch.rand(host.shape, generator=torch.Generator().manual_seed(0)) < 0.5
+    return torch.where(turned, -host, host).to(tensor.dtype).to(tensor.device)
+
+
 EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
     "huge": lambda item: _scaled(item, 1e4),
     "tiny": lambda item: _scaled(item, 1e-6),
     "constant": torch.ones_like,
+    "signed": _signed,
 }
 """What numbers are replaced by besides. What a reference itself makes infinite is not asked for."""
 _EVERY = 61

@@ -1,6 +1,7 @@
 """A warm process that judges: each request in a process forked from it, which keeps nothing.
 
-It reads requests as lines of JSON from its input, and answers each with a line.
+Its argument is the number of a socket, by which it gets one more for each request: JSON is read
+from that, and written.
 """
 
 from __future__ import annotations
@@ -11,39 +12,50 @@ import os
 import select
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kernbench.errors import KernbenchError
-from kernbench.judging.limits import PREFIX, CandidateLimits
-
-_MOST_ANSWER_BYTES = 16 << 20
+from kernbench.judging.limits import PREFIX, CandidateLimits, end_with_parent
 
 
 def main() -> None:
     """Judge until there is nothing more to read."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    control = socket.socket(fileno=int(sys.argv[1]))
     _warm_up()
-    print(json.dumps({"ready": True}), file=answers, flush=True)
-    for line in sys.stdin:
-        data = json.loads(line)
-        print(json.dumps(_judged(data)), file=answers, flush=True)
-        _clear()
+    control.send(b"!")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        if not descriptors:
+            break
+        if os.fork() == 0:
+            _answer_and_end(control, socket.socket(fileno=descriptors[0]))
+        os.close(descriptors[0])
     # Whoever asked has gone, perhaps without a word.
     folder = Path(tempfile.gettempdir())
     if folder.name.startswith(PREFIX):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _clear() -> None:
-    """Remove what a process left that was ended while it judged."""
-    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        shutil.rmtree(path, ignore_errors=True)
+def _answer_and_end(control: socket.socket, asks: socket.socket) -> None:
+    """Answer one request, in a folder of its own that goes; never returns."""
+    end_with_parent()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    control.close()
+    request = json.loads(b"".join(iter(partial(asks.recv, 1 << 20), b"")))
+    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        answer = _judged(request)
+    with suppress(BrokenPipeError):
+        asks.sendall(json.dumps(answer).encode())
+    os._exit(0)
 
 
 def _warm_up() -> None:
@@ -71,6 +83,7 @@ def _judged(value: dict[str, Any]) -> dict[str, Any]:
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
+        end_with_parent()
         os.close(read)
         _judge_and_end(value, write)
     os.close(write)

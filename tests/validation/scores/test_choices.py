@@ -52,3 +52,23 @@ def test_regret_is_what_the_chosen_configuration_takes_beyond_the_best() -> None
     # Of ten pairs, one is in the other order; of five ranks, two are exchanged.
     assert result.right == pytest.approx(90.0)
     assert result.spearman == pytest.approx(1 - 6 * 2 / (5 * 24))
+
+
+def test_solutions_of_one_task_and_size_are_ranked() -> None:
+    times = [(100, 10), (110, 9), (200, 20), (300, 30), (400, 40)]
+    rows = [
+        Row(
+            Category.PROGRAMS, "H100", "topk", "", "kernelbench.com", measured,
+            {"label": label, "run_id": str(measured)}, "rows.csv", 2,
+        )
+        for label, more in (("64", times), ("128", times[:1]))
+        for measured, _ in more
+    ]  # fmt: skip
+    scored = [
+        Scored(row, Answer(modeled))
+        for row, (_, modeled) in zip(rows, [*times, times[0]], strict=True)
+    ]
+    (result,) = ranks_of(scored)
+    assert (result.sort, result.groups, result.variants) == ("solutions", 1, 5)
+    assert result.right == pytest.approx(90.0)
+    assert result.regret == pytest.approx(10.0)
