@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 
 from kernbench.errors import UsageError
 from kernbench.saved import load_run
+from kernbench.saved.consistency import _take_expanded
+from kernbench.saved.opened import RunFile
 from tests.saved.damaging import Parts, parts_of, table_bytes, write
 
 _BIG = 10**9
@@ -136,3 +139,14 @@ def test_actions_are_held_to_what_they_name(kept: Path, tmp_path: Path) -> None:
         change(data)
         said_now = said_of(kept, tmp_path, {**parts, "actions.json": json.dumps(data).encode()})
         assert said in said_now, said_now
+
+
+def test_rows_take_memory_of_one_command_at_a_time() -> None:
+    # A collective of 64 ranks, whose 80 calls share their rows.
+    with zipfile.ZipFile(io.BytesIO(), "w") as archive:
+        file = RunFile("a.run", archive, 331_005)
+    rows = pa.table({"src_param": [0], "dst_param": [0]})
+    commands = pa.table({"template": [0] * 80})
+    _take_expanded(file, pa.table({"num_rows": [139_136]}), rows, commands)
+    with pytest.raises(UsageError, match="MB of memory"):
+        _take_expanded(file, pa.table({"num_rows": [10_000_000]}), rows, commands)

@@ -13,7 +13,7 @@ from kernbench.links import Asked
 from kernbench.op_log import average_watts
 from kernbench.plans.layouts import Job, Layout, config_of, weights_per_rank
 from kernbench.plans.models import ModelShape
-from kernbench.plans.passes import Model, ModelRuns, Pass, Passes, PassTime
+from kernbench.plans.passes import Model, Pass, Passes, PassTime
 from kernbench.plans.pipelines import forward_us, one_forward_one_backward_us
 from kernbench.plans.steps import Microbatch, Steps, StepTime
 from kernbench.plans.wires import StageWires, collective_cost, node_of, single_sips
@@ -111,7 +111,9 @@ class PlanTimes:
         self._experts = lru_cache(None)(self._run_experts)
         self._collective_cost = lru_cache(None)(self._run_collective)
         self._shares = lru_cache(None)(self._share_of_collectives)
-        self._runs = lru_cache(None)(self._make_runs)
+        # Equal products of layers are tuned once.
+        self._runs = lru_cache(None)(lambda size: Passes(self._of(size)))
+        self._steps = lru_cache(None)(lambda size: Steps(self._of(size)))
 
     def time(self, layout: Layout, memory: Mapping[str, float]) -> TimedLayout:
         """Return a layout's time.
@@ -364,16 +366,12 @@ class PlanTimes:
         return self._collective_cost(op, ranks, stride, elements, item)[0]
 
     def _run_layer(self, size: int, parallel: bool, sequences: int, tokens: int) -> StepTime:
-        steps = Steps(self._of(size))
         asked = Microbatch(sequences=sequences, tokens=tokens)
-        return steps.time(self._layers(size, parallel), asked)
+        return self._steps(size).time(self._layers(size, parallel), asked)
 
     def _run_pass(self, size: int, batch: int, tokens: int, past: int) -> PassTime:
         asked = Pass(batch=batch, tokens=tokens, past=past, head=past > 0)
         return self._runs(size).time(self._layers(size, False), asked)
-
-    def _make_runs(self, size: int) -> Passes:
-        return Passes(self._of(size))
 
     def _layers(self, size: int, parallel: bool) -> Model:
         config = config_of(self.model, size, parallel)
@@ -430,7 +428,7 @@ class PlanTimes:
             torch.ahbm.synchronize()
             numbers.append((begin.elapsed_time(middle) * 1e3, middle.elapsed_time(end) * 1e3))
 
-        log = ModelRuns(self._of(1)).run(1, rank).op_log
+        log = self._steps(1).run(1, rank).op_log
         forward, backward = numbers[0]
         begin_ps = log.end_ps - round((forward + backward) * 1e6)
         watts = average_watts(log, self._of(1), 1, begin_ps, log.end_ps)

@@ -148,9 +148,8 @@ class GroupTraffic:
 
     def num_programs(self) -> list[int]:
         """Return how many programs are of each kind."""
-        counts = np.zeros(len(self.kinds), dtype=np.int64)
-        np.add.at(counts, self.kind_of, self.sizes)
-        return counts.tolist()
+        counts = np.bincount(self.kind_of, self.sizes, len(self.kinds))
+        return counts.astype(np.int64).tolist()
 
     def dma_sites(self) -> list[CommandSite]:
         """Return the sites that move bytes."""
