@@ -39,6 +39,8 @@ def main() -> None:
             _answer_and_end(control, socket.socket(fileno=descriptors[0]))
         os.close(descriptors[0])
     # Whoever asked has gone, perhaps without a word.
+    with suppress(ChildProcessError):
+        os.wait()  # for all, as what is ignored cannot be waited for one by one
     folder = Path(tempfile.gettempdir())
     if folder.name.startswith(PREFIX):
         shutil.rmtree(folder, ignore_errors=True)
