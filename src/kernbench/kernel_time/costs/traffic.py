@@ -148,8 +148,9 @@ class GroupTraffic:
 
     def num_programs(self) -> list[int]:
         """Return how many programs are of each kind."""
-        counts = np.bincount(self.kind_of, self.sizes, len(self.kinds))
-        return counts.astype(np.int64).tolist()
+        counts: Array = np.bincount(self.kind_of, self.sizes, len(self.kinds))
+        numbers: list[int] = counts.astype(np.int64).tolist()
+        return numbers
 
     def dma_sites(self) -> list[CommandSite]:
         """Return the sites that move bytes."""
