@@ -148,5 +148,8 @@ def test_rows_take_memory_of_one_command_at_a_time() -> None:
     rows = pa.table({"src_param": [0], "dst_param": [0]})
     commands = pa.table({"template": [0] * 80})
     _take_expanded(file, pa.table({"num_rows": [139_136]}), rows, commands)
-    with pytest.raises(UsageError, match="MB of memory"):
-        _take_expanded(file, pa.table({"num_rows": [10_000_000]}), rows, commands)
+    largest = pa.table({"num_rows": [10_000_000]})
+    many = pa.table({"template": [0] * 8000})
+    for num_rows, of_run in ((largest, commands), (pa.table({"num_rows": [139_136]}), many)):
+        with pytest.raises(UsageError, match="MB of memory"):
+            _take_expanded(file, num_rows, rows, of_run)

@@ -16,6 +16,8 @@ from kernbench.saved.opened import RunFile
 Numbers = npt.NDArray[Any]
 _EXPANDED_BYTES = 150
 """What a row of a command takes, while all rows of some command are looked at."""
+_COUNTED_BYTES = 12
+"""And what each row of all commands counts for: readers go over every one."""
 _BY_RANK = ("rank", "sip", "start_ps", "end_ps", "after")
 
 
@@ -184,12 +186,13 @@ def _check_rows(
 
 
 def _take_expanded(file: RunFile, templates: pa.Table, rows: pa.Table, commands: pa.Table) -> None:
-    """Take the memory of the rows of the largest command, and of the addresses that rows name."""
+    """Take the memory of rows, those of the largest command at once, and of addresses they name."""
     of_commands = numbers(templates, "num_rows")[numbers(commands, "template")]
     most_param = max(
         [int(numbers(rows, name).max(initial=0)) for name in ("src_param", "dst_param")]
     )
     file.take(ROWS.part, int(of_commands.max(initial=0)) * _EXPANDED_BYTES)
+    file.take(ROWS.part, int(of_commands.sum(dtype=np.float64)) * _COUNTED_BYTES)
     file.take(ROWS.part, most_param * commands.num_rows * 8)
 
 
