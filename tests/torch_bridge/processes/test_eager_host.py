@@ -235,6 +235,7 @@ print(time.perf_counter() - start)
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.adr("0130-D1")
 def test_when_a_thread_really_starts_changes_no_count(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
