@@ -41,6 +41,7 @@ from kernbench.torch_bridge.replaced.of_gpus import (
 )
 from kernbench.torch_bridge.replaced.package_kernels import cublas
 from kernbench.torch_bridge.replaced.stand_ins import finder
+from kernbench.torch_bridge.replaced.transformer_engine import loading as transformer_engine
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.front.programs import Programs
@@ -77,6 +78,12 @@ def installations(programs: Programs) -> list[Installation]:
             extension_modules.install,
             after={"replaced.stand_ins": "its finder comes in front of all others"},
         ),
+        Installation(
+            "replaced.transformer_engine",
+            "the extension module of Transformer Engine's Python",
+            transformer_engine.install,
+            after={"replaced.stand_ins": "its finder comes in front of all others"},
+        ),
         Installation("states", "state of libraries, per process", programs.states.install),
         Installation(
             "modules",
@@ -87,6 +94,7 @@ def installations(programs: Programs) -> list[Installation]:
                 "compiler": "its finder must be asked first, to see every import",
                 "replaced.stand_ins": "so must it before the finder of stand-ins",
                 "replaced.extension_modules": "and before that of extension modules",
+                "replaced.transformer_engine": "and before that of Transformer Engine",
             },
         ),
         Installation("loggers", "loggers, per process", programs.loggers.install),

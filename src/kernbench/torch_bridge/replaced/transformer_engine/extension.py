@@ -1,0 +1,196 @@
+"""What Transformer Engine's extension module has: enumerations, kernels, facts of libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.processes.call_counts import in_cxx, unseen
+from kernbench.torch_bridge.processes.process import current
+from kernbench.torch_bridge.replaced.transformer_engine import (
+    attention,
+    kernels,
+    optimizers,
+    products,
+    rows,
+)
+from kernbench.torch_bridge.replaced.transformer_engine.types import ENUMERATIONS
+
+_CUBLAS, _CUDNN = 130100, 91200
+_STREAMS = 4
+_LACKING = """
+    dequantize create_empty_quantized_tensor group_quantize group_dequantize bgrad_group_quantize
+    group_requantize_inplace nvfp4_quantize_with_amax nvfp4_group_quantize_with_amax
+    moe_permute_fwd moe_permute_bwd moe_unpermute_fwd moe_unpermute_bwd multi_tensor_quantize
+    get_grouped_gemm_setup_workspace_size te_general_grouped_gemm_for_grouped_tensor
+    te_general_grouped_gemm_for_discrete_in te_general_grouped_gemm_for_discrete_out fp8_transpose
+    nvfp4_data_transpose nvfp4_2d_scale_transpose nvfp4_expand_scale_to_fp8
+    nvfp4_compute_per_block_scale nvfp4_compute_global_scale nvfp4_fused_scale
+    nvfp4_multi_tensor_fused_scale nvfp4_2d_multi_tensor_transpose
+    fused_amax_and_scale_update_after_reduction fp8_block_scaling_compute_partial_amax
+    fp8_block_scaling_partial_cast nvfp4_2d_compute_partial_amax
+    nvfp4_multi_tensor_compute_partial_amax nvfp4_2d_partial_cast nvfp4_multi_tensor_2d_partial_cast
+    mxfp8_scaling_compute_partial_amax mxfp8_scaling_partial_cast fused_multi_row_padding
+    fused_multi_row_unpadding swizzle_scales_for_gemm_ multi_tensor_swizzle_scales_for_gemm_
+    multi_tensor_swizzle_scales_for_gemm_unchecked_ grouped_swizzle_for_gemm fa_prepare_fwd
+    fa_prepare_bwd multi_tensor_transpose_to_bhsd multi_tensor_pad_last_dim copy_to_kv_cache
+    convert_thd_to_bshd convert_bshd_to_thd fused_qkv_rope_forward fused_qkv_rope_backward
+    fused_topk_with_score_function_fwd fused_topk_with_score_function_qb_fwd
+    fused_topk_with_score_function_bwd fused_score_for_moe_aux_loss_fwd
+    fused_score_for_moe_aux_loss_bwd fused_moe_aux_loss_fwd fused_moe_aux_loss_fwd_graph_safe
+    fused_moe_aux_loss_bwd dropout_fwd dropout_bwd copy_data_ptrs_to_device splits_to_offsets
+    splits_to_offsets_multi thd_read_half_tensor thd_second_half_lse_correction
+    thd_read_second_half_lse thd_out_correction thd_grad_correction thd_get_partitioned_indices
+    thd_sequence_order_to_cp_rank_order thd_cp_rank_order_to_sequence_order
+    thd_copy_valid_tokens_from_per_split_to_rank_local init_nvshmem_backend create_nvshmem_tensor
+    nvshmem_send_on_current_stream nvshmem_wait_on_current_stream nvshmem_finalize
+    multi_tensor_adam_param_remainder multi_tensor_adam_fp8
+    multi_tensor_compute_scale_and_scale_inv multi_tensor_compute_scale_inv_e8m0
+    cusolvermp_ctx_create cusolvermp_ctx_destroy newton_schulz bulk_overlap_ag_with_external_gemm
+    grouped_mlp_experimental ep_prepare ep_dispatch ep_combine ep_initialize ep_finalize
+"""
+"""What the module of 2.20 has besides, and kernbench does not define."""
+
+
+class _CommOverlap:
+    """A communicator of userbuffers, which simulated devices do not have."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        _refuse(type(self).__name__.lstrip("_"))
+
+
+class _Fp8Meta:
+    """The numbers of a delayed scaling recipe."""
+
+    scale: Tensor
+    scale_inv: Tensor
+    amax_history: Tensor
+
+
+def install(patches: Patches) -> None:
+    """Open the namespace of the kernels' names."""
+    kernels.install(patches)
+
+
+def names() -> dict[str, Any]:
+    """Return what the module has, by name."""
+    functions: dict[str, Callable[..., Any]] = {
+        "quantize": _quantize,
+        "split_quantize": _split_quantize,
+        "bgrad_quantize": _bgrad_quantize,
+        "compute_amax": _compute_amax,
+        "swap_first_dims": _swap_first_dims,
+        "bulk_allocate": _bulk_allocate,
+        "generic_gemm": products.generic_gemm,
+        "te_general_grouped_gemm": products.te_general_grouped_gemm,
+        "layernorm_fwd": rows.layernorm_fwd,
+        "layernorm_bwd": rows.layernorm_bwd,
+        "rmsnorm_fwd": rows.rmsnorm_fwd,
+        "rmsnorm_bwd": rows.rmsnorm_bwd,
+        "rmsnorm_bwd_add": rows.rmsnorm_bwd_add,
+        "fused_rope_forward": rows.fused_rope_forward,
+        "fused_rope_backward": rows.fused_rope_backward,
+        **rows.activations(),
+        **rows.softmaxes(),
+        "get_fused_attn_backend": attention.get_fused_attn_backend,
+        "fused_attn_fwd": attention.fused_attn_fwd,
+        "fused_attn_bwd": attention.fused_attn_bwd,
+        "multi_tensor_adam": optimizers.multi_tensor_adam,
+        "multi_tensor_adam_capturable": optimizers.multi_tensor_adam,
+        "multi_tensor_adam_capturable_master": optimizers.multi_tensor_adam,
+        "multi_tensor_sgd": optimizers.multi_tensor_sgd,
+        "multi_tensor_scale": optimizers.multi_tensor_scale,
+        "multi_tensor_scale_tensor": optimizers.multi_tensor_scale,
+        "multi_tensor_l2norm": optimizers.multi_tensor_l2norm,
+        "multi_tensor_unscale_l2norm": optimizers.multi_tensor_unscale_l2norm,
+        "get_cublasLt_version": lambda: _CUBLAS,
+        "get_cudnn_version": lambda: _CUDNN,
+        "get_num_cublas_streams": lambda: _STREAMS,
+        "get_stream_priority_range": lambda device_id=-1: (0, -5),
+        "device_supports_multicast": lambda device_id=-1: False,
+        "ubuf_built_with_mpi": lambda: False,
+        "nvte_built_with_cublasmp": lambda: False,
+    }
+    return {
+        **ENUMERATIONS,
+        **{name: _as_cxx(function) for name, function in functions.items()},
+        **{name: lacking(name) for name in _LACKING.split()},
+        "CommOverlap": _CommOverlap,
+        "CommOverlapP2P": _CommOverlap,
+        "CommOverlapHelper": _CommOverlap,
+        "CommOverlapCore": _CommOverlap,
+        "FP8TensorMeta": _Fp8Meta,
+    }
+
+
+def lacking(name: str) -> Callable[..., NoReturn]:
+    """Return a function that says that kernbench has no definition of it."""
+    return unseen(partial(_refuse, name))  # type: ignore[no-any-return]
+
+
+def _as_cxx(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose Python is C++ of the extension."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch.no_grad():
+            return function(*args, **kwargs)
+
+    def of_extension(*args: Any, **kwargs: Any) -> Any:
+        return in_cxx(partial(call, *args, **kwargs))
+
+    return of_extension
+
+
+def _refuse(name: str, *args: Any, **kwargs: Any) -> NoReturn:
+    current().session.lacking_operators[f"{kernels.NAMESPACE}.{name}"] = None
+    raise UnsupportedTorchError(
+        f"transformer_engine_torch.{name}: kernbench has no definition of this function of "
+        "Transformer Engine's extension, whose CUDA C++ no simulated device runs; choose another "
+        "path of the package (a recipe in bfloat16, an option without fusion)"
+    )
+
+
+def _quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Any = None) -> Tensor:
+    kernels.refuse_quantized("quantize", tensor, quantizer, output)
+    return tensor
+
+
+def _split_quantize(
+    tensor: Tensor, split_sections: Sequence[int], quantizer_list: Sequence[Any], *_: Any, **__: Any
+) -> list[Tensor]:
+    kernels.refuse_quantized("split_quantize", tensor, *quantizer_list)
+    return list(torch.split(tensor, list(split_sections)))
+
+
+def _bgrad_quantize(input: Tensor, quantizer: Any) -> list[Tensor]:
+    """Return the gradient of a bias, and what it is a sum of."""
+    kernels.refuse_quantized("bgrad_quantize", input, quantizer)
+    return [input.reshape(-1, input.shape[-1]).sum(0), input]
+
+
+def _compute_amax(input: Tensor, amax: Tensor) -> None:
+    kernels.launch(
+        "compute_amax", lambda x, amax: amax.copy_(x.abs().max()), (input, amax), (amax,)
+    )
+
+
+def _swap_first_dims(tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
+    shape = (tensor.shape[1], tensor.shape[0], *tensor.shape[2:])
+    into = tensor.new_empty(shape) if out is None else out
+    return into.copy_(tensor.transpose(0, 1))
+
+
+def _bulk_allocate(
+    shapes: Sequence[Sequence[int]], dtypes: Sequence[torch.dtype], device: Any = None, *_: Any
+) -> list[Tensor]:
+    where = "cuda" if device is None else device
+    return [
+        torch.empty(list(shape), dtype=dtype, device=where)
+        for shape, dtype in zip(shapes, dtypes, strict=True)
+    ]

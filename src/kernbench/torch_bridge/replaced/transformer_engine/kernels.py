@@ -1,0 +1,83 @@
+"""How a kernel of Transformer Engine runs: a definition, what it writes, and how long it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.processes.of_all import library_of_all
+from kernbench.torch_bridge.processes.process import current
+from kernbench.torch_bridge.replaced.extension_modules.definitions import as_stream
+from kernbench.torch_bridge.replaced.package_kernels.launching import run_kernel
+
+NAMESPACE = "transformer_engine"
+_LIBRARIES: list[Any] = []
+
+
+def install(patches: Patches) -> None:
+    """Open the namespace in which kernels have their names."""
+    library = library_of_all(NAMESPACE, "FRAGMENT")
+    _LIBRARIES.append(library)
+    patches.on_close(_named.cache_clear)
+    patches.on_close(_LIBRARIES.clear)
+    patches.on_close(library._destroy)
+
+
+@cache
+def _named(name: str) -> Any:
+    """Return the overload by whose name a kernel is known in reports."""
+    _LIBRARIES[0].define(f"{name}(Tensor[] x) -> ()")
+    return getattr(getattr(torch.ops, NAMESPACE), name).default
+
+
+def launch(
+    name: str,
+    compute: Callable[..., None],
+    value: Sequence[Any],
+    written: Sequence[Tensor],
+    timing: Callable[[Any], Callable[[int], Any]] | None = None,
+) -> None:
+    """Run ``compute(*value)`` as one kernel, which writes ``written``, some of ``value``.
+
+    ``timing`` takes the kernel's overload and returns what says how long it takes on a SIP; without
+    it, bytes are streamed: those of tensors in ``value``, lists of them included.
+    """
+    func = _named(name)
+    current().session.operators[f"{NAMESPACE}.{name}"] = None
+    if not any(tensor.numel() for tensor in written):
+        return
+    if timing is None:
+        held = {id(tensor) for tensor in written}
+        read = [tensor for tensor in _flat(value) if id(tensor) not in held]
+        takes = as_stream(func, read, written)
+    else:
+        takes = timing(func)
+    run_kernel(func, compute, tuple(value), written, takes)
+
+
+def _flat(value: Iterable[Any]) -> Iterable[Any]:
+    for item in value:
+        if isinstance(item, (list, tuple)):
+            yield from _flat(item)
+        else:
+            yield item
+
+
+def refuse_quantized(name: str, *value: Any) -> None:
+    """Refuse operands that are quantized, and quantizers of results.
+
+    Raises:
+        UnsupportedTorchError: One is not None, or no plain tensor.
+    """
+    for item in value:
+        if item is not None and type(item) not in (Tensor, torch.nn.Parameter):
+            raise UnsupportedTorchError(
+                f"{NAMESPACE}.{name} with a {type(item).__name__}: kernbench defines this kernel of "
+                "Transformer Engine in float32, float16 and bfloat16; leave FP8 and FP4 recipes out"
+            )

@@ -1,0 +1,90 @@
+"""The import of Transformer Engine: its Python as installed, its extension module kernbench's.
+
+The package's Python is one wheel, its kernels are another of CUDA C++, and its extension module is
+built from source by CUDA's compiler. Only the first is needed here.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.replaced.transformer_engine import extension
+
+_COMMON, _EXTENSION = "transformer_engine.common", "transformer_engine_torch"
+_OF_FLASH = "flash_attn_2_cuda"
+"""FlashAttention's extension module, of which the package imports a name that it does not call."""
+_BUILDING = "NVTE_PROJECT_BUILDING"
+"""The variable that leaves out the search for shared objects of CUDA."""
+
+
+def install(patches: Patches) -> None:
+    """Let programs import Transformer Engine, and find kernbench's extension module."""
+    extension.install(patches)
+    patches.set(sys, "meta_path", [_Finder(), *sys.meta_path])
+    for name in (_EXTENSION, _OF_FLASH):
+        patches.on_close(sys.modules.pop, name, None)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname in (_EXTENSION, _OF_FLASH):
+            return ModuleSpec(fullname, _ExtensionLoader())
+        if fullname != _COMMON:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _CommonLoader(spec.loader)
+        return spec
+
+
+class _ExtensionLoader(importlib.abc.Loader):
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__name__ == _EXTENSION:
+            vars(module).update(extension.names())
+        else:
+            vars(module)["varlen_bwd"] = extension.lacking("varlen_bwd")
+
+
+class _CommonLoader(importlib.abc.Loader):
+    """Executes the module that would load CUDA's libraries, without them."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        before = os.environ.get(_BUILDING)
+        os.environ[_BUILDING] = "1"
+        try:
+            self._loader.exec_module(module)
+        finally:
+            if before is None:
+                del os.environ[_BUILDING]
+            else:
+                os.environ[_BUILDING] = before
+        module.load_framework_extension = _load  # type: ignore[attr-defined]
+
+
+def _load(framework: str) -> None:
+    if framework == "torch":
+        import_module(_EXTENSION)
+        return
+    raise FileNotFoundError(
+        f"Could not find shared object file for Transformer Engine {framework} lib."
+    )
