@@ -89,3 +89,13 @@ if hasattr(accelerator, "Graph"):
     assert y.tolist() == [2] * 4
     accelerator.Graph(pool=graph.pool())
     graph.reset()
+
+# A number alone is a device, for which C++ asks what PyTorch was built for.
+assert torch.device(0) == torch.device("cuda", 0) == torch.zeros(1, device=torch.device(0)).device
+assert isinstance(torch.device(torch.tensor(1)), torch.device)
+for wrong in ((-2,), ("nowhere",), (), (1.5,)):
+    try:
+        torch.device(*wrong)
+    except (RuntimeError, TypeError):
+        continue
+    raise AssertionError(f"torch.device{wrong} is no device")

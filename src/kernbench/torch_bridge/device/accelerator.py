@@ -6,7 +6,9 @@ for CUDA builds, as launchers that generate it and what Inductor writes, asks C+
 
 from __future__ import annotations
 
-from typing import Any
+import ctypes
+import gc
+from typing import Any, SupportsIndex
 
 import torch
 
@@ -14,8 +16,11 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device import streams
 from kernbench.torch_bridge.device.module import device_count, set_device
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE, current_index, with_index
+from kernbench.torch_bridge.processes.call_counts import unseen
 
 _NO_DEVICE = -1
+_NEW = 312
+"""Where ``tp_new`` lies in a type (``PyTypeObject``, since Python 3.8)."""
 _DTYPES = frozenset(
     name
     for name in vars(torch).values()
@@ -86,9 +91,46 @@ def _install_raw_calls(patches: Patches) -> None:
     patches.set(torch._C._dynamo.guards, "_empty_strided_cuda", empty_strided)
 
 
+class _Made:
+    def __new__(cls) -> Any: ...
+
+
+def _slot(kind: type) -> ctypes.c_void_p:
+    return ctypes.c_void_p.from_address(id(kind) + _NEW)
+
+
+def _number_devices(patches: Patches) -> None:
+    """Let ``torch.device(0)`` be a device, for which C++ asks what PyTorch was built for.
+
+    The type's slot gets what Python has for classes that define ``__new__``.
+    """
+    device, before = torch.device, _slot(torch.device).value
+    assert before is not None
+    in_c = ctypes.PYFUNCTYPE(*[ctypes.py_object] * 3, ctypes.c_void_p)(before)
+    with_names = ctypes.PYFUNCTYPE(*[ctypes.py_object] * 4)(before)
+
+    def make(kind: Any, *args: Any, **kwargs: Any) -> torch.device:
+        if len(args) == 1 and not kwargs and isinstance(args[0], SupportsIndex):
+            args = (DEVICE_TYPE, args[0].__index__())
+        result: torch.device = with_names(kind, args, kwargs) if kwargs else in_c(kind, args, None)
+        return result
+
+    space: dict[str, Any] = gc.get_referents(vars(device))[0]
+    own = space["__new__"]
+
+    def put(function: Any, pointer: int | None) -> None:
+        space["__new__"] = function
+        _slot(device).value = pointer
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(device))
+
+    patches.on_close(put, own, before)
+    put(staticmethod(unseen(make)), _slot(_Made).value)
+
+
 def install(patches: Patches) -> None:
     """Let ``torch.accelerator``, and what is below ``torch.cuda``, answer for the machine."""
     _install_raw_calls(patches)
+    _number_devices(patches)
     patches.set_all(
         torch._C,
         {

@@ -164,10 +164,10 @@ def fused_attn_fwd(
     max_seqlen_q: int, max_seqlen_kv: int, is_training: bool, attn_scale: float, p_dropout: float,
     set_zero: bool, qkv_layout: Any, o_format: Any, qkv_scale_inv_format: Any, bias_type: Any,
     attn_mask_type: Any, softmax_type: Any, window_size: Sequence[int],
-    bottom_right_diagonal: bool, cu_seqlens_q: Tensor, cu_seqlens_kv: Tensor, Q: Tensor, K: Tensor,
-    V: Tensor, fake_dtype: Any, cu_seqlens_q_padded: Tensor | None,
+    bottom_right_diagonal: bool, cu_seqlens_q: Tensor, cu_seqlens_kv: Tensor, q: Tensor, k: Tensor,
+    v: Tensor, fake_dtype: Any, cu_seqlens_q_padded: Tensor | None,
     cu_seqlens_kv_padded: Tensor | None, page_table_k: Tensor | None, page_table_v: Tensor | None,
-    s_quantizer: Any, o_quantizer: Any, Bias: Tensor | None, SoftmaxOffset: Tensor | None,
+    s_quantizer: Any, o_quantizer: Any, bias: Tensor | None, softmax_offset: Tensor | None,
     rng_gen: Any, rng_elts_per_thread: int, return_max_logit: bool, cuda_graph: bool,
 ) -> list[Tensor]:  # fmt: skip
     """Return ``[results, logs of sums of exponentials, state of random numbers]``.
@@ -175,15 +175,15 @@ def fused_attn_fwd(
     Results have the format of the queries, and values' size. Logs are ``(batch, heads, queries,
     1)``, or ``(tokens, heads, 1)`` where sequences follow each other.
     """
-    refuse_quantized("fused_attn_fwd", Q, K, V, o_quantizer, page_table_k)
+    refuse_quantized("fused_attn_fwd", q, k, v, o_quantizer, page_table_k)
     call = _call(
         qkv_layout, attn_mask_type, window_size, bottom_right_diagonal, attn_scale, p_dropout,
         max_seqlen_q, max_seqlen_kv,
     )  # fmt: skip
-    out = Q.new_empty(*Q.shape[:-1], V.shape[-1])
-    heads, is_thd = Q.shape[-2], call.layout == "THD"
-    shape = (Q.shape[0], heads, 1) if is_thd else (call.shown(Q).shape[0], heads, max_seqlen_q, 1)
-    lse, state = Q.new_empty(shape, dtype=torch.float32), drawn(Q, p_dropout)
+    out = q.new_empty(*q.shape[:-1], v.shape[-1])
+    heads, is_thd = q.shape[-2], call.layout == "THD"
+    shape = (q.shape[0], heads, 1) if is_thd else (call.shown(q).shape[0], heads, max_seqlen_q, 1)
+    lse, state = q.new_empty(shape, dtype=torch.float32), drawn(q, p_dropout)
     ends = (cu_seqlens_q, cu_seqlens_kv, cu_seqlens_q_padded, cu_seqlens_kv_padded)
 
     def compute(q: Tensor, k: Tensor, v: Tensor, *more: Any) -> None:
@@ -199,8 +199,8 @@ def fused_attn_fwd(
             sums[batch, :, of_queries] = result[1]
 
     out_lse = (out, lse)
-    timing = call.timing("fused_attn_fwd", "forward", Q, K, V, ends)
-    launch("fused_attn_fwd", compute, (Q, K, V, *ends, state, *out_lse), out_lse, timing)
+    timing = call.timing("fused_attn_fwd", "forward", q, k, v, ends)
+    launch("fused_attn_fwd", compute, (q, k, v, *ends, state, *out_lse), out_lse, timing)
     return [out, lse, state] if is_training else [out]
 
 
@@ -209,19 +209,19 @@ def fused_attn_bwd(
     qkv_layout: Any, o_format: Any, do_format: Any, dqkv_layout: Any, qkv_scale_inv_format: Any,
     do_scale_inv_format: Any, bias_type: Any, attn_mask_type: Any, softmax_type: Any,
     window_size: Sequence[int], bottom_right_diagonal: bool, deterministic: bool,
-    cu_seqlens_q: Tensor, cu_seqlens_kv: Tensor, Q: Tensor, K: Tensor, V: Tensor, O: Tensor,
-    dO: Tensor, fake_dtype: Any, Aux_CTX_Tensors: Sequence[Tensor],
+    cu_seqlens_q: Tensor, cu_seqlens_kv: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
+    d_out: Tensor, fake_dtype: Any, kept: Sequence[Tensor],
     cu_seqlens_q_padded: Tensor | None, cu_seqlens_kv_padded: Tensor | None, s_quantizer: Any,
     dp_quantizer: Any, dqkv_quantizer: Any, cuda_graph: bool,
 ) -> list[Tensor | None]:  # fmt: skip
     """Return ``[gradients of queries, of keys, of values, None, None]``: no bias has one."""
-    refuse_quantized("fused_attn_bwd", Q, K, V, O, dO, dqkv_quantizer)
+    refuse_quantized("fused_attn_bwd", q, k, v, out, d_out, dqkv_quantizer)
     call = _call(
         qkv_layout, attn_mask_type, window_size, bottom_right_diagonal, attn_scale, p_dropout,
         max_seqlen_q, max_seqlen_kv,
     )  # fmt: skip
-    written = _beside_each_other(name_of("NVTE_QKV_Layout", dqkv_layout), Q, K, V)
-    lse, state = Aux_CTX_Tensors[0], Aux_CTX_Tensors[-1]
+    written = _beside_each_other(name_of("NVTE_QKV_Layout", dqkv_layout), q, k, v)
+    lse, state = kept[0], kept[-1]
     ends = (cu_seqlens_q, cu_seqlens_kv, cu_seqlens_q_padded, cu_seqlens_kv_padded)
     is_thd = call.layout == "THD"
 
@@ -244,8 +244,8 @@ def fused_attn_bwd(
             ):
                 target[:, span] = gradient
 
-    operands = (Q, K, V, O, dO, *ends, lse, state, *written)
-    timing = call.timing("fused_attn_bwd", "backward", Q, K, V, ends)
+    operands = (q, k, v, out, d_out, *ends, lse, state, *written)
+    timing = call.timing("fused_attn_bwd", "backward", q, k, v, ends)
     launch("fused_attn_bwd", compute, operands, written, timing)
     return [*written, None, None]
 

@@ -131,7 +131,7 @@ def names() -> dict[str, Any]:
 
 def lacking(name: str) -> Callable[..., NoReturn]:
     """Return a function that says that kernbench has no definition of it."""
-    return unseen(partial(_refuse, name))  # type: ignore[no-any-return]
+    return unseen(partial(_refuse, name))
 
 
 def _as_cxx(function: Callable[..., Any]) -> Callable[..., Any]:

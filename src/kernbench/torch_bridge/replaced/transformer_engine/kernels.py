@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -42,11 +42,14 @@ def launch(
     value: Sequence[Any],
     written: Sequence[Tensor],
     timing: Callable[[Any], Callable[[int], Any]] | None = None,
+    *,
+    over: Sequence[Tensor] = (),
 ) -> None:
     """Run ``compute(*value)`` as one kernel, which writes ``written``, some of ``value``.
 
     ``timing`` takes the kernel's overload and returns what says how long it takes on a SIP; without
-    it, bytes are streamed: those of tensors in ``value``, lists of them included.
+    it, bytes are streamed: those of tensors in ``value``. ``over`` are those of ``written`` that
+    are read, too.
     """
     func = _named(name)
     current().session.operators[f"{NAMESPACE}.{name}"] = None
@@ -54,19 +57,11 @@ def launch(
         return
     if timing is None:
         held = {id(tensor) for tensor in written}
-        read = [tensor for tensor in _flat(value) if id(tensor) not in held]
-        takes = as_stream(func, read, written)
+        read = [item for item in value if id(item) not in held]
+        takes = as_stream(func, (*read, *over), written)
     else:
         takes = timing(func)
     run_kernel(func, compute, tuple(value), written, takes)
-
-
-def _flat(value: Iterable[Any]) -> Iterable[Any]:
-    for item in value:
-        if isinstance(item, (list, tuple)):
-            yield from _flat(item)
-        else:
-            yield item
 
 
 def refuse_quantized(name: str, *value: Any) -> None:
@@ -78,6 +73,6 @@ def refuse_quantized(name: str, *value: Any) -> None:
     for item in value:
         if item is not None and type(item) not in (Tensor, torch.nn.Parameter):
             raise UnsupportedTorchError(
-                f"{NAMESPACE}.{name} with a {type(item).__name__}: kernbench defines this kernel of "
-                "Transformer Engine in float32, float16 and bfloat16; leave FP8 and FP4 recipes out"
+                f"{NAMESPACE}.{name} with a {type(item).__name__}: kernbench defines this kernel "
+                "in float32, float16 and bfloat16; leave FP8 and FP4 recipes out"
             )

@@ -17,8 +17,13 @@ from kernbench.torch_bridge.replaced.transformer_engine.kernels import launch, r
 Lists = Sequence[Sequence[Tensor]]
 
 
-def _run(name: str, step: Any, lists: Lists, written: Sequence[int], *more: Tensor) -> None:
-    """Run ``step``, of a tensor of each list and ``more``, as one kernel for all of them."""
+def _run(
+    name: str, step: Any, lists: Lists, written: Sequence[int], *more: Tensor, over: Sequence[int]
+) -> None:
+    """Run ``step``, of a tensor of each list and ``more``, as one kernel for all of them.
+
+    ``written`` are the lists that it writes, ``over`` those of them that it reads, too.
+    """
     for tensors in lists:
         refuse_quantized(name, *tensors)
     count, flat = len(lists[0]), [tensor for tensors in lists for tensor in tensors]
@@ -27,11 +32,10 @@ def _run(name: str, step: Any, lists: Lists, written: Sequence[int], *more: Tens
         for number in range(count):
             step(*value[number : len(flat) : count], *value[len(flat) :])
 
-    targets = [tensor for number in written for tensor in lists[number]]
-    read = [tensor for number in written for tensor in lists[number] if number != len(lists)]
-    # What is written in place is read, too: views count as operands of their own.
-    aliases = [tensor.view(tensor.shape) for tensor in read]
-    launch(name, lambda *value: compute(*value[: len(flat) + len(more)]), (*flat, *more, *aliases), targets)
+    targets, read = (
+        [tensor for number in some for tensor in lists[number]] for some in (written, over)
+    )
+    launch(name, compute, (*flat, *more), targets, over=read)
 
 
 def multi_tensor_adam(
@@ -66,7 +70,10 @@ def multi_tensor_adam(
         p.copy_(weight)
 
     on_device = () if inv_scale is None else (lr, step, inv_scale)
-    _run("multi_tensor_adam", adam, tensor_lists, range(1, len(tensor_lists)), *on_device)
+    count = len(tensor_lists)
+    # Of a parameter and its master the master is read.
+    over = (2, 3, 4) if count > 4 else (1, 2, 3)
+    _run("multi_tensor_adam", adam, tensor_lists, range(1, count), *on_device, over=over)
 
 
 def multi_tensor_sgd(
@@ -90,7 +97,7 @@ def multi_tensor_sgd(
         for target in (p, *copies):
             target.copy_(weight)
 
-    _run("multi_tensor_sgd", sgd, tensor_lists, range(1, len(tensor_lists)))
+    _run("multi_tensor_sgd", sgd, tensor_lists, range(1, len(tensor_lists)), over=(1, 2))
 
 
 def multi_tensor_scale(
@@ -105,7 +112,7 @@ def multi_tensor_scale(
         target.copy_(source.float() * (number[0] if from_device else scale))
 
     more = (is_infinite, scale) if from_device else (is_infinite,)
-    _run("multi_tensor_scale", scaled, tensor_lists, (1,), *more)
+    _run("multi_tensor_scale", scaled, tensor_lists, (1,), *more, over=())
 
 
 def multi_tensor_l2norm(
@@ -138,5 +145,6 @@ def _norms(
         if parts.numel():
             parts.copy_(norms)
 
-    launch(name, compute, (*tensors, factor, whole, parts), (whole, parts) if per_tensor else (whole,))
+    written = (whole, parts) if per_tensor else (whole,)
+    launch(name, compute, (*tensors, factor, whole, parts), written)
     return whole, parts

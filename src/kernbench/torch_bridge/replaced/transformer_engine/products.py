@@ -1,6 +1,6 @@
 """Transformer Engine's products: cuBLASLt's, with bias, GELU and sums in their epilogues.
 
-Source: ``transformer_engine/pytorch/csrc/extensions/gemm.cpp``. As in cuBLAS, A and B are matrices
+Source: ``transformer_engine/pytorch/csrc/extensions/gemm.cpp``. As in cuBLAS, a and b are matrices
 by columns: the result's rows are B's, its columns A's.
 """
 
@@ -25,39 +25,39 @@ from kernbench.torch_bridge.replaced.transformer_engine.types import torch_dtype
 
 
 def generic_gemm(
-    A: Tensor, transA: bool, B: Tensor, transB: bool, D: Tensor | None, quantizer: Any,
+    a: Tensor, transa: bool, b: Tensor, transb: bool, d: Tensor | None, quantizer: Any,
     output_dtype: Any, bias: Tensor | None, bias_type: Any, gelu: bool, gelu_in: Tensor | None,
     grad: bool, workspace: Tensor, workspace_size: int, accumulate: bool,
     use_split_accumulator: bool, comm_overlap: Any = None, comm_type: Any = None,
     extra_output: Tensor | None = None, bulk_overlap: bool = False, alpha: float = 1.0,
     beta: float | None = None,
 ) -> list[Tensor | None]:  # fmt: skip
-    """Return ``[D, bias gradient, input of GELU, extra output]``."""
-    refuse_quantized("gemm", A, B, D, quantizer)
+    """Return ``[d, bias gradient, input of GELU, extra output]``."""
+    refuse_quantized("gemm", a, b, d, quantizer)
     if comm_overlap is not None:
         raise UnsupportedTorchError(
             f"{NAMESPACE}.gemm that overlaps with communication (userbuffers): kernbench has the "
             "products and the collectives, but not that; leave tp-comm-overlap out"
         )
-    into = D
+    into = d
     if into is None:
-        into = A.new_empty(_shape(A, transA, B, transB), dtype=torch_dtype(output_dtype, A.dtype))
-    of_bias = B.new_empty(B.shape[-1], dtype=into.dtype) if grad and bias is not None else None
+        into = a.new_empty(_shape(a, transa, b, transb), dtype=torch_dtype(output_dtype, a.dtype))
+    of_bias = b.new_empty(b.shape[-1], dtype=into.dtype) if grad and bias is not None else None
     before = into.new_empty(into.shape) if gelu and not grad else gelu_in
     scale = (beta if beta is not None else 1.0) if accumulate else 0.0
-    compute = partial(_multiply, transA, transB, gelu, grad, alpha, scale)
+    compute = partial(_multiply, transa, transb, gelu, grad, alpha, scale)
     written = [into, *(() if of_bias is None else (of_bias,))]
     if gelu and not grad and before is not None:
         written.append(before)
     added = None if grad else bias
-    timing = partial(_timing, [(A, transA, B, transB)], A.dtype, into.dtype)
-    launch("gemm", compute, (A, B, into, added, of_bias, before), written, timing)
+    timing = partial(_timing, [(a, transa, b, transb)], a.dtype, into.dtype)
+    launch("gemm", compute, (a, b, into, added, of_bias, before), written, timing)
     return [into, of_bias, before if gelu and not grad else None, extra_output]
 
 
 def te_general_grouped_gemm(
-    A: Sequence[Tensor], transa: bool, B: Sequence[Tensor], transb: bool,
-    D: Sequence[Tensor] | None, D_type: Any, m_splits: Sequence[int], bias: Sequence[Tensor],
+    a: Sequence[Tensor], transa: bool, b: Sequence[Tensor], transb: bool,
+    d: Sequence[Tensor] | None, output_dtype: Any, m_splits: Sequence[int], bias: Sequence[Tensor],
     bias_type: Any, single_output: bool, pre_gelu_out: Sequence[Tensor], grad: bool,
     workspace: Sequence[Tensor], workspace_size: int, accumulate: bool,
     use_split_accumulator: bool, math_sm_count: int,
@@ -67,25 +67,27 @@ def te_general_grouped_gemm(
     ``D`` is one tensor in which the groups' rows follow each other (``single_output``), or one of
     each group.
     """
-    refuse_quantized("grouped_gemm", *A, *B)
-    assert D is not None, "the wrapper makes the results"
-    shapes = [_shape(*pair) for pair in zip(A, [transa] * len(A), B, [transb] * len(B), strict=True)]
+    refuse_quantized("grouped_gemm", *a, *b)
+    assert d is not None, "the wrapper makes the results"
+    shapes = [
+        _shape(*pair) for pair in zip(a, [transa] * len(a), b, [transb] * len(b), strict=True)
+    ]
     if single_output:
         rows = [shape[0] for shape in shapes]
-        whole = D[0].view(-1, D[0].shape[-1])
+        whole = d[0].view(-1, d[0].shape[-1])
         results = list(whole[: sum(rows)].split(rows))
     else:
-        results = list(D)
+        results = list(d)
     scale = 1.0 if accumulate else 0.0
 
     def compute(*tensors: Tensor | None) -> None:
-        for number in range(len(A)):
-            group = tensors[number :: len(A)]
-            a, b, into, of_bias, before = group
-            assert a is not None
-            assert b is not None
+        count = len(results)
+        for number in range(count):
+            x, y, into, of_bias, before = tensors[number::count]
+            assert x is not None
+            assert y is not None
             assert into is not None
-            if a.numel() == 0 or b.numel() == 0:
+            if x.numel() == 0 or y.numel() == 0:
                 if not accumulate:
                     into.zero_()
                 if of_bias is not None and grad:
@@ -94,19 +96,21 @@ def te_general_grouped_gemm(
             added = None if grad else of_bias
             gradient = of_bias if grad else None
             is_gelu = before is not None and not grad
-            _multiply(transa, transb, is_gelu, grad, 1.0, scale, a, b, into, added, gradient, before)
+            _multiply(
+                transa, transb, is_gelu, grad, 1.0, scale, x, y, into, added, gradient, before
+            )
 
     def some(tensors: Sequence[Tensor]) -> list[Tensor | None]:
         return [tensor if tensor.numel() else None for tensor in tensors]
 
-    operands = (*A, *B, *results, *some(bias), *some(pre_gelu_out))
+    operands = (*a, *b, *results, *some(bias), *some(pre_gelu_out))
     written = [*results]
     if grad:
         written += [tensor for tensor in bias if tensor.numel()]
     else:
         written += [tensor for tensor in pre_gelu_out if tensor.numel()]
-    groups = [(a, transa, b, transb) for a, b in zip(A, B, strict=True)]
-    timing = partial(_timing, groups, A[0].dtype, results[0].dtype)
+    groups = [(x, transa, y, transb) for x, y in zip(a, b, strict=True)]
+    timing = partial(_timing, groups, a[0].dtype, results[0].dtype)
     launch("grouped_gemm", compute, operands, written, timing)
     return bias
 

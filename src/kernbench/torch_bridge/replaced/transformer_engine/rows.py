@@ -48,7 +48,9 @@ def layernorm_bwd(
     refuse_quantized("layernorm_bwd", dz, x)
     results = [torch.empty_like(x), torch.empty_like(gamma), torch.empty_like(gamma)]
 
-    def compute(dz: Tensor, x: Tensor, mu: Tensor, scale: Tensor, gamma: Tensor, *out: Tensor) -> None:
+    def compute(
+        dz: Tensor, x: Tensor, mu: Tensor, scale: Tensor, gamma: Tensor, *out: Tensor
+    ) -> None:
         weight, shape = _gamma(gamma, zero_centered_gamma), list(gamma.shape)
         wide = dz.reshape(x.shape).float(), x.float()
         statistics = mu.unsqueeze(-1), scale.unsqueeze(-1)
