@@ -4,6 +4,9 @@ The package's Python is not needed: it would call them just so.
 """
 
 import math
+import sys
+from types import ModuleType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -230,5 +233,73 @@ def optimizers() -> None:
     assert flag.item()
 
 
-for part in (products, norms, activations, softmaxes, rotary, attention, optimizers):
+class Float8Quantizer:
+    """The fields of the package's quantizer that C++ reads."""
+
+    rowwise_usage = columnwise_usage = internal = True
+    dtype = tex.DType.kFloat8E4M3
+
+    def __init__(self, scale: float) -> None:
+        self.scale = torch.full((1,), scale, device="cuda")
+        self.amax = torch.zeros(1, device="cuda")
+
+
+class Float8CurrentScalingQuantizer(Float8Quantizer):
+    force_pow_2_scales = with_amax_reduction = False
+    amax_epsilon = 0.0
+
+
+class Float8TensorStorage:
+    """The fields of the package's tensor."""
+
+    def __init__(self, data: Any, data_transpose: Any, fp8_scale_inv: Any, **how: Any) -> None:
+        self._data, self._transpose, self._scale_inv = data, data_transpose, fp8_scale_inv
+        self._fp8_dtype, self._transpose_invalid = how["fp8_dtype"], False
+
+
+def eight_bits() -> None:
+    # Where C++ finds the class of the tensors that it makes.
+    name = "transformer_engine.pytorch.tensor.storage.float8_tensor_storage"
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        sys.modules[".".join(parts[:end])] = ModuleType(".".join(parts[:end]))
+    sys.modules[name].Float8TensorStorage = Float8TensorStorage
+    x, weight, dy = normal(24, 32), normal(48, 32), normal(24, 48)
+    half = tex.DType.kBFloat16
+    rounded = {}
+    for quantizer in (Float8Quantizer(16.0), Float8CurrentScalingQuantizer(1.0)):
+        for key, tensor in {"x": x, "w": weight, "dy": dy}.items():
+            rounded[key] = tex.quantize(tensor, quantizer)
+            wide = tex.dequantize(rounded[key], tex.DType.kFloat32)
+            # Three bits behind the first.
+            same(wide, tensor, 1 / 16)
+            assert (wide != tensor).any()
+            turned = tex.fp8_transpose(rounded[key]._data, quantizer.dtype, out=None)
+            assert turned.equal(rounded[key]._transpose)
+        if type(quantizer) is Float8Quantizer:
+            largest = max(tensor.abs().max() for tensor in (x, weight, dy))
+            assert quantizer.amax == largest
+        plain = {key: tex.dequantize(tensor, half) for key, tensor in rounded.items()}
+        same(gemm(rounded["w"], True, rounded["x"], False)[0], plain["x"] @ plain["w"].t(), 0.05)
+        same(gemm(rounded["w"], False, rounded["dy"], False)[0], plain["dy"] @ plain["w"], 0.05)
+        result = gemm(rounded["x"], False, rounded["dy"], True, grad=True, bias=weight)
+        same(result[0], plain["dy"].t() @ plain["x"], 0.05)
+        same(result[1], plain["dy"].float().sum(0), 0.05)
+    # What a norm or an activation writes in 8 bits is what it would have written, rounded.
+    quantizer = Float8Quantizer(32.0)
+    gamma = torch.ones(32, dtype=BF16, device="cuda")
+    out, _, _ = tex.rmsnorm_fwd(x, gamma, 1e-5, None, quantizer, half, 0, False)
+    same(tex.dequantize(out, half), F.rms_norm(x, (32,)), 1 / 16)
+    same(quantizer.amax[0], F.rms_norm(x, (32,)).abs().max(), 0.01)
+    # Of a history the largest number makes the next scale; the oldest gives way.
+    history = torch.tensor([[0.0, 0.0], [7.0, 0.0], [28.0, 0.0]], device="cuda")
+    scale = torch.ones(2, device="cuda")
+    tex.fused_amax_and_scale_update_after_reduction(
+        torch.tensor([14.0, 0.0], device="cuda"), [history], [scale], "max", quantizer.dtype, 0
+    )
+    assert scale.tolist() == [16.0, 1.0]
+    assert history[:, 0].tolist() == [0.0, 28.0, 14.0]
+
+
+for part in (products, norms, activations, softmaxes, rotary, attention, optimizers, eight_bits):
     part()

@@ -15,6 +15,7 @@ from kernbench.torch_bridge.processes.call_counts import in_cxx, unseen
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.replaced.transformer_engine import (
     attention,
+    fp8,
     kernels,
     optimizers,
     products,
@@ -25,15 +26,15 @@ from kernbench.torch_bridge.replaced.transformer_engine.types import ENUMERATION
 _CUBLAS, _CUDNN = 130100, 91200
 _STREAMS = 4
 _LACKING = """
-    dequantize create_empty_quantized_tensor group_quantize group_dequantize bgrad_group_quantize
+    group_quantize group_dequantize bgrad_group_quantize
     group_requantize_inplace nvfp4_quantize_with_amax nvfp4_group_quantize_with_amax
-    moe_permute_fwd moe_permute_bwd moe_unpermute_fwd moe_unpermute_bwd multi_tensor_quantize
+    moe_permute_fwd moe_permute_bwd moe_unpermute_fwd moe_unpermute_bwd
     get_grouped_gemm_setup_workspace_size te_general_grouped_gemm_for_grouped_tensor
-    te_general_grouped_gemm_for_discrete_in te_general_grouped_gemm_for_discrete_out fp8_transpose
+    te_general_grouped_gemm_for_discrete_in te_general_grouped_gemm_for_discrete_out
     nvfp4_data_transpose nvfp4_2d_scale_transpose nvfp4_expand_scale_to_fp8
     nvfp4_compute_per_block_scale nvfp4_compute_global_scale nvfp4_fused_scale
     nvfp4_multi_tensor_fused_scale nvfp4_2d_multi_tensor_transpose
-    fused_amax_and_scale_update_after_reduction fp8_block_scaling_compute_partial_amax
+    fp8_block_scaling_compute_partial_amax
     fp8_block_scaling_partial_cast nvfp4_2d_compute_partial_amax
     nvfp4_multi_tensor_compute_partial_amax nvfp4_2d_partial_cast nvfp4_multi_tensor_2d_partial_cast
     mxfp8_scaling_compute_partial_amax mxfp8_scaling_partial_cast fused_multi_row_padding
@@ -56,6 +57,19 @@ _LACKING = """
     grouped_mlp_experimental ep_prepare ep_dispatch ep_combine ep_initialize ep_finalize
 """
 """What the module of 2.20 has besides, and kernbench does not define."""
+
+
+_OF_FP8: tuple[Callable[..., Any], ...] = (
+    fp8.quantize,
+    fp8.dequantize,
+    fp8.create_empty_quantized_tensor,
+    fp8.split_quantize,
+    fp8.multi_tensor_quantize,
+    fp8.bgrad_quantize,
+    fp8.compute_amax,
+    fp8.fp8_transpose,
+    fp8.fused_amax_and_scale_update_after_reduction,
+)
 
 
 class _CommOverlap:
@@ -81,10 +95,7 @@ def install(patches: Patches) -> None:
 def names() -> dict[str, Any]:
     """Return what the module has, by name."""
     functions: dict[str, Callable[..., Any]] = {
-        "quantize": _quantize,
-        "split_quantize": _split_quantize,
-        "bgrad_quantize": _bgrad_quantize,
-        "compute_amax": _compute_amax,
+        **{function.__name__: function for function in _OF_FP8},
         "swap_first_dims": _swap_first_dims,
         "bulk_allocate": _bulk_allocate,
         "generic_gemm": products.generic_gemm,
@@ -153,30 +164,6 @@ def _refuse(name: str, *args: Any, **kwargs: Any) -> NoReturn:
         f"transformer_engine_torch.{name}: kernbench has no definition of this function of "
         "Transformer Engine's extension, whose CUDA C++ no simulated device runs; choose another "
         "path of the package (a recipe in bfloat16, an option without fusion)"
-    )
-
-
-def _quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Any = None) -> Tensor:
-    kernels.refuse_quantized("quantize", tensor, quantizer, output)
-    return tensor
-
-
-def _split_quantize(
-    tensor: Tensor, split_sections: Sequence[int], quantizer_list: Sequence[Any], *_: Any, **__: Any
-) -> list[Tensor]:
-    kernels.refuse_quantized("split_quantize", tensor, *quantizer_list)
-    return list(torch.split(tensor, list(split_sections)))
-
-
-def _bgrad_quantize(input: Tensor, quantizer: Any) -> list[Tensor]:
-    """Return the gradient of a bias, and what it is a sum of."""
-    kernels.refuse_quantized("bgrad_quantize", input, quantizer)
-    return [input.reshape(-1, input.shape[-1]).sum(0), input]
-
-
-def _compute_amax(input: Tensor, amax: Tensor) -> None:
-    kernels.launch(
-        "compute_amax", lambda x, amax: amax.copy_(x.abs().max()), (input, amax), (amax,)
     )
 
 

@@ -64,6 +64,11 @@ def launch(
     run_kernel(func, compute, tuple(value), written, takes)
 
 
+def is_plain(x: Any) -> bool:
+    """Return whether a value is a tensor of PyTorch's own class."""
+    return type(x) in (Tensor, torch.nn.Parameter)
+
+
 def refuse_quantized(name: str, *value: Any) -> None:
     """Refuse operands that are quantized, and quantizers of results.
 
@@ -71,8 +76,9 @@ def refuse_quantized(name: str, *value: Any) -> None:
         UnsupportedTorchError: One is not None, or no plain tensor.
     """
     for item in value:
-        if item is not None and type(item) not in (Tensor, torch.nn.Parameter):
+        if item is not None and not is_plain(item):
             raise UnsupportedTorchError(
                 f"{NAMESPACE}.{name} with a {type(item).__name__}: kernbench defines this kernel "
-                "in float32, float16 and bfloat16; leave FP8 and FP4 recipes out"
+                "in float32, float16, bfloat16, or FP8 of one scale (DelayedScaling, "
+                "Float8CurrentScaling) where it has it; choose such a recipe"
             )

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, relu, silu
 
 from kernbench.torch_bridge.replaced.extension_modules.dense import clamped_silu, situ
+from kernbench.torch_bridge.replaced.transformer_engine.fp8 import Target, quantize
 from kernbench.torch_bridge.replaced.transformer_engine.kernels import launch, refuse_quantized
 from kernbench.torch_bridge.replaced.transformer_engine.types import name_of, torch_dtype
 
@@ -27,17 +28,22 @@ def layernorm_fwd(
     quantizer: Any, otype: Any, sm_margin: int, zero_centered_gamma: bool,
 ) -> list[Tensor]:  # fmt: skip
     """Return ``[norm, mean, 1 / deviation]`` of rows; the last two have a number a row."""
-    refuse_quantized("layernorm_fwd", input, ln_out, quantizer)
-    out = _into(ln_out, input, otype)
+    refuse_quantized("layernorm_fwd", input)
+    target = _target("layernorm_fwd", input, quantizer, otype, ln_out)
     mean, scale = (input.new_empty(input.shape[:1], dtype=_FLOAT32) for _ in range(2))
 
-    def compute(x: Tensor, weight: Tensor, bias: Any, *written: Tensor) -> None:
+    def compute(
+        x: Tensor, weight: Tensor, bias: Any, mean: Tensor, scale: Tensor, *rest: Tensor
+    ) -> None:
         wide = None if bias is None else bias.float()
         shape, gamma = list(weight.shape), _gamma(weight, zero_centered_gamma)
-        _write(written, torch.native_layer_norm(x.float(), shape, gamma, wide, eps))
+        result, *statistics = torch.native_layer_norm(x.float(), shape, gamma, wide, eps)
+        _write((mean, scale), statistics)
+        target.store(result, *rest)
 
-    launch("layernorm_fwd", compute, (input, weight, bias, out, mean, scale), (out, mean, scale))
-    return [out, mean, scale]
+    operands = (input, weight, bias, mean, scale, *target.read, *target.written)
+    launch("layernorm_fwd", compute, operands, (mean, scale, *target.written))
+    return [target.finish(), mean, scale]
 
 
 def layernorm_bwd(
@@ -72,17 +78,18 @@ def rmsnorm_fwd(
     sm_margin: int, zero_centered_gamma: bool,
 ) -> list[Tensor | None]:  # fmt: skip
     """Return ``[norm, None, 1 / root mean square]`` of rows."""
-    refuse_quantized("rmsnorm_fwd", input, ln_out, quantizer)
-    out = _into(ln_out, input, otype)
+    refuse_quantized("rmsnorm_fwd", input)
+    target = _target("rmsnorm_fwd", input, quantizer, otype, ln_out)
     scale = input.new_empty(input.shape[:1], dtype=_FLOAT32)
 
-    def compute(x: Tensor, weight: Tensor, out: Tensor, scale: Tensor) -> None:
+    def compute(x: Tensor, weight: Tensor, scale: Tensor, *rest: Tensor) -> None:
         wide = x.float()
         scale.copy_(torch.rsqrt(wide.square().mean(-1) + eps))
-        out.copy_(wide * scale.unsqueeze(-1) * _gamma(weight, zero_centered_gamma))
+        target.store(wide * scale.unsqueeze(-1) * _gamma(weight, zero_centered_gamma), *rest)
 
-    launch("rmsnorm_fwd", compute, (input, weight, out, scale), (out, scale))
-    return [out, None, scale]
+    operands = (input, weight, scale, *target.read, *target.written)
+    launch("rmsnorm_fwd", compute, operands, (scale, *target.written))
+    return [target.finish(), None, scale]
 
 
 def rmsnorm_bwd(
@@ -126,10 +133,8 @@ def _gamma(weight: Tensor, is_centered: bool) -> Tensor:
     return weight.float() + 1 if is_centered else weight.float()
 
 
-def _into(tensor: Tensor | None, like: Tensor, otype: Any) -> Tensor:
-    if tensor is not None:
-        return tensor
-    return torch.empty_like(like, dtype=torch_dtype(otype, like.dtype))
+def _target(name: str, like: Tensor, quantizer: Any, otype: Any, into: Any) -> Target:
+    return Target(name, like.shape, like, torch_dtype(otype, like.dtype), quantizer, into)
 
 
 def _write(targets: Sequence[Tensor], results: Sequence[Tensor]) -> None:
@@ -232,45 +237,55 @@ def _halved(name: str, x: Tensor) -> tuple[int, ...]:
 
 
 def _activation(name: str, input: Tensor, quantizer: Any = None, *args: float, **how: float) -> Any:
-    refuse_quantized(name, input, quantizer)
-    how = _by_name(name, args, how)
-    out = input.new_empty(_halved(name, input))
-    launch(name, lambda x, out: out.copy_(_value(name, x, how)), (input, out), (out,))
-    return out
+    refuse_quantized(name, input)
+    how, target = _by_name(name, args, how), _of(name, input, _halved(name, input), quantizer)
+
+    def compute(x: Tensor, *rest: Tensor) -> None:
+        target.store(_value(name, x, how), *rest)
+
+    launch(name, compute, (input, *target.read, *target.written), target.written)
+    return target.finish()
 
 
 def _gradient(
     name: str, grad: Tensor, fwd_input: Tensor, quantizer: Any = None, *args: float, **how: float
 ) -> Any:
-    refuse_quantized(f"d{name}", grad, fwd_input, quantizer)
-    how, dx = _by_name(name, args, how), torch.empty_like(fwd_input)
+    refuse_quantized(f"d{name}", grad, fwd_input)
+    how, target = _by_name(name, args, how), _of(name, fwd_input, fwd_input.shape, quantizer)
 
-    def compute(grad: Tensor, x: Tensor, dx: Tensor) -> None:
-        dx.copy_(_gradients(name, grad, x, how))
+    def compute(grad: Tensor, x: Tensor, *rest: Tensor) -> None:
+        target.store(_gradients(name, grad, x, how), *rest)
 
-    launch(f"d{name}", compute, (grad, fwd_input, dx), (dx,))
-    return dx
+    operands = (grad, fwd_input, *target.read, *target.written)
+    launch(f"d{name}", compute, operands, target.written)
+    return target.finish()
+
+
+def _of(name: str, like: Tensor, shape: Sequence[int], quantizer: Any) -> Target:
+    return Target(name, shape, like, like.dtype, quantizer)
 
 
 def _gradient_with_bias(
     name: str, grad: Tensor, fwd_input: Tensor, quantizer: Any = None
-) -> list[Tensor]:
-    refuse_quantized(f"dbias_d{name}", grad, fwd_input, quantizer)
-    dx, of_bias = torch.empty_like(fwd_input), grad.new_empty(fwd_input.shape[-1])
+) -> list[Any]:
+    refuse_quantized(f"dbias_d{name}", grad, fwd_input)
+    target = _of(name, fwd_input, fwd_input.shape, quantizer)
+    of_bias = grad.new_empty(fwd_input.shape[-1])
 
-    def compute(grad: Tensor, x: Tensor, dx: Tensor, of_bias: Tensor) -> None:
+    def compute(grad: Tensor, x: Tensor, of_bias: Tensor, *rest: Tensor) -> None:
         result = _gradients(name, grad, x, {})
-        dx.copy_(result)
         of_bias.copy_(result.flatten(0, -2).sum(0))
+        target.store(result, *rest)
 
-    launch(f"dbias_d{name}", compute, (grad, fwd_input, dx, of_bias), (dx, of_bias))
-    return [of_bias, dx]
+    operands = (grad, fwd_input, of_bias, *target.read, *target.written)
+    launch(f"dbias_d{name}", compute, operands, (of_bias, *target.written))
+    return [of_bias, target.finish()]
 
 
 def _scaled_activation(
     name: str, plain: str, input: Tensor, act_scales: Tensor, quantizer: Any = None, **how: float
-) -> Tensor:
-    refuse_quantized(name, input, quantizer)
+) -> Any:
+    refuse_quantized(name, input)
     out = input.new_empty(_halved(plain, input))
 
     def compute(x: Tensor, scales: Tensor, out: Tensor) -> None:
@@ -278,14 +293,14 @@ def _scaled_activation(
         out.copy_(result * scales.float().reshape(*result.shape[:-1], 1))
 
     launch(name, compute, (input, act_scales, out), (out,))
-    return out
+    return quantize(out, quantizer)
 
 
 def _scaled_gradient(
     name: str, plain: str, grad: Tensor, fwd_input: Tensor, act_scales: Tensor,
     quantizer: Any = None, compute_scale_grad: bool = True, **how: float,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    refuse_quantized(name, grad, fwd_input, quantizer)
+) -> tuple[Any, Tensor | None]:  # fmt: skip
+    refuse_quantized(name, grad, fwd_input)
     dx = torch.empty_like(fwd_input)
     of_scales = torch.empty_like(act_scales) if compute_scale_grad else None
 
@@ -300,7 +315,7 @@ def _scaled_gradient(
 
     written = (dx,) if of_scales is None else (dx, of_scales)
     launch(name, compute, (grad, fwd_input, act_scales, dx, of_scales), written)
-    return dx, of_scales
+    return quantize(dx, quantizer), of_scales
 
 
 _NUMBERS = {
