@@ -95,6 +95,9 @@ test-tutorials: $(VENV)/torch.stamp ## run Triton's tutorials of a checkout: TUT
 test-libraries: $(VENV)/torch.stamp ## compare the kernels of published libraries, checked, with their definitions
 	$(PIP) install --quiet --no-deps liger-kernel==0.8.5 flash-linear-attention==0.6.0 fla-core==0.6.0 einops
 	$(BIN)/kernbench torchrun --check --nproc-per-node 1 tests/libraries/program.py $(ARGS)
+	$(PIP) install --quiet --no-deps transformer_engine==2.20.2
+	$(PIP) install --quiet onnxscript pydantic
+	$(BIN)/kernbench torchrun --machine h100-sxm --nproc-per-node 1 tests/libraries/engine_layers.py
 	$(PIP) install --quiet --no-deps helion==1.5.1 scikit-learn joblib threadpoolctl cloudpickle
 	$(BIN)/python -m pytest -q -rs tests/torch_bridge/front/test_helion_kernels.py
 
