@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 from kernbench.hardware import load_machine
 from tests.forked import COMPILER, run_forked
+from tests.torch_bridge.running import simulated
 from validation.programs import Program, ProgramRunner
 
 ROOT = Path(__file__).parents[3]
@@ -61,3 +62,7 @@ def test_what_a_run_has_compiled_is_not_the_next_ones() -> None:
     first, other, again = (float(line.split()[1]) for line in done.stdout.splitlines())
     assert first == again
     assert other > 1.5 * first
+
+
+def test_a_compiler_is_put_in_place_for_all_ranks() -> None:
+    simulated("compiler_for_all.py", nprocs=2, machine="h100-sxm:2")

@@ -108,7 +108,8 @@ def read(owner: Any, name: str) -> Any:
         is_outside = name == "__class__"
     elif isinstance(owner, (type, FunctionType)):
         kind = type if isinstance(owner, type) else FunctionType
-        is_outside = name == "__class__" or name in vars(kind)
+        # What Python calls by name, as __call__, is the class's own; a mock makes one when asked.
+        is_outside = name == "__class__" or hasattr(vars(kind).get(name), "__set__")
     else:
         is_outside = hasattr(type(of_class(owner, name)), "__set__")
         if not is_outside:

@@ -13,7 +13,7 @@ import pkgutil
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
@@ -100,9 +100,13 @@ _ENTRIES = (
 class Compiler:
     """The compiler of one run: in place from the first call of ``torch.compile``."""
 
-    def __init__(self, patches: Patches, run: Run) -> None:
+    def __init__(
+        self, patches: Patches, run: Run, for_all: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         self._patches = patches
         self._run = run
+        self._for_all = for_all
+        """What surrounds what is put in place for all processes, whichever compiles first."""
         self._is_imported = self._is_there = False
         self.views = Views(patches, environ.plain, environ.of_processes)
         self._numbering = Numbering()
@@ -127,7 +131,7 @@ class Compiler:
         """Import ``torch._dynamo``, which programs also ask for other things than to compile."""
         if not self._is_imported:
             # No other rank runs meanwhile, as all locks are real.
-            with self.views.compiling():
+            with self.views.compiling(), self._for_all():
                 _expect_deprecations()
                 self._is_imported = True
                 self._import_tracer()
@@ -137,7 +141,7 @@ class Compiler:
         if not self._is_there:
             begun_s = perf_counter()
             self.import_tracer()
-            with self.views.compiling():
+            with self.views.compiling(), self._for_all():
                 _expect_deprecations()
                 self._is_there = True
                 self._prepare()
@@ -363,8 +367,12 @@ def _other(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def install(patches: Patches, run: Run) -> Compiler | None:
+def install(
+    patches: Patches, run: Run, for_all: Callable[[], AbstractContextManager[None]]
+) -> Compiler | None:
     """Give the programs of a run ``torch.compile``; return what compiles, if anything does.
+
+    ``for_all`` surrounds what is put in place for all processes.
 
     Raises:
         UsageError: ``KERNBENCH_COMPILE`` names no compiler.
@@ -376,7 +384,7 @@ def install(patches: Patches, run: Run) -> Compiler | None:
         without_compiler.install(patches, None)
         patches.set(torch, "compile", compile_nothing)
         return None
-    compiler = Compiler(patches, run)
+    compiler = Compiler(patches, run, for_all)
     without_compiler.install(patches, compiler.import_tracer)
     patches.set(torch, "compile", compiler.compile)
     return compiler

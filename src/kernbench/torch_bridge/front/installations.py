@@ -128,7 +128,7 @@ def _note_passes(programs: Programs, patches: Patches) -> None:
 
 
 def _install_compiler(programs: Programs, patches: Patches) -> None:
-    install = compiler.install(patches, programs.session.run)
+    install = compiler.install(patches, programs.session.run, programs.assignments.for_all)
     if install is not None:
         programs.session.tracing = install.tracing
 
