@@ -38,6 +38,7 @@ from kernbench.kernel_time.costs.block_costs import (
     resident_blocks,
     spilled_registers,
     warp_grid,
+    wave_grid,
 )
 from kernbench.kernel_time.program.timed_plan import build_program_plan
 from tests.kernel_time.kernel_traces import gemm_trace
@@ -203,6 +204,34 @@ def test_warps_are_laid_over_a_tile_as_triton_does(m: int, n: int, warps: int) -
     answer = re.search(r"nvidia_mma<[^>]*warpsPerCTA = \[(\d+), (\d+)\]", result.asm["ttgir"])
     assert answer is not None
     assert warp_grid(m, n, warps) == (int(answer[1]), int(answer[2]))
+
+
+@pytest.mark.adr("0278-D1")
+@pytest.mark.parametrize(
+    ("m", "n", "warps", "asked"),
+    [
+        (32, 64, 4, 0), (64, 32, 4, 0), of_campaigns(64, 32, 8, 0), of_campaigns(16, 64, 8, 0),
+        of_campaigns(64, 16, 8, 0), (128, 128, 8, 0), of_campaigns(32, 128, 8, 0),
+        of_campaigns(128, 32, 8, 0), (64, 64, 8, 16), of_campaigns(32, 32, 4, 16),
+    ],
+)  # fmt: skip
+def test_waves_are_laid_over_a_tile_as_triton_does(m: int, n: int, warps: int, asked: int) -> None:
+    """The oracle is the layout in what Triton itself compiles for gfx942."""
+    source = ASTSource(
+        one_product, {"a": "*fp16", "b": "*fp16", "c": "*fp32"}, {"M": m, "N": n, "K": 32}
+    )
+    options = {"num_warps": warps, "matrix_instr_nonkdim": asked, "enable_fp_fusion": True}
+    ttgir = triton.compile(source, target=GPUTarget("hip", "gfx942", 64), options=options)
+    answer = re.search(
+        r"amd_mfma<.*?warpsPerCTA = \[(\d+), (\d+)\], instrShape = \[(\d+),", ttgir.asm["ttgir"]
+    )
+    assert answer is not None
+    down, across, side = map(int, answer.groups())
+    sip = load_machine("mi300x", 1).sip
+    assert sip.pe.warps is not None
+    block = replace(ONE, num_warps=warps, architecture=NO_CUDA, matrix_side=asked)
+    assert BlockCosts(block, sip.pe.warps, sip).warps_of(m, n, None) == (down, across)
+    assert wave_grid(m, n, warps, side) == (down, across)
 
 
 def product_ps(sip: SipSpec, block: ThreadBlock, m: int, n: int) -> int:

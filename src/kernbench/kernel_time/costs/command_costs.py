@@ -275,7 +275,9 @@ class CostModel:
         if self._block is not None and isinstance(site.command, Gemm):
             m, k = site.command.a.shape[-2:]
             itemsize = 2 if self._converts(site.command) else _itemsize_of(site.command)
-            return self._block.product_latency_ps(m, k * itemsize, self._fixed_ps[site.index])
+            held_up = self._block.held_up_ps(site.loops[-1].num_stages) if site.loops else 0
+            taken = self._fixed_ps[site.index]
+            return held_up + self._block.product_latency_ps(m, k * itemsize, taken)
         if self._block is not None and isinstance(site.command, Reduce):
             return self._block.reduce_latency_ps(site.command, site.chained)
         return 0
@@ -389,11 +391,7 @@ class CostModel:
         """Return the cost of one GEMM or math command, 0 for a DMA command."""
         command = site.command
         if isinstance(command, Gemm):
-            taken = self._gemm_ps(command, copied_bytes, site.chained)
-            if self._block is None or not site.loops:
-                return taken
-            innermost = site.loops[-1]
-            return ceil(taken * self._block.repeated(innermost.trip_count, innermost.num_stages))
+            return self._gemm_ps(command, copied_bytes, site.chained)
         if self._block is not None and site.is_fused:
             return 0
         slowdown = Fraction(1)
