@@ -234,6 +234,86 @@ def test_waves_are_laid_over_a_tile_as_triton_does(m: int, n: int, warps: int, a
     assert wave_grid(m, n, warps, side) == (down, across)
 
 
+@triton.jit
+def widened(x, y, n, BLOCK: tl.constexpr, TO: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + at)
+    for _ in range(n):
+        value = (value.to(TO) ^ 5).to(value.dtype)
+    tl.store(y + at, value)
+
+
+@triton.jit
+def between(x, y, n, BLOCK: tl.constexpr, TO: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + at)
+    for _ in range(n):
+        value = value.to(TO).to(value.dtype)
+    tl.store(y + at, value)
+
+
+def time_us(machine: str, kernel: Any, dtype: str, to: Any) -> float:
+    """The time of a kernel that is bound by vector math."""
+    with RuntimeContext(machine=machine, data=False) as torch:
+        x, y = (torch.empty(256 * 1024, dtype=getattr(torch, dtype)) for _ in range(2))
+        launch = lambda: kernel[(256,)](x, y, 2000, 1024, to)  # noqa: E731
+        return float(triton.testing.do_bench_cudagraph(launch) * 1e3)
+
+
+@pytest.mark.adr("0280-D1")
+def test_elements_of_two_registers_take_two_instructions() -> None:
+    wide = time_us("h100-sxm", widened, "int64", tl.int64)
+    narrow = time_us("h100-sxm", widened, "int32", tl.int32)
+    assert 1.5 < wide / narrow < 2.2
+
+
+@pytest.mark.adr("0280-D2")
+def test_conversions_between_integers_and_floats_are_slow_on_cuda_alone() -> None:
+    def ratio(machine: str) -> float:
+        of_ints = time_us(machine, between, "int32", tl.float32)
+        return of_ints / time_us(machine, between, "float32", tl.float16)
+
+    assert ratio("h100-sxm") > 2
+    assert ratio("mi300x") < 1.2
+
+
+@triton.jit
+def pairs(x, y, out, K, STEP: tl.constexpr):
+    rows, inner = tl.arange(0, 32), tl.arange(0, 32)
+    total = tl.zeros((32, 32), tl.float32)
+    for k in range(0, K, 32):
+        a = tl.load(x + rows[:, None] * 2 * K + (k + inner)[None, :] * STEP)
+        b = tl.load(y + (k + inner)[:, None] * 32 + rows[None, :])
+        total = tl.dot(a, b, total)
+    tl.store(out + rows[:, None] * 32 + rows[None, :], total)
+
+
+@pytest.mark.adr("0280-D3")
+@pytest.mark.parametrize(
+    ("dtype", "triton_type"), [("float16", "fp16"), of_campaigns("float32", "fp32")]
+)
+def test_loads_of_scattered_halves_wait(dtype: str, triton_type: str) -> None:
+    """The oracle is which loads Triton makes asynchronous copies for 8.0."""
+    taken, copies = [], []
+    for step in (1, 2):
+        with RuntimeContext(machine="a100-sxm-80g", data=False) as torch:
+            x, y, out = (torch.empty(32 * 2048, dtype=getattr(torch, dtype)) for _ in range(3))
+            launch = lambda step=step: pairs[(1,)](  # noqa: E731
+                x, y, out, 1024, step, num_warps=4, num_stages=4
+            )
+            taken.append(triton.testing.do_bench_cudagraph(launch))
+        signature = {**dict.fromkeys(("x", "y", "out"), f"*{triton_type}"), "K": "i32"}
+        attributes = {(place,): [["tt.divisibility", 16]] for place in range(4)}
+        source = ASTSource(pairs, signature, {"STEP": step}, attributes)
+        options = {"num_warps": 4, "num_stages": 4, "enable_fp_fusion": True}
+        compiled = triton.compile(source, target=GPUTarget("cuda", 80, 32), options=options)
+        text = compiled.asm["ttgir"]
+        loop = text[text.index("scf.for") :]
+        copies.append(loop.count("async_copy_global_to_local"))
+    assert (copies[1] < copies[0]) == (dtype == "float16")
+    assert (taken[1] > 1.5 * taken[0]) == (dtype == "float16")
+
+
 def product_ps(sip: SipSpec, block: ThreadBlock, m: int, n: int) -> int:
     rate = Fraction(sip.pe.gemm.flops_per_clock["float16"])
     assert sip.pe.warps is not None

@@ -399,15 +399,18 @@ class CostModel:
             shape = (command.dst if isinstance(command, Math) else command.inputs[0]).shape
             slowdown = self._block.slowdown * self._block.repeats(shape, site.chained)
         if isinstance(command, Math):
-            elements = num_elements(command.dst.shape)
-            return ceil_ps(math_ps(command.cost, elements, self.sip) * slowdown)
+            words = 1 if self._block is None else _words(command.dst, *command.inputs)
+            elements = words * num_elements(command.dst.shape)
+            cost = command.cost if self._block is None else self._block.class_of(command)
+            return ceil_ps(math_ps(cost, elements, self.sip) * slowdown)
         if isinstance(command, Reduce):
-            elements = sum(num_elements(tile.shape) for tile in command.inputs)
+            words = 1 if self._block is None else _words(*command.inputs)
+            elements = words * sum(num_elements(tile.shape) for tile in command.inputs)
             taken = ceil_ps(math_ps(MathClass.REDUCE, elements, self.sip) * slowdown)
             if self._block is None:
                 return taken
             rate = self.sip.pe.math.elements_per_clock.exchange
-            return taken + self._block.exchange_ps(command, rate, site.chained)
+            return taken + words * self._block.exchange_ps(command, rate, site.chained)
         return 0
 
     def _gemm_ps(self, command: Gemm, copied_bytes: int, chained: Chained | None) -> int:
@@ -485,6 +488,12 @@ def _rate(operand: Operand, precision: str, sip: SipSpec) -> tuple[str, int]:
 def _itemsize_of(command: Gemm) -> int:
     dtypes = (getattr(operand, "dtype", None) for operand in (command.a, command.b))
     return max(1 if dtype is None else dtype.itemsize for dtype in dtypes)
+
+
+def _words(*operands: Operand) -> int:
+    """Return in how many registers of 32 bits the widest element lies: each takes instructions."""
+    dtypes = (getattr(operand, "dtype", None) for operand in operands)
+    return max((-(-dtype.itemsize // 4) for dtype in dtypes if dtype is not None), default=1)
 
 
 def _up(ps_per_byte: Fraction, size: int | Fraction, more_ps: int | Fraction = 0) -> int:
