@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -256,7 +257,7 @@ def time_us(machine: str, kernel: Any, dtype: str, to: Any) -> float:
     """The time of a kernel that is bound by vector math."""
     with RuntimeContext(machine=machine, data=False) as torch:
         x, y = (torch.empty(256 * 1024, dtype=getattr(torch, dtype)) for _ in range(2))
-        launch = lambda: kernel[(256,)](x, y, 2000, 1024, to)  # noqa: E731
+        launch = partial(kernel[(256,)], x, y, 2000, 1024, to)
         return float(triton.testing.do_bench_cudagraph(launch) * 1e3)
 
 
@@ -297,15 +298,14 @@ def test_loads_of_scattered_halves_wait(dtype: str, triton_type: str) -> None:
     taken, copies = [], []
     for step in (1, 2):
         with RuntimeContext(machine="a100-sxm-80g", data=False) as torch:
-            x, y, out = (torch.empty(32 * 2048, dtype=getattr(torch, dtype)) for _ in range(3))
-            launch = lambda step=step: pairs[(1,)](  # noqa: E731
-                x, y, out, 1024, step, num_warps=4, num_stages=4
-            )
+            tensors = [torch.empty(32 * 2048, dtype=getattr(torch, dtype)) for _ in range(3)]
+            options = {"num_warps": 4, "num_stages": 4}
+            launch = partial(pairs[(1,)], *tensors, 1024, step, **options)
             taken.append(triton.testing.do_bench_cudagraph(launch))
         signature = {**dict.fromkeys(("x", "y", "out"), f"*{triton_type}"), "K": "i32"}
         attributes = {(place,): [["tt.divisibility", 16]] for place in range(4)}
         source = ASTSource(pairs, signature, {"STEP": step}, attributes)
-        options = {"num_warps": 4, "num_stages": 4, "enable_fp_fusion": True}
+        options |= {"enable_fp_fusion": True}
         compiled = triton.compile(source, target=GPUTarget("cuda", 80, 32), options=options)
         text = compiled.asm["ttgir"]
         loop = text[text.index("scf.for") :]

@@ -198,7 +198,7 @@ def waves(num_warps: int, matrix_side: int = 0) -> BlockCosts:
 @pytest.mark.parametrize("itemsize", [2, 4])
 def test_waves_without_a_part_of_a_tile_repeat_what_others_do(itemsize: int) -> None:
     rate = Fraction(2048 // itemsize)
-    # 64 x 64 are four tiles of 32 x 32, which a fifth wave can only repeat; of 16 x 16 there are 16.
+    # 64 x 64 are four tiles of 32 x 32, which a fifth wave can only repeat, or 16 of 16 x 16.
     four, eight, small = (
         block.product_ps((1, 64, 64, 32), itemsize, rate)
         for block in (waves(4), waves(8), waves(8, matrix_side=16))

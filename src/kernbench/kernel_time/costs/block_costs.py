@@ -217,9 +217,9 @@ class BlockCosts:
     def class_of(self, command: Math) -> MathClass:
         """Return the class of instructions that make a vector operation.
 
-        Units for transcendental functions convert between integers and floats on CUDA's GPUs; signed
-        bytes become bfloat16 by bit operations. Source: Nsight Compute's documentation, pipeline
-        XU; pull request 4563 of Triton.
+        On CUDA's GPUs units for transcendental functions convert between integers and floats, and
+        signed bytes become bfloat16 by bit operations. Source: Nsight Compute's documentation,
+        pipeline XU; pull request 4563 of Triton.
         """
         if command.op not in _BETWEEN_INTEGERS or self._block.architecture == NO_CUDA:
             return command.cost
