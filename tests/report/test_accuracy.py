@@ -258,7 +258,7 @@ def test_kinds_of_kernels_follow_from_their_names(name: str, family: str, kind: 
     assert kind_of(template) == kind
 
 
-@pytest.mark.adr("0280-D4")
+@pytest.mark.adr("0280-D3")
 @pytest.mark.parametrize(("of_hbm_ps", "kind"), [(40, "Triton products"), (60, "Triton streams")])
 def test_kernels_that_memory_bounds_have_a_range_of_their_own(of_hbm_ps: int, kind: str) -> None:
     template = Template(

@@ -244,15 +244,6 @@ def widened(x, y, n, BLOCK: tl.constexpr, TO: tl.constexpr):
     tl.store(y + at, value)
 
 
-@triton.jit
-def between(x, y, n, BLOCK: tl.constexpr, TO: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(x + at)
-    for _ in range(n):
-        value = value.to(TO).to(value.dtype)
-    tl.store(y + at, value)
-
-
 def time_us(machine: str, kernel: Any, dtype: str, to: Any) -> float:
     """The time of a kernel that is bound by vector math."""
     with RuntimeContext(machine=machine, data=False) as torch:
@@ -268,16 +259,6 @@ def test_elements_of_two_registers_take_two_instructions() -> None:
     assert 1.5 < wide / narrow < 2.2
 
 
-@pytest.mark.adr("0280-D2")
-def test_conversions_between_integers_and_floats_are_slow_on_cuda_alone() -> None:
-    def ratio(machine: str) -> float:
-        of_ints = time_us(machine, between, "int32", tl.float32)
-        return of_ints / time_us(machine, between, "float32", tl.float16)
-
-    assert ratio("h100-sxm") > 2
-    assert ratio("mi300x") < 1.2
-
-
 @triton.jit
 def pairs(x, y, out, K, STEP: tl.constexpr):
     rows, inner = tl.arange(0, 32), tl.arange(0, 32)
@@ -289,7 +270,7 @@ def pairs(x, y, out, K, STEP: tl.constexpr):
     tl.store(out + rows[:, None] * 32 + rows[None, :], total)
 
 
-@pytest.mark.adr("0280-D3")
+@pytest.mark.adr("0280-D2")
 @pytest.mark.parametrize(
     ("dtype", "triton_type"), [("float16", "fp16"), of_campaigns("float32", "fp32")]
 )

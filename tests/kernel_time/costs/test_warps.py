@@ -190,8 +190,8 @@ def test_warps_side_by_side_take_turns_at_products_and_math() -> None:
 def waves(num_warps: int, matrix_side: int = 0) -> BlockCosts:
     sip = load_machine("mi300x", 1).sip
     assert sip.pe.warps is not None
-    options = {"num_warps": num_warps, "matrix_side": matrix_side}
-    return BlockCosts(replace(ONE, architecture=NO_CUDA, **options), sip.pe.warps, sip)
+    block = replace(ONE, architecture=NO_CUDA, num_warps=num_warps, matrix_side=matrix_side)
+    return BlockCosts(block, sip.pe.warps, sip)
 
 
 @pytest.mark.adr("0278-D1")

@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from kernbench.commands import Math, MathClass, Reduce
-from kernbench.dtypes import bfloat16, int8
+from kernbench.commands import Reduce
 from kernbench.hardware import SipSpec, WarpSpec, ceil_ps
 from kernbench.kernel_ir import (
     NO_CUDA,
@@ -67,7 +66,6 @@ _CROSSING_EXCHANGES = 26
 """What a value takes that goes to other warps through shared memory, in exchanges between lanes:
 it is written, read, combined, written and read again, by lanes whose addresses lie vectors apart.
 Source: GEAK-eval's sorts and products by sums on an MI300X (docs/model/kernels.md)."""
-_BETWEEN_INTEGERS = frozenset(f"arith.{name}" for name in ("sitofp", "uitofp", "fptosi", "fptoui"))
 _SHUFFLE_CYCLES, _BARRIER_CYCLES = 24, 60
 """A reduction exchanges halves of a warp, step by step, and then one value per warp."""
 _LANES_ACROSS, _LANES_DOWN = 4, 8
@@ -213,19 +211,6 @@ class BlockCosts:
             return self._sip.cycles_ps(_PRODUCT_CYCLES) + waits
         waits = _TENSOR_MEMORY_CYCLES * self._in_tensor_memory(rows)
         return self._sip.cycles_ps(_PRODUCT_CYCLES + waits)
-
-    def class_of(self, command: Math) -> MathClass:
-        """Return the class of instructions that make a vector operation.
-
-        On CUDA's GPUs units for transcendental functions convert between integers and floats, and
-        signed bytes become bfloat16 by bit operations. Source: Nsight Compute's documentation,
-        pipeline XU; pull request 4563 of Triton.
-        """
-        if command.op not in _BETWEEN_INTEGERS or self._block.architecture == NO_CUDA:
-            return command.cost
-        dtypes = getattr(command.inputs[0], "dtype", None), command.dst.dtype
-        is_short = command.op == "arith.sitofp" and dtypes == (int8, bfloat16)
-        return MathClass.SIMPLE if is_short else MathClass.TRANSCENDENTAL
 
     def held_up_ps(self, num_stages: int) -> int:
         """Return for how long an iteration of a loop of so many stages waits for its loads.

@@ -401,8 +401,7 @@ class CostModel:
         if isinstance(command, Math):
             words = 1 if self._block is None else _words(command.dst, *command.inputs)
             elements = words * num_elements(command.dst.shape)
-            cost = command.cost if self._block is None else self._block.class_of(command)
-            return ceil_ps(math_ps(cost, elements, self.sip) * slowdown)
+            return ceil_ps(math_ps(command.cost, elements, self.sip) * slowdown)
         if isinstance(command, Reduce):
             words = 1 if self._block is None else _words(*command.inputs)
             elements = words * sum(num_elements(tile.shape) for tile in command.inputs)
