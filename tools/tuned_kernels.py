@@ -22,6 +22,8 @@ BLOCKS = Path(__file__).with_name("tuned_blocks.csv")
 EXPERTS = Path(__file__).with_name("tuned_experts.csv")
 SCALED = 128
 """Elements along N and K that share a scale."""
+AMD_OPTIONS = {"matrix_instr_nonkdim": 16}
+"""What vLLM's configurations for AMD's GPUs all say; on others it says nothing."""
 
 
 @triton.jit
@@ -164,7 +166,7 @@ class TunedProduct(Tuned):
             grid = (triton.cdiv(m, block.m) * triton.cdiv(n, block.n),)
             return scaled_product[grid](
                 *tensors, m, n, k, parts, SCALED, block.m, block.n, block.k, block.group,
-                num_warps=block.num_warps, num_stages=block.num_stages,
+                num_warps=block.num_warps, num_stages=block.num_stages, **AMD_OPTIONS,
             )  # fmt: skip
 
         return (launch,)
@@ -250,7 +252,7 @@ class TunedExperts(Tuned):
             return experts_product[(height * triton.cdiv(n, block.n),)](
                 a, b, c, slots, chosen, *scales, n, k, height * block.m, tiles * block.m, routed,
                 per_row, self.scaled, block.m, block.n, block.k, block.group,
-                num_warps=block.num_warps, num_stages=block.num_stages,
+                num_warps=block.num_warps, num_stages=block.num_stages, **AMD_OPTIONS,
             )  # fmt: skip
 
         return launch

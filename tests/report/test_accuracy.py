@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from io import StringIO
 from operator import itemgetter
 from pathlib import Path
@@ -19,7 +20,7 @@ from kernbench.accuracy.rows.reference import read_rows
 from kernbench.accuracy.score import Scored
 from kernbench.analysis import print_difference
 from kernbench.hardware import load_machine
-from kernbench.op_log import OpLog, Template
+from kernbench.op_log import Limit, OpLog, Template
 from kernbench.report import (
     IdleParts,
     Report,
@@ -255,6 +256,18 @@ def test_kinds_of_kernels_follow_from_their_names(name: str, family: str, kind: 
         engine_busy_ps={}, message_bytes=0, make_rows=dict, family=family,
     )  # fmt: skip
     assert kind_of(template) == kind
+
+
+@pytest.mark.adr("0280-D3")
+@pytest.mark.parametrize(("of_hbm_ps", "kind"), [(40, "Triton products"), (60, "Triton streams")])
+def test_kernels_that_memory_bounds_have_a_range_of_their_own(of_hbm_ps: int, kind: str) -> None:
+    template = Template(
+        name="paged_attention", kind="kernel", algorithm="", duration_ps=100, flops=1, hbm_bytes=1,
+        engine_busy_ps={}, message_bytes=0, make_rows=dict, family="gemm",
+        limits_ps={Limit.HBM: of_hbm_ps, Limit.GEMM: 100},
+    )  # fmt: skip
+    assert kind_of(template) == kind
+    assert kind_of(replace(template, name="aten.mm")) == "gemm"
 
 
 @pytest.mark.adr("0252-D2")

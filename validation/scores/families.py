@@ -28,7 +28,7 @@ def families_of(scored: Sequence[Scored], most_reasons: int = 3) -> list[FamilyE
     rows: dict[Family, list[Scored]] = {}
     for item in scored:
         if item.row.category is Category.PROGRAMS:
-            rows.setdefault(family_of(item.row), []).append(item)
+            rows.setdefault(family_of(item.row, item.answer.why_not), []).append(item)
     return [_errors(family, rows[family], most_reasons) for family in Family if family in rows]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernbench.accuracy.rows import Category, Row
+from kernbench.accuracy.rows import Category
 from kernbench.accuracy.score import Scored
 from validation.predictors.families.chosen import family_of
 
@@ -21,10 +21,12 @@ class Group:
     dtype: str
 
     @classmethod
-    def of(cls, row: Row) -> Group:
+    def of(cls, scored: Scored) -> Group:
+        row = scored.row
         if row.category is Category.PROGRAMS:
             # Their operations are commands, and their dtypes sentences.
-            return cls(row.category, row.device, row.source, family_of(row).value, "")
+            family = family_of(row, scored.answer.why_not)
+            return cls(row.category, row.device, row.source, family.value, "")
         return cls(row.category, row.device, row.source, row.op, row.dtype)
 
 
@@ -32,7 +34,7 @@ def grouped(scored: Iterable[Scored]) -> dict[Group, list[Scored]]:
     """Return the rows by group, sorted by category and name."""
     values: dict[Group, list[Scored]] = {}
     for entry in scored:
-        values.setdefault(Group.of(entry.row), []).append(entry)
+        values.setdefault(Group.of(entry), []).append(entry)
     key = list(Category).index
     return dict(
         sorted(

@@ -85,7 +85,9 @@ def _grouped(rows: Sequence[Scored]) -> dict[tuple[str, str, str], list[Scored]]
     values: dict[tuple[str, str, str], list[Scored]] = {}
     for scored in rows:
         row = scored.row
-        of = family_of(row).value if row.category is Category.PROGRAMS else row.category.value
+        of = row.category.value
+        if row.category is Category.PROGRAMS:
+            of = family_of(row, scored.answer.why_not).value
         short_us = _SHORT_US.get(row.source)
         if short_us is not None:
             of += f"{', below' if row.time_us < short_us else ' from'} {short_us:g} us"

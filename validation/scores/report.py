@@ -73,7 +73,7 @@ def to_json(scored: Sequence[Scored], machines: Machines | None = None) -> dict[
 
 def _composed(scored: Sequence[Scored]) -> dict[tuple[str, str, str], int]:
     """Return how many rows of a source, device and operation formulas have a time for."""
-    groups = (Group.of(item.row) for item in scored if item.answer.composed_us is not None)
+    groups = (Group.of(item) for item in scored if item.answer.composed_us is not None)
     return dict(sorted(Counter((group.source, group.device, group.op) for group in groups).items()))
 
 

@@ -45,8 +45,8 @@ FORMS = (
         columns=("run_id", "problem", "label"),
         op="problem",
         device="gpu",
-        # Its peak of memory says which H100.
-        boards={"h100": "H100-PCIe-80GB", "rtxpro6000": "RTX-PRO-6000-Server"},
+        # Its peak of memory says which H100, its src/hardware which RTX PRO 6000.
+        boards={"h100": "H100-PCIe-80GB", "rtxpro6000": "RTX PRO 6000 Blackwell Workstation"},
         source="=kernelbench.com",
         time=("ms",),
         together=("problem", "label"),

@@ -25,6 +25,8 @@ class ThreadBlock:
     """How many of ``registers`` its threads do without before any is spilled."""
     multiplies: bool = False
     """Whether it has a product, which the matrix unit makes."""
+    matrix_side: int = 0
+    """Rows and columns of AMD's matrix instructions where the launch says so; 0: by the tile."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from importlib import resources
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
-from kernbench.op_log import Template
+from kernbench.op_log import Limit, Template
 from kernbench.report.idle import idle_parts
 from kernbench.report.units import format_ns
 
@@ -143,6 +143,9 @@ _KINDS = (
     ("reductions", ("sum", "mean", "amax", "amin", "arg", "max", "min", "var", "std", "prod")),
 )
 """Kinds of PyTorch's operations, by what is in their names: the first that has a word."""
+_STREAMS = "Triton streams"
+"""Of kernels that are not PyTorch's, those that memory takes more than half of the time: what
+bounds them is known well on every machine (ADR-0280)."""
 _OF_TRITON = {"gemm": "Triton products", "membound": "Triton kernels"}
 
 
@@ -156,6 +159,8 @@ def kind_of(template: Template) -> str:
     """
     dialect, dot, name = template.name.rpartition(".")
     if not (dot and dialect.startswith("aten")):
+        if 2 * template.limits_ps.get(Limit.HBM, 0) > template.duration_ps:
+            return _STREAMS
         return _OF_TRITON.get(template.family, template.family or "by bytes alone")
     if not template.family:
         return "by bytes alone"

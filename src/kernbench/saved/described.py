@@ -222,6 +222,7 @@ class Text(_Described):
     name: str
     num_warps: Annotated[int, Field(ge=1, le=1024)]
     num_stages: Annotated[int, Field(ge=0, le=1024)]
+    matrix_side: Annotated[int, Field(ge=0, le=1024)] = 0
     constants: list[Any]
 
 

@@ -62,6 +62,8 @@ class KernelBinary:
     ttir: str
     stands_for_library: bool = False
     """Whether it is a kernel of ``kernbench.ops``, in place of a vendor's."""
+    matrix_side: int = 0
+    """Rows and columns of AMD's matrix instructions, ``matrix_instr_nonkdim``; 0: by the tile."""
 
     def planned_by(self, counts_warps: bool) -> Hashable:
         """Return what determines a launch's commands and schedule besides its arguments.
@@ -69,7 +71,8 @@ class KernelBinary:
         Equal for binaries that differ in ``num_warps`` only, unless PEs know what a warp is.
         """
         warps = self.num_warps if counts_warps and not self.stands_for_library else None
-        return self.name, self.module, self.num_stages, self.constants, warps
+        side = self.matrix_side if counts_warps else 0
+        return self.name, self.module, self.num_stages, self.constants, warps, side
 
     def trace(
         self, grid: tuple[int, int, int], ints: Mapping[int, int], **options: Any
@@ -129,6 +132,7 @@ class KernelBinary:
             architecture=architecture,
             multiplies=use.multiplies,
             spared=use.spared(threads, from_registers, across=across),
+            matrix_side=self.matrix_side,
         )
 
 
@@ -140,6 +144,7 @@ def build_binary(
     num_stages: int,
     constants: tuple[tuple[str, str], ...] = (),
     stands_for_library: bool = False,
+    matrix_side: int = 0,
 ) -> KernelBinary:
     """Return the binary of a TTIR text, the same object for the same arguments."""
     module = read_module(ttir)
@@ -148,8 +153,9 @@ def build_binary(
         for param in module.kernel.params
     )
     tcm = tcm_use(module, num_stages)
+    options = stands_for_library, matrix_side
     return KernelBinary(
-        name, module, num_warps, num_stages, signature, tcm, constants, ttir, stands_for_library
+        name, module, num_warps, num_stages, signature, tcm, constants, ttir, *options
     )
 
 

@@ -106,6 +106,7 @@ class CompiledLauncher:
         self._name: str = metadata.name
         self._num_warps: int = metadata.num_warps
         self._num_stages: int = metadata.num_stages
+        self._matrix_side: int = metadata.matrix_instr_nonkdim
         self._is_cooperative: bool = getattr(metadata, "launch_cooperative_grid", False)
         self._stands_for_library: bool = getattr(
             getattr(src, "fn", None), "stands_for_library", False
@@ -215,6 +216,7 @@ class CompiledLauncher:
         binary = build_binary(
             *(text, self._name, self._num_warps, self._num_stages, self._constants),
             stands_for_library=self._stands_for_library,
+            matrix_side=self._matrix_side,
         )
         if len(binary.signature) != num_args:
             raise InternalError(

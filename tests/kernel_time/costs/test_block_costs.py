@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from kernbench.kernel_time.costs.block_costs import (
     resident_blocks,
     spilled_registers,
     warp_grid,
+    wave_grid,
 )
 from kernbench.kernel_time.program.timed_plan import build_program_plan
 from tests.kernel_time.kernel_traces import gemm_trace
@@ -203,6 +205,94 @@ def test_warps_are_laid_over_a_tile_as_triton_does(m: int, n: int, warps: int) -
     answer = re.search(r"nvidia_mma<[^>]*warpsPerCTA = \[(\d+), (\d+)\]", result.asm["ttgir"])
     assert answer is not None
     assert warp_grid(m, n, warps) == (int(answer[1]), int(answer[2]))
+
+
+@pytest.mark.adr("0278-D1")
+@pytest.mark.parametrize(
+    ("m", "n", "warps", "asked"),
+    [
+        (32, 64, 4, 0), (64, 32, 4, 0), of_campaigns(64, 32, 8, 0), of_campaigns(16, 64, 8, 0),
+        of_campaigns(64, 16, 8, 0), (128, 128, 8, 0), of_campaigns(32, 128, 8, 0),
+        of_campaigns(128, 32, 8, 0), (64, 64, 8, 16), of_campaigns(32, 32, 4, 16),
+    ],
+)  # fmt: skip
+def test_waves_are_laid_over_a_tile_as_triton_does(m: int, n: int, warps: int, asked: int) -> None:
+    """The oracle is the layout in what Triton itself compiles for gfx942."""
+    source = ASTSource(
+        one_product, {"a": "*fp16", "b": "*fp16", "c": "*fp32"}, {"M": m, "N": n, "K": 32}
+    )
+    options = {"num_warps": warps, "matrix_instr_nonkdim": asked, "enable_fp_fusion": True}
+    ttgir = triton.compile(source, target=GPUTarget("hip", "gfx942", 64), options=options)
+    answer = re.search(
+        r"amd_mfma<.*?warpsPerCTA = \[(\d+), (\d+)\], instrShape = \[(\d+),", ttgir.asm["ttgir"]
+    )
+    assert answer is not None
+    down, across, side = map(int, answer.groups())
+    sip = load_machine("mi300x", 1).sip
+    assert sip.pe.warps is not None
+    block = replace(ONE, num_warps=warps, architecture=NO_CUDA, matrix_side=asked)
+    assert BlockCosts(block, sip.pe.warps, sip).warps_of(m, n, None) == (down, across)
+    assert wave_grid(m, n, warps, side) == (down, across)
+
+
+@triton.jit
+def widened(x, y, n, BLOCK: tl.constexpr, TO: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + at)
+    for _ in range(n):
+        value = (value.to(TO) ^ 5).to(value.dtype)
+    tl.store(y + at, value)
+
+
+def time_us(machine: str, kernel: Any, dtype: str, to: Any) -> float:
+    """The time of a kernel that is bound by vector math."""
+    with RuntimeContext(machine=machine, data=False) as torch:
+        x, y = (torch.empty(256 * 1024, dtype=getattr(torch, dtype)) for _ in range(2))
+        launch = partial(kernel[(256,)], x, y, 2000, 1024, to)
+        return float(triton.testing.do_bench_cudagraph(launch) * 1e3)
+
+
+@pytest.mark.adr("0280-D1")
+def test_elements_of_two_registers_take_two_instructions() -> None:
+    wide = time_us("h100-sxm", widened, "int64", tl.int64)
+    narrow = time_us("h100-sxm", widened, "int32", tl.int32)
+    assert 1.5 < wide / narrow < 2.2
+
+
+@triton.jit
+def pairs(x, y, out, K, STEP: tl.constexpr):
+    rows, inner = tl.arange(0, 32), tl.arange(0, 32)
+    total = tl.zeros((32, 32), tl.float32)
+    for k in range(0, K, 32):
+        a = tl.load(x + rows[:, None] * 2 * K + (k + inner)[None, :] * STEP)
+        b = tl.load(y + (k + inner)[:, None] * 32 + rows[None, :])
+        total = tl.dot(a, b, total)
+    tl.store(out + rows[:, None] * 32 + rows[None, :], total)
+
+
+@pytest.mark.adr("0280-D2")
+@pytest.mark.parametrize(
+    ("dtype", "triton_type"), [("float16", "fp16"), of_campaigns("float32", "fp32")]
+)
+def test_loads_of_scattered_halves_wait(dtype: str, triton_type: str) -> None:
+    """The oracle is which loads Triton makes asynchronous copies for 8.0."""
+    taken, copies = [], []
+    for step in (1, 2):
+        with RuntimeContext(machine="a100-sxm-80g", data=False) as torch:
+            tensors = [torch.empty(32 * 2048, dtype=getattr(torch, dtype)) for _ in range(3)]
+            options = {"num_warps": 4, "num_stages": 4}
+            launch = partial(pairs[(1,)], *tensors, 1024, step, **options)
+            taken.append(triton.testing.do_bench_cudagraph(launch))
+        signature = {**dict.fromkeys(("x", "y", "out"), f"*{triton_type}"), "K": "i32"}
+        attributes = {(place,): [["tt.divisibility", 16]] for place in range(4)}
+        source = ASTSource(pairs, signature, {"STEP": step}, attributes)
+        options |= {"enable_fp_fusion": True}
+        compiled = triton.compile(source, target=GPUTarget("cuda", 80, 32), options=options)
+        text = compiled.asm["ttgir"]
+        loop = text[text.index("scf.for") :]
+        copies.append(loop.count("async_copy_global_to_local"))
+    assert (copies[1] < copies[0]) == (dtype == "float16")
+    assert (taken[1] > 1.5 * taken[0]) == (dtype == "float16")
 
 
 def product_ps(sip: SipSpec, block: ThreadBlock, m: int, n: int) -> int:

@@ -24,9 +24,7 @@ from kernbench.kernel_time import ThreadBlock
 from kernbench.kernel_time.costs import block_costs
 from kernbench.kernel_time.costs.block_costs import (
     BlockCosts,
-    instruction_tile,
     resident_blocks,
-    warp_grid,
 )
 from kernbench.kernel_time.program.timed_plan import Chained
 
@@ -189,21 +187,31 @@ def test_warps_side_by_side_take_turns_at_products_and_math() -> None:
     assert costs(8).among_ps(1000, 800, 300) < 1000 + 800 + 300
 
 
-@pytest.mark.adr("0246-D1")
-def test_waves_without_a_part_of_a_tile_repeat_what_others_do() -> None:
-    assert instruction_tile(32, 64, 4, NO_CUDA) == (32, 32)
-    assert instruction_tile(16, 64, 4, NO_CUDA) == (16, 8)
-    assert warp_grid(64, 64, 4, (32, 32)) == (2, 2)
+def waves(num_warps: int, matrix_side: int = 0) -> BlockCosts:
     sip = load_machine("mi300x", 1).sip
     assert sip.pe.warps is not None
-    four, eight = (
-        BlockCosts(replace(ONE, num_warps=warps, architecture=NO_CUDA), sip.pe.warps, sip)
-        for warps in (4, 8)
+    block = replace(ONE, architecture=NO_CUDA, num_warps=num_warps, matrix_side=matrix_side)
+    return BlockCosts(block, sip.pe.warps, sip)
+
+
+@pytest.mark.adr("0278-D1")
+@pytest.mark.parametrize("itemsize", [2, 4])
+def test_waves_without_a_part_of_a_tile_repeat_what_others_do(itemsize: int) -> None:
+    rate = Fraction(2048 // itemsize)
+    # 64 x 64 are four tiles of 32 x 32, which a fifth wave can only repeat, or 16 of 16 x 16.
+    four, eight, small = (
+        block.product_ps((1, 64, 64, 32), itemsize, rate)
+        for block in (waves(4), waves(8), waves(8, matrix_side=16))
     )
-    rate = Fraction(sip.gemm_flops_per_clock("float32"))
-    # 64 x 64 are four tiles of 32 x 32, which a fifth wave can only repeat.
-    once, twice = (item.product_ps((1, 64, 64, 32), 4, rate) for item in (four, eight))
-    assert twice == pytest.approx(2 * once, rel=0.01)
+    assert eight == pytest.approx(2 * four, rel=0.02)
+    assert small == pytest.approx(four, rel=0.02)
+
+
+@pytest.mark.adr("0278-D2")
+def test_loops_of_more_than_two_stages_wait_for_their_loads_on_amd() -> None:
+    cache_cycles = 460
+    assert waves(4).held_up_ps(2) == costs(4).held_up_ps(4) == 0
+    assert waves(4).held_up_ps(3) == load_machine("mi300x", 1).sip.cycles_ps(cache_cycles)
 
 
 @triton.jit

@@ -136,7 +136,7 @@ def test_every_category_has_a_predictor(category: Category) -> None:
         ('branch,kernel,params,ms\nmain,add,"{}",0.006\n', "MI300X", "geak", 6.0),
         (
             "run_id,gpu,problem,dtype,label,ms\na,rtxpro6000,05_topk,fp32,1x64,0.02\n",
-            "RTX-PRO-6000-Server",
+            "RTX PRO 6000 Blackwell Workstation",
             "kernelbench.com",
             20.0,
         ),

@@ -75,10 +75,17 @@ class Family(StrEnum):
     OPERATIONS = "eager operations and networks"
     COMPILED_OPERATIONS = "compiled operations and networks"
     KERNELS = "Triton kernels"
+    IN_CUDA = "kernels in CUDA C++"
 
 
-def family_of(row: Row) -> Family:
-    """Return the family of a row of programs."""
+IN_CUDA = "its kernels are in CUDA C++"
+"""Why a row of kernels has no answer: none of them is Triton's, or not all are."""
+
+
+def family_of(row: Row, why_not: str = "") -> Family:
+    """Return the family of a row of programs, whose reason to have no answer may say it."""
+    if why_not == IN_CUDA:
+        return Family.IN_CUDA
     if row.source in ("geak", "kernelbench.com", "tritonbench"):
         return Family.OPERATIONS if row.fields.get("part") == "perf_T" else Family.KERNELS
     if row.source == "kernelbench":

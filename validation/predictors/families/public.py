@@ -8,6 +8,7 @@ from pathlib import Path
 from kernbench.accuracy.rows import Row
 from validation.predictors.families.chosen import (
     BEFORE_STATIC_LAUNCHER,
+    IN_CUDA,
     ChosenProgram,
     is_compiled,
 )
@@ -84,8 +85,8 @@ def agents(row: Row, programs: Path) -> ChosenProgram:
     if not solution.is_file():
         raise ProgramError(f"its repository has no solution of {row.op}")
     text = solution.read_text(encoding="utf-8")
-    if "@triton.jit" not in text or "__global__" in text:
-        raise ProgramError("its kernels are in CUDA, or of a package that is none of Triton's")
+    if any(word in text for word in ("__global__", "cpp_extension", "cuda.bindings")):
+        raise ProgramError(IN_CUDA)
     where = solution.relative_to(clone)
     program = loop("agents", clone, f"problems-{gpu}", row.op, where, row.fields["idx"])
     return ChosenProgram(program=program)

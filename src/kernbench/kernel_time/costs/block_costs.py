@@ -34,7 +34,7 @@ _OWN_CACHE_BYTES = 28 * 1024
 _GROUP_ROWS = 64
 _MMA_ROWS, _MMA_COLUMNS, _MMA_BYTES = 16, 8, 32
 """The shape of one ``mma`` instruction: rows, columns, and bytes along K."""
-_MFMA_ROWS, _REPEATED_BYTES = 32, 4
+_MFMA_ROWS, _STAGES_APART = 32, 2
 _MMA_CYCLES = 25
 """From one to the next that adds to its result. Source: Sun et al., Dissecting Tensor Cores via
 Microbenchmarks, 2022: m16n8k16 and m16n8k32 on an A100."""
@@ -212,20 +212,18 @@ class BlockCosts:
         waits = _TENSOR_MEMORY_CYCLES * self._in_tensor_memory(rows)
         return self._sip.cycles_ps(_PRODUCT_CYCLES + waits)
 
+    def held_up_ps(self, num_stages: int) -> int:
+        """Return for how long an iteration of a loop of so many stages waits for its loads.
+
+        With more than two, AMD's GPUs move what was loaded ahead from register to register in each
+        iteration, which waits for the loads: they and the product take turns.
+        """
+        waits = self._block.architecture == NO_CUDA and num_stages > _STAGES_APART
+        return self.load_latency_ps(of_hbm=False, fresh=Fraction(1)) if waits else 0
+
     def _in_tensor_memory(self, rows: int) -> bool:
         unit = matrix_unit(self._block.architecture, self._block.num_warps, rows)
         return unit is MatrixUnit.SHARED and self._block.architecture >= _TENSOR_MEMORY
-
-    def repeated(self, trips: int, num_stages: int) -> Fraction:
-        """Return how many times as often a loop multiplies that is pipelined.
-
-        AMD's compiler peels the iterations that are in flight when the loop ends; it multiplies in
-        them, and selects the result by whether there was such an iteration.
-        Source: ``PipelineExpander.cpp`` of Triton, with a trip count that is not constant.
-        """
-        if self._block.architecture != NO_CUDA or not trips:
-            return Fraction(1)
-        return Fraction(trips + max(num_stages - 1, 0), trips)
 
     def exchange_ps(
         self, command: Reduce, elements_per_clock: int, chained: Chained | None = None
@@ -275,7 +273,6 @@ class BlockCosts:
         m: int,
         n: int,
         chained: Chained | None,
-        tile: tuple[int, int] = (_MMA_ROWS, _MMA_COLUMNS),
     ) -> tuple[int, int]:
         """Return over how many rows and columns of warps the result of a product lies.
 
@@ -288,9 +285,22 @@ class BlockCosts:
             is_first = chained is not None and not chained.is_last
             down = warps if is_first else max(min(warps, m // _MMA_ROWS), _TENSOR_WARPS)
             return down, warps // down
-        if chained is None or self._block.architecture == NO_CUDA:
-            return warp_grid(m, n, warps, tile)
+        if self._block.architecture == NO_CUDA:
+            return wave_grid(m, n, warps, self._instruction_tile(m, n)[0])
+        if chained is None:
+            return warp_grid(m, n, warps)
         return (1, warps) if self.lies_across(chained) else (warps, 1)
+
+    def _instruction_tile(self, m: int, n: int) -> tuple[int, int]:
+        """Return the rows and columns of an instruction by which warps multiply from registers.
+
+        AMD's have as many of both as the launch says, or 32 where the product has, else 16.
+        Source: ``AccelerateAMDMatmul.cpp`` of Triton.
+        """
+        if self._block.architecture != NO_CUDA:
+            return _MMA_ROWS, _MMA_COLUMNS
+        side = self._block.matrix_side or (_MFMA_ROWS if min(m, n) >= _MFMA_ROWS else _MMA_ROWS)
+        return side, side
 
     def lies_across(self, chained: Chained | None) -> bool:
         """Return whether all warps lie over the columns of chained products, and so wait for all.
@@ -378,8 +388,8 @@ class BlockCosts:
             of_first, of_second = rows * (width // columns), width * (rows // _GROUP_ROWS)
             share = Fraction(1)
         else:
-            tile = instruction_tile(m, n, itemsize, architecture)
-            down, across = self.warps_of(m, n, chained, tile)
+            tile = self._instruction_tile(m, n)
+            down, across = self.warps_of(m, n, chained)
             rows = -(-m // (tile[0] * down)) * tile[0] * down
             width = -(-n // (tile[1] * across)) * tile[1] * across
             of_first, of_second = rows * across, width * down
@@ -398,30 +408,30 @@ class BlockCosts:
         return self._sip.cycles_ps(ceil_ps(max(count * max(math, conversion), shared)))
 
 
-def instruction_tile(m: int, n: int, itemsize: int, architecture: int) -> tuple[int, int]:
-    """Return the rows and columns of an instruction by which warps multiply from registers.
+def warp_grid(m: int, n: int, num_warps: int) -> tuple[int, int]:
+    """Return over how many rows and columns of warps Triton lays a product's tile on CUDA's GPUs.
 
-    AMD's have 32 of both for float32 where the product has, and warps that are left repeat what
-    others do. Source: ``AccelerateAMDMatmul.cpp`` of Triton. Narrower types have such instructions
-    too, but tuned tiles and measured times on an MI300X do not show that any warp repeats.
-    """
-    if architecture != NO_CUDA or itemsize < _REPEATED_BYTES or min(m, n) < _MFMA_ROWS:
-        return _MMA_ROWS, _MMA_COLUMNS
-    return _MFMA_ROWS, _MFMA_ROWS
-
-
-def warp_grid(
-    m: int, n: int, num_warps: int, tile: tuple[int, int] = (_MMA_ROWS, _MMA_COLUMNS)
-) -> tuple[int, int]:
-    """Return over how many rows and columns of warps Triton lays a product's tile.
-
-    It doubles the side on which warps have more instructions left, of a ``tile`` of rows and
-    columns; rows where both have as many.
+    It doubles the side on which warps have more instructions left; rows where both have as many.
     """
     down = across = 1
     while down * across < num_warps:
-        if m * across * tile[1] >= n * down * tile[0]:
+        if m * across * _MMA_COLUMNS >= n * down * _MMA_ROWS:
             down *= 2
         else:
             across *= 2
     return down, across
+
+
+def wave_grid(m: int, n: int, num_waves: int, side: int) -> tuple[int, int]:
+    """Return the same of AMD's GPUs, whose instructions have ``side`` rows and columns.
+
+    Waves that a tile has no part for lie over its rows, and repeat what others do. Source:
+    ``warpsPerTile`` of Triton's ``AccelerateAMDMatmul.cpp``.
+    """
+    down = across = 1
+    while down * across < num_waves:
+        if down * side < m and m // (2 * side) // down >= n // side // across:
+            down *= 2
+        else:
+            across *= 2
+    return (across, down) if across * side > n else (down, across)

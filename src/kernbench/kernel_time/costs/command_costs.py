@@ -275,7 +275,9 @@ class CostModel:
         if self._block is not None and isinstance(site.command, Gemm):
             m, k = site.command.a.shape[-2:]
             itemsize = 2 if self._converts(site.command) else _itemsize_of(site.command)
-            return self._block.product_latency_ps(m, k * itemsize, self._fixed_ps[site.index])
+            held_up = self._block.held_up_ps(site.loops[-1].num_stages) if site.loops else 0
+            taken = self._fixed_ps[site.index]
+            return held_up + self._block.product_latency_ps(m, k * itemsize, taken)
         if self._block is not None and isinstance(site.command, Reduce):
             return self._block.reduce_latency_ps(site.command, site.chained)
         return 0
@@ -389,11 +391,7 @@ class CostModel:
         """Return the cost of one GEMM or math command, 0 for a DMA command."""
         command = site.command
         if isinstance(command, Gemm):
-            taken = self._gemm_ps(command, copied_bytes, site.chained)
-            if self._block is None or not site.loops:
-                return taken
-            innermost = site.loops[-1]
-            return ceil(taken * self._block.repeated(innermost.trip_count, innermost.num_stages))
+            return self._gemm_ps(command, copied_bytes, site.chained)
         if self._block is not None and site.is_fused:
             return 0
         slowdown = Fraction(1)
@@ -401,15 +399,17 @@ class CostModel:
             shape = (command.dst if isinstance(command, Math) else command.inputs[0]).shape
             slowdown = self._block.slowdown * self._block.repeats(shape, site.chained)
         if isinstance(command, Math):
-            elements = num_elements(command.dst.shape)
+            words = 1 if self._block is None else _words(command.dst, *command.inputs)
+            elements = words * num_elements(command.dst.shape)
             return ceil_ps(math_ps(command.cost, elements, self.sip) * slowdown)
         if isinstance(command, Reduce):
-            elements = sum(num_elements(tile.shape) for tile in command.inputs)
+            words = 1 if self._block is None else _words(*command.inputs)
+            elements = words * sum(num_elements(tile.shape) for tile in command.inputs)
             taken = ceil_ps(math_ps(MathClass.REDUCE, elements, self.sip) * slowdown)
             if self._block is None:
                 return taken
             rate = self.sip.pe.math.elements_per_clock.exchange
-            return taken + self._block.exchange_ps(command, rate, site.chained)
+            return taken + words * self._block.exchange_ps(command, rate, site.chained)
         return 0
 
     def _gemm_ps(self, command: Gemm, copied_bytes: int, chained: Chained | None) -> int:
@@ -487,6 +487,12 @@ def _rate(operand: Operand, precision: str, sip: SipSpec) -> tuple[str, int]:
 def _itemsize_of(command: Gemm) -> int:
     dtypes = (getattr(operand, "dtype", None) for operand in (command.a, command.b))
     return max(1 if dtype is None else dtype.itemsize for dtype in dtypes)
+
+
+def _words(*operands: Operand) -> int:
+    """Return in how many registers of 32 bits the widest element lies: each takes instructions."""
+    dtypes = (getattr(operand, "dtype", None) for operand in operands)
+    return max((-(-dtype.itemsize // 4) for dtype in dtypes if dtype is not None), default=1)
 
 
 def _up(ps_per_byte: Fraction, size: int | Fraction, more_ps: int | Fraction = 0) -> int:

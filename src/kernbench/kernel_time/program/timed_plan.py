@@ -6,6 +6,7 @@ A *site* is one command of the kernel's text; it may run many times (programs x 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -28,6 +29,7 @@ from kernbench.commands import (
     Reduce,
     Splat,
     Tile,
+    is_axis,
 )
 from kernbench.kernel_time.program.addressing import Addressing
 from kernbench.kernel_time.program.fusion import fused
@@ -37,6 +39,8 @@ from kernbench.kernel_time.program.queues import Queue, QueueStep, Slots, queue_
 ONE_PATH: Mapping[int, int] = MappingProxyType({})
 """No loop that programs go around differently often."""
 
+_LEAST_COPY_BYTES = 4
+"""What an asynchronous copy to shared memory takes at least. Source: PTX's ``cp.async``."""
 SiteCommand = DmaRead | DmaWrite | Atomic | Gemm | Math | Reduce
 
 
@@ -316,7 +320,11 @@ class _Builder:
         return command.dst.shape if isinstance(command, Gemm | Math) else ()
 
     def _late(self, body: tuple[Node, ...]) -> frozenset[int]:
-        """Return the loads of a body that feed no product, where it has products."""
+        """Return the loads of a body that do not run ahead of it, where it has products.
+
+        They feed none, or have less than four bytes in a row, which no asynchronous copy takes.
+        Source: ``LowerLoops.cpp`` of Triton.
+        """
         steps = [queue_step for queue_step in body if isinstance(queue_step, QueueStep)]
         if not any(step.queue is Queue.GEMM for step in steps):
             return frozenset()
@@ -327,6 +335,8 @@ class _Builder:
                 feeding |= self.multiplied[step.site]
             elif not feeding.isdisjoint(step.writes):
                 feeding |= set(step.reads)
+                if step.queue is Queue.DMA_IN and _is_scattered(self.sites[step.site].command):
+                    late.append(step.site)
             elif step.queue is Queue.DMA_IN:
                 late.append(step.site)
         return frozenset(late)
@@ -364,6 +374,20 @@ def with_late_loads(plan: ProgramPlan) -> ProgramPlan:
         return tuple(queue_steps)
 
     return replace(plan, nodes=waiting(plan.nodes, frozenset(), ()))
+
+
+def _is_scattered(command: SiteCommand) -> bool:
+    """Return whether no two elements of a load are neighbours, which are narrower than 4 bytes."""
+    assert isinstance(command, DmaRead)
+    itemsize = command.source.dtype.itemsize
+    if itemsize >= _LEAST_COPY_BYTES:
+        return False
+    steps = Counter[int]()
+    for dims, array in command.source.offset.terms.items():
+        if is_axis(dims[-1]):
+            along = array[(0,) * (array.ndim - 1)]
+            steps[dims[-1]] += int(along[1] - along[0])
+    return itemsize not in steps.values()
 
 
 def _reads(body: tuple[Node, ...]) -> set[int]:

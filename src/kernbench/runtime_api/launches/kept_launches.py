@@ -54,6 +54,7 @@ def _describe_binary(binary: KernelBinary) -> dict[str, Any]:
         "num_stages": binary.num_stages,
         "constants": binary.constants,
         "stands_for_library": binary.stands_for_library,
+        "matrix_side": binary.matrix_side,
     }
 
 
