@@ -1,7 +1,12 @@
 """What a host does between two launches; the first argument says what."""
 
 import cProfile
+import datetime
+import os
+import queue
+import select
 import sys
+import threading
 import time
 
 import torch
@@ -140,6 +145,15 @@ elif kind == "compared":
     for _ in range(count):
         if first != second:
             raise AssertionError
+elif kind == "in_c":
+    lock, again, simple = threading.Lock(), threading.RLock(), queue.SimpleQueue()
+    for _ in range(count):
+        time.monotonic(), time.perf_counter(), time.perf_counter_ns(), time.process_time()
+        time.localtime(), datetime.datetime.now(), time.sleep(0), os.times(), os.getpid()
+        with lock, again:
+            simple.put(again)
+        simple.get()
+        select.select([], [], [], 0)
 elif kind == "clock":
     print(time.perf_counter_ns(), time.monotonic_ns())
 elif kind == "profiled":
