@@ -3,11 +3,12 @@
 import cProfile
 import datetime
 import os
-import queue
 import select
 import sys
 import threading
 import time
+from queue import SimpleQueue
+from typing import Any
 
 import torch
 
@@ -146,10 +147,12 @@ elif kind == "compared":
         if first != second:
             raise AssertionError
 elif kind == "in_c":
-    lock, again, simple = threading.Lock(), threading.RLock(), queue.SimpleQueue()
+    lock, again = threading.Lock(), threading.RLock()
+    simple: Any = SimpleQueue()
     for _ in range(count):
         time.monotonic(), time.perf_counter(), time.perf_counter_ns(), time.process_time()
-        time.localtime(), datetime.datetime.now(), time.sleep(0), os.times(), os.getpid()
+        time.localtime(), datetime.datetime.now(), os.times(), os.getpid()
+        time.sleep(0)
         with lock, again:
             simple.put(again)
         simple.get()

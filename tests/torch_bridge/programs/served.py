@@ -42,7 +42,7 @@ def serve_there_too(pipe):
     try:
         http.server.HTTPServer(ADDRESS, http.server.BaseHTTPRequestHandler)
     except OSError as error:
-        pipe.send(errno.errorcode[error.errno])
+        pipe.send(error.errno == errno.EADDRINUSE)
 
 
 def work(pipe):
@@ -69,10 +69,12 @@ def main():
     worker.start()
     end.close()
     pipe.send("begin")
+    assert worker.pid is not None
     threading.Timer(0.5, os.kill, (worker.pid, signal.SIGKILL)).start()
     multiprocessing.connection.wait([worker.sentinel])
     worker.join()
     print(worker.exitcode)
+    assert server.pid is not None
     os.kill(server.pid, signal.SIGINT)
     print(mine.recv())
     server.join()

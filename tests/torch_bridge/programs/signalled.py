@@ -80,7 +80,8 @@ def case(target, number):
     child = SPAWN.Process(target=target, args=(its,))
     child.start()
     its.close()
-    pid = child.pid
+    assert child.pid is not None
+    pid: int = child.pid
     if target is starts_another:
         pid = mine.recv()
     assert mine.recv() == "ready"
