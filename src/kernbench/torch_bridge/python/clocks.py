@@ -236,7 +236,9 @@ def _install_dates(patches: Patches, wall: SimulatedClock) -> None:
     def utcnow(cls: Any) -> Any:
         return cls.fromtimestamp(wall.seconds(), datetime.UTC).replace(tzinfo=None)
 
-    dates = {function.__name__: classmethod(unseen(function)) for function in (now, utcnow)}
+    dates: dict[str, Any] = {
+        function.__name__: classmethod(unseen(function)) for function in (now, utcnow)
+    }
     # ``today`` calls ``time.time``. These two call C, and the class may be imported by name.
     _set_in_c(patches, datetime.datetime, dates)
 
