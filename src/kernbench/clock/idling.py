@@ -88,8 +88,8 @@ class Idling:
         self._watch(now_ps + delay_ps)
         return self._start(delay_ps, label)
 
-    def cancel(self, timer: Timer) -> None:
-        """Forget one of these timers that no rank waits for any more."""
+    def cancel(self, timer: Event) -> None:
+        """Forget what no rank waits for any more, if it is one of these timers."""
         if self._ends_ps.pop(timer, None) is not None:
             self._simulation.cancel(timer)
 

@@ -33,8 +33,8 @@ class Rank:
     """
 
     __slots__ = (
-        "_body", "_on_end", "_process", "_simulation", "_to_main", "_worker", "aborted", "ended_ps",
-        "error", "host_ps", "local", "rank_id", "since_ps", "threads", "waiting_for",
+        "_body", "_calls", "_on_end", "_process", "_simulation", "_to_main", "_worker", "aborted",
+        "ended_ps", "error", "host_ps", "local", "rank_id", "since_ps", "threads", "waiting_for",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +55,7 @@ class Rank:
         self.host_ps = 0
         """Its host's time when it last waited while that was ahead of the clock."""
         self.aborted = False
+        self._calls: list[Callable[[], object]] = []
         self.threads: list[Rank] = []
         """Further threads of control that share its number and ``local``."""
         self._simulation = simulation
@@ -72,9 +73,24 @@ class Rank:
 
     def wait(self, handle: Handle) -> None:
         """Leave the rank until ``handle`` has ended. Only for the running rank itself."""
-        self.waiting_for = handle
-        self.since_ps = self._simulation.env.now_ps
-        self._to_main(handle)
+        is_over = False
+        while not is_over:
+            self.waiting_for = handle
+            self.since_ps = self._simulation.env.now_ps
+            self._to_main(handle)
+            is_over = not self._calls
+            while self._calls:
+                try:
+                    self._calls.pop(0)()
+                except BaseException:
+                    self._simulation.idling.cancel(handle)
+                    raise
+                is_over = handle.callbacks is None
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function in the rank where it waits, before it waits on; it may raise."""
+        self._calls.append(function)
+        self._process.interrupt(function)
 
     def abort(self) -> None:
         """End the rank by raising SystemExit where it waits; its ``finally`` blocks run."""
@@ -137,8 +153,11 @@ class Rank:
             resume, reason = worker.switch, ()
             try:
                 yield target
-            except Interrupt:
-                resume, reason = worker.throw, (SystemExit,)
+            except Interrupt as interrupt:
+                if interrupt.cause is None:
+                    resume, reason = worker.throw, (SystemExit,)
+                    # The clock need not go to where it slept.
+                    simulation.idling.cancel(target)
         if self.ended_ps is None:
             self.waiting_for = None
             self.ended_ps = simulation.now_ps

@@ -221,7 +221,7 @@ class Simulation:
         (self.threads_of_main if rank is None else rank.threads).append(thread)
         return thread
 
-    def cancel(self, timer: Timer) -> None:
+    def cancel(self, timer: Event) -> None:
         """Cancel a timer that no rank waits for any more, so that the clock need not reach it."""
         self.env.reschedule({timer: None})
 

@@ -73,6 +73,7 @@ def test_views_cost_dispatch_and_the_bridge_own_calls_nothing() -> None:
 def test_what_depends_on_addresses_or_is_done_in_c_elsewhere_is_not_counted() -> None:
     assert more_us("compared", 10, 30, "python") == 0
     assert more_us("freed", 10, 30, "python") == 0
+    assert more_us("in_c", 10, 30, "python") == 0
 
 
 @pytest.mark.adr("0130-D8")

@@ -163,3 +163,27 @@ with open(f"{sys.argv[1]}/rank{rank}", "w") as file:
     assert "Cublaslt" in (tmp_path / "rank0").read_text()
     assert "Magma" not in (tmp_path / "rank1").read_text()
     assert "Cublaslt" not in (tmp_path / "rank1").read_text()
+
+
+@pytest.mark.adr("0282-D1")
+@pytest.mark.adr("0282-D2")
+@pytest.mark.parametrize("kind", ["ranks", "workers"])
+def test_signals_of_other_processes_do_what_they_do_to_real_ones(
+    kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["workers"] if kind == "workers" else []
+    context = simulated("signalled.py", *arguments, machine="ahbm:2")
+    # As real processes print it: `python tests/torch_bridge/programs/signalled.py`.
+    assert capfd.readouterr().out.splitlines() == [
+        "by_handler SIGTERM 7 is gone",
+        "by_handler SIGKILL -9 is gone",
+        "by_loop SIGTERM 0 stopped is gone",
+        "by_pause SIGTERM 0 stopped is gone",
+        "interrupted SIGINT 0 stopped is gone",
+        "goes_on SIGUSR1 0 1 heard, went on: True is gone",
+        "default SIGTERM -15 is gone",
+        "starts_another SIGTERM 0 its child 7 is gone",
+        "ignores SIGTERM 0 stopped is gone",
+    ]
+    # Not to where those that have ended slept.
+    assert context.run.simulation.now_ps < 3 * 10**12

@@ -1,8 +1,14 @@
 """What a host does between two launches; the first argument says what."""
 
 import cProfile
+import datetime
+import os
+import select
 import sys
+import threading
 import time
+from queue import SimpleQueue
+from typing import Any
 
 import torch
 
@@ -140,6 +146,17 @@ elif kind == "compared":
     for _ in range(count):
         if first != second:
             raise AssertionError
+elif kind == "in_c":
+    lock, again = threading.Lock(), threading.RLock()
+    simple: Any = SimpleQueue()
+    for _ in range(count):
+        time.monotonic(), time.perf_counter(), time.perf_counter_ns(), time.process_time()
+        time.localtime(), datetime.datetime.now(), os.times(), os.getpid()
+        time.sleep(0)
+        with lock, again:
+            simple.put(again)
+        simple.get()
+        select.select([], [], [], 0)
 elif kind == "clock":
     print(time.perf_counter_ns(), time.monotonic_ns())
 elif kind == "profiled":

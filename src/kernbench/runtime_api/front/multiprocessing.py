@@ -347,6 +347,11 @@ class StartedRank:
             self._run.ordering.joins(self._run.rank_state, self.state)
         return True
 
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function in it where it waits, before it waits on."""
+        if self._rank is not None and self._rank.alive:
+            self._rank.call(function)
+
     def end(self) -> None:
         """End it where it waits; its ``finally`` blocks run."""
         rank, simulation = self._rank, self._run.simulation

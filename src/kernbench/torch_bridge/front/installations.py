@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import torch
@@ -145,9 +148,14 @@ def _leave_out(programs: Programs, patches: Patches) -> None:
         torch.cuda.nvtx._nvtx,
         c10d.CollectiveWork,
         c10d.SimulatedGroup,
+        os,
+        select,
+        *locks.IN_C,
         *sockets.IN_C,
     ):
         call_counts.leave_out(patches, owner)
+    for owner in locks.OF_PYTHON:
+        call_counts.leave_out(patches, owner, is_whole=True)
     for owner in (
         torch.cuda,
         torch.cuda.Stream,
@@ -158,6 +166,9 @@ def _leave_out(programs: Programs, patches: Patches) -> None:
         torch.cuda.graph,
         *([torch.accelerator.Graph] if hasattr(torch.accelerator, "Graph") else ()),
         torch.autograd.profiler.record_function,
+        threading,
+        threading.Event,
+        threading.Thread,
     ):
         call_counts.leave_out(patches, owner, is_python=True)
     for stream in (sys.stdout, sys.stderr):

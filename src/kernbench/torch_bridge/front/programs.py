@@ -77,6 +77,11 @@ class StartedWorker:
         """Block the caller until it has ended, or a timeout is over."""
         self._simulation.wait_at_most(self._end, delay_ps)
 
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function in it where it waits, before it waits on."""
+        if self.rank is not None and self.rank.alive:
+            self.rank.call(function)
+
     def end(self) -> None:
         """End it where it waits."""
         if self.rank is not None and self.rank.alive:
@@ -265,12 +270,13 @@ class Programs:
         process = Process(self.session, rank, environment)
         self.globals.start(process, is_forked)
         self.assignments.start(process, is_forked)
+        parent = current()
+        process.signals.handlers.update(parent.signals.handlers)
         if is_forked:
-            parent = current()
             process.precision = parent.precision
-            process.signals.handlers.update(parent.signals.handlers)
             process.hash_seed = parent.hash_seed
         else:
+            process.signals.begin_program()
             process.hash_seed = self._new_seed(environment)
         return process
 

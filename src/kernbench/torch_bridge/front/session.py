@@ -47,6 +47,8 @@ class Session:
         self._orders: dict[ProcessGroup, CallOrder] = {}
         self.pids = count(1)
         """Process ids of those started by ``multiprocessing``."""
+        self.started: dict[int, Any] = {}
+        """These processes, by their ids."""
         self.said: set[str] = set()
         """Warnings that were already given, once for all processes."""
         self.given_out: dict[str, str] = {}

@@ -6,6 +6,7 @@ is noticed where the main thread sleeps, reads a clock, or has waited for a devi
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -19,11 +20,13 @@ from kernbench.errors import SignalEnd
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.processes.process import HERE, Process
+from kernbench.torch_bridge.python import event_loops
 
 _PS_PER_S = 10**12
 _UNHEARD = frozenset({signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH})
 """Signals without effect on a process that has no handler for them."""
 _UNCATCHABLE = frozenset({signal.SIGKILL, signal.SIGSTOP})
+_STOPPING = frozenset({signal.SIGSTOP, signal.SIGTSTP, signal.SIGCONT})
 _kill, _getpid = os.kill, os.getpid
 
 
@@ -32,7 +35,7 @@ def install(patches: Patches) -> None:
     for owner, name, instead in (
         (signal, "signal", _handle),
         (signal, "getsignal", _handler),
-        (signal, "raise_signal", _receive),
+        (signal, "raise_signal", receive),
         (signal, "alarm", _alarm),
         (signal, "setitimer", _set_timer),
         (signal, "getitimer", _timer),
@@ -100,31 +103,42 @@ def _is_main(process: Process) -> bool:
     return process.thread is process.main_thread
 
 
-def _receive(process: Process, number: int) -> None:
-    """Do what a process does that receives a signal (``signal.raise_signal``)."""
+def ends(process: Process, number: int) -> bool:
+    """Return whether a signal ends a process, as one that has no handler for it."""
     handler = signal.SIG_DFL if number in _UNCATCHABLE else _handler(process, number)
-    if handler is signal.SIG_DFL:
-        if number not in _UNHEARD:
-            process.ends_at_once = True
-            raise SignalEnd(-number)
-    elif handler is not signal.SIG_IGN:
+    return handler is signal.SIG_DFL and number not in _UNHEARD
+
+
+def receive(process: Process, number: int) -> None:
+    """Do what a process does that receives a signal (``signal.raise_signal``)."""
+    handler = _handler(process, number)
+    if ends(process, number):
+        process.ends_at_once = True
+        raise SignalEnd(-number)
+    if callable(handler):
         if process.signals.wakeup_fd >= 0:
             os.write(process.signals.wakeup_fd, bytes((number,)))
+            event_loops.wake_running()
         handler(int(number), sys._getframe(1))
+        paused, process.signals.paused = process.signals.paused, None
+        if paused is not None:
+            paused.end_after(0)
 
 
 def _send(process: Process, pid: int, number: int) -> None:
     """``os.kill``."""
-    own = process.pid or _getpid()
-    children = {worker.pid: worker for worker in process.workers}
-    if pid == own:
+    started = process.session.started.get(pid)
+    if pid == (process.pid or _getpid()):
         if number:
-            _receive(process, number)
-    elif pid in children:
-        if number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT):
-            children[pid].kill() if number == signal.SIGKILL else children[pid].terminate()
-        elif number:
-            _refuse(f"os.kill({pid}, {_name(number)})", "of a process to one that it has started")
+            receive(process, number)
+    elif started is not None:
+        if number in _STOPPING:
+            _refuse(f"os.kill({pid}, {_name(number)})", "that stop a process for a while")
+        if started.returncode is not None:
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+        if number:
+            process.host.reach()
+            started.receive(number)
     elif pid == _getpid() and number:
         _refuse(f"os.kill({pid}, {_name(number)})", "to the process that has started this one")
     else:
@@ -141,7 +155,7 @@ def _send_to_group(process: Process, group: int, number: int) -> None:
 def _refuse(asked: str, what: str) -> None:
     raise UnsupportedTorchError(
         f"{asked}: signals {what} are not simulated; a process may signal itself (os.getpid()), "
-        "and end those that it has started (terminate, kill)"
+        "and those that multiprocessing has started"
     )
 
 
@@ -154,7 +168,7 @@ def _name(number: int) -> str:
 def _abort(process: Process) -> None:
     """``os.abort``."""
     process.signals.handlers.pop(signal.SIGABRT, None)
-    _receive(process, signal.SIGABRT)
+    receive(process, signal.SIGABRT)
 
 
 def _set_timer(
@@ -192,13 +206,14 @@ def _alarm(process: Process, seconds: int) -> int:
 
 
 def _pause(process: Process) -> None:
-    """``signal.pause``: nothing but the alarm can end it."""
+    """``signal.pause``: its alarm ends it, or a signal of another process."""
     due_ps = process.host.alarm_ps
     if due_ps is None:
-        raise UnsupportedTorchError(
-            "signal.pause without an alarm: no signal would ever come; call signal.alarm first"
-        )
-    process.host.sleep(max(due_ps - process.host.now_ps, 0))
+        simulation = process.session.run.simulation
+        process.signals.paused = simulation.handle("signal.pause")
+        simulation.wait(process.signals.paused)
+    else:
+        process.host.sleep(max(due_ps - process.host.now_ps, 0))
 
 
 def _ring(process: Process) -> bool:
@@ -207,5 +222,5 @@ def _ring(process: Process) -> bool:
         return False
     host, interval_ps = process.host, process.signals.interval_ps
     host.alarm_ps = host.now_ps + interval_ps if interval_ps else None
-    _receive(process, signal.SIGALRM)
+    receive(process, signal.SIGALRM)
     return True

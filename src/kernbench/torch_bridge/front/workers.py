@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.clock import CtrlC
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.front import executors
+from kernbench.torch_bridge.front import executors, signals
 from kernbench.torch_bridge.front.forks import Memory
 from kernbench.torch_bridge.front.spawn import found_in, own_code, own_copy, take_values
 from kernbench.torch_bridge.processes.call_counts import uncounted
@@ -128,7 +128,14 @@ class _Started:
 
     _work: StartedRank | StartedWorker
 
-    def __init__(self) -> None:
+    def __init__(self, started: BaseProcess) -> None:
+        session = current().session
+        # No real process has this id, so that a signal cannot reach one.
+        self.pid = _FIRST_PID + next(session.pids)
+        session.started[self.pid] = self
+        self.forks = (getattr(started, "_start_method", None) or get_start_method()) == "fork"
+        self.process: Process | None = None
+        """The process, once it lives."""
         self.returncode: int | None = None
         self._ended, self._ends = pipe(duplex=False)
         self.sentinel = self._ended.fileno()
@@ -166,17 +173,23 @@ class _Started:
         return self.returncode
 
     def terminate(self) -> None:
-        """Abort it where it waits."""
-        self._kill(signal.SIGTERM)
+        """Send it SIGTERM."""
+        self.receive(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Abort it where it waits."""
-        self._kill(signal.SIGKILL)
+        """Send it SIGKILL."""
+        self.receive(signal.SIGKILL)
 
-    def _kill(self, number: signal.Signals) -> None:
-        if self.returncode is None:
+    def receive(self, number: int) -> None:
+        """Let it do what it does by a signal: call its handler where it waits, or end there."""
+        process = self.process
+        if self.returncode is not None:
+            return
+        if process is None or signals.ends(process, number):
             self.end(-number)
             self._work.end()
+        else:
+            self._work.call(lambda: signals.receive(process, number))
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Return its exit status when it has ended, None if it has not in time."""
@@ -192,9 +205,8 @@ class Worker(_Started):
     """A worker process of a rank: it has a host and a memory of its own, and no device."""
 
     def __init__(self, programs: Programs, started: BaseProcess) -> None:
-        super().__init__()
+        super().__init__(started)
         parent = current()
-        self.pid = _FIRST_PID + next(parent.session.pids)
         kept = {name: started.__dict__[name] for name in started.__dict__ if name in _KEPT}
         with uncounted():
             modules = [sys.modules["__main__"], *programs.modules.own()]
@@ -206,7 +218,9 @@ class Worker(_Started):
         memory.be(child)
 
         def live_as(process: Process) -> None:
-            process.parent_pid = parent.pid or _real_pid()
+            self.process, process.parent_pid = process, parent.pid or _real_pid()
+            if not self.forks:
+                process.signals.begin_program()
             self.run(child, lambda: live(process, child.run))
             for end in found_in(memory.argument, lambda item: isinstance(item, PipeEnd)):
                 end.close()
@@ -218,14 +232,10 @@ class RankProcess(_Started):
     """A process started by one without a group: a rank of the run (ADR-0101)."""
 
     def __init__(self, programs: Programs, started: BaseProcess) -> None:
-        super().__init__()
+        super().__init__(started)
         parent_process = current()
-        session = parent_process.session
-        # No real process has this id, so that a signal cannot reach one.
-        self.pid = _FIRST_PID + next(session.pids)
         kept = {name: started.__dict__[name] for name in started.__dict__ if name in _KEPT}
         value = own_copy({n: v for n, v in started.__dict__.items() if n not in _KEPT}) | kept
-        forks = getattr(started, "_start_method", None) or get_start_method()
         parent = vars(sys.modules["__main__"])
         received = sent(value, programs.assignments.own_modules)
 
@@ -235,19 +245,20 @@ class RankProcess(_Started):
             child.__dict__.update(value)
             if value["_target"] is not None:
                 child.__dict__["_target"] = own_code(
-                    value["_target"], programs, is_forked=forks == "fork"
+                    value["_target"], programs, is_forked=self.forks
                 )
-            if forks == "fork":
+            if self.forks:
                 take_values(parent)
             child.run()
 
         def live_as(process: Process) -> None:
-            process.pid, process.parent_pid = self.pid, parent_process.pid or _real_pid()
+            self.process, process.pid = process, self.pid
+            process.parent_pid = parent_process.pid or _real_pid()
             self.run(started, lambda: live(process, work))
             for end in found_in(value, lambda item: isinstance(item, PipeEnd)):
                 end.close()
 
-        self._work = programs.start_one(live_as, forks == "fork")
+        self._work = programs.start_one(live_as, self.forks)
 
     def poll(self) -> int | None:
         number = super().poll()

@@ -85,14 +85,16 @@ def _leave_out_collections(patches: Patches) -> None:
         patches.on_close(gc.callbacks.remove, call)
 
 
-def leave_out(patches: Patches, owner: Any, *, is_python: bool = False) -> None:
+def leave_out(
+    patches: Patches, owner: Any, *, is_python: bool = False, is_whole: bool = False
+) -> None:
     """Leave out the calls of functions and properties that the bridge has put into an owner.
 
-    On a GPU these are C++, which no count sees; or functions of PyTorch's Python (``is_python``),
-    each of which counts as one call.
+    Otherwise these are C or C++, which no count sees; or functions of Python (``is_python``), each
+    of which counts as one call. An owner may stand in for C as it is (``is_whole``).
     """
     for name, value in list(vars(owner).items()):
-        if isinstance(value, (FunctionType, MethodType)) and _is_ours(value):
+        if isinstance(value, (FunctionType, MethodType)) and (is_whole or _is_ours(value)):
             patches.set(owner, name, unseen(value, is_python=is_python))
         elif isinstance(value, staticmethod) and _is_ours(value.__func__):
             patches.set(owner, name, staticmethod(unseen(value.__func__, is_python=is_python)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import warnings
 from dataclasses import dataclass, field
@@ -47,6 +48,13 @@ class SignalState:
     interval_ps: int = 0
     wakeup_fd: int = -1
     """The file that is written to when a handler is called; -1 for none."""
+    paused: Handle | None = None
+    """What ends with the next signal."""
+
+    def begin_program(self) -> None:
+        """Keep what a new program keeps: which signals its parent ignored."""
+        ignored = {n: how for n, how in self.handlers.items() if how is signal.SIG_IGN}
+        self.handlers = ignored
 
 
 @dataclass(slots=True, eq=False)

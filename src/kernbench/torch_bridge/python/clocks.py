@@ -134,7 +134,7 @@ def install(patches: Patches) -> None:
     _install_by_number(patches, clocks)
     _install_dates(patches, clocks.wall)
     # Python's own modules, whose waits are simulated.
-    waits = clocks.monotonic.seconds
+    waits = unseen(clocks.monotonic.seconds)
     patches.set(threading, "_time", waits)
     patches.set(queue, "time", waits)
     patches.set(futures, "time", SimpleNamespace(monotonic=waits))
@@ -143,7 +143,7 @@ def install(patches: Patches) -> None:
 
 
 def _replace(patches: Patches, owner: Any, name: str, function: Callable[..., Any]) -> None:
-    """Replace a function by one of the same name, which some libraries check."""
+    """Replace a function of C by one of the same name, which some libraries check."""
     real = getattr(owner, name)
 
     def replaced(*args: Any) -> Any:
@@ -159,7 +159,7 @@ def _replace(patches: Patches, owner: Any, name: str, function: Callable[..., An
                 raise
         raise type(own)(*own.args)
 
-    patches.set(owner, name, wraps(real)(replaced))
+    patches.set(owner, name, wraps(real)(unseen(replaced)))
 
 
 def _keep_for_pythons_library(patches: Patches, name: str) -> None:
@@ -171,13 +171,13 @@ def _keep_for_pythons_library(patches: Patches, name: str) -> None:
     real = simulated.__wrapped__
 
     def chosen(*args: Any) -> Any:
-        caller = sys._getframe(1)
+        caller = sys._getframe(2)  # behind what leaves this out of the count
         package = caller.f_globals.get("__name__", "").partition(".")[0]
         # Only if the caller's code names it: threads and timeit are passed the function to call.
         is_meant = package in sys.stdlib_module_names and name in caller.f_code.co_names
         return real(*args) if is_meant else simulated(*args)
 
-    patches.set(time, name, wraps(real)(chosen))
+    patches.set(time, name, wraps(real)(unseen(chosen)))
 
 
 def _install_by_number(patches: Patches, clocks: Clocks) -> None:
@@ -236,8 +236,11 @@ def _install_dates(patches: Patches, wall: SimulatedClock) -> None:
     def utcnow(cls: Any) -> Any:
         return cls.fromtimestamp(wall.seconds(), datetime.UTC).replace(tzinfo=None)
 
+    dates: dict[str, Any] = {
+        function.__name__: classmethod(unseen(function)) for function in (now, utcnow)
+    }
     # ``today`` calls ``time.time``. These two call C, and the class may be imported by name.
-    _set_in_c(patches, datetime.datetime, {"now": classmethod(now), "utcnow": classmethod(utcnow)})
+    _set_in_c(patches, datetime.datetime, dates)
 
 
 def _set_in_c(patches: Patches, owner: type, values: dict[str, Any]) -> None:

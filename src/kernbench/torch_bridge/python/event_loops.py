@@ -75,6 +75,13 @@ def install(patches: Patches, clock: Callable[[], float]) -> None:
             _install_watcher(patches, watcher)
 
 
+def wake_running() -> None:
+    """Let the loop of the calling thread look at its own pipe, which a signal has written to."""
+    selector = getattr(asyncio._get_running_loop(), "_selector", None)
+    if isinstance(selector, _Selector):
+        selector.wake()
+
+
 IN_C = "uvloop"
 """A package of loops in C, which would wait in the operating system."""
 

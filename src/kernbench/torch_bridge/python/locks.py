@@ -184,6 +184,11 @@ def _reentrant_lock() -> Any:
     return _ReentrantLockOfEach(_PyRLock) if HERE.is_importing else _PyRLock()
 
 
+IN_C = (WaitingLock, _LockOfEach, _ReentrantLockOfEach)
+"""Classes whose methods are functions of C where nothing is simulated."""
+OF_PYTHON = (_PyRLock, queue._PySimpleQueue)  # type: ignore[attr-defined]
+"""The same, of Python's library, which has them for interpreters without the ones of C."""
+
 BARS = "tqdm.std"
 """PyTorch imports it before any run, so that its locks are real ones."""
 
@@ -216,4 +221,4 @@ def install(patches: Patches) -> None:
         },
     )
     patches.set_all(threading.Event, {"is_set": _is_set, "isSet": _is_set})
-    patches.set(queue, "SimpleQueue", queue._PySimpleQueue)  # type: ignore[attr-defined]
+    patches.set(queue, "SimpleQueue", OF_PYTHON[1])
