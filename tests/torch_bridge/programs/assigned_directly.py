@@ -16,20 +16,23 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 
 Kind = tuple[Callable[[], object], Callable[[], object]]
 KINDS: dict[str, Kind] = {
-    "a number in a list": (lambda: random.__all__.append(7), lambda: 7 in random.__all__),  # type: ignore[arg-type]
+    "a number in a list": (
+        lambda: cast(Any, random.__all__).append(7),
+        lambda: 7 in cast(Any, random.__all__),
+    ),
     "a number by a name": (
         lambda: entities.name2codepoint.update(kb=5),
         lambda: entities.name2codepoint.get("kb"),
     ),
     "a name by a number": (
-        lambda: errno.errorcode.update({99999: "EKB"}),
+        lambda: cast(Any, errno.errorcode).update({99999: "EKB"}),
         lambda: errno.errorcode.get(99999),
     ),
     "of what ranks run by": (
@@ -45,18 +48,21 @@ KINDS: dict[str, Kind] = {
         lambda: fractions.Fraction in torch.serialization.get_safe_globals(),
     ),
     "by a class": (
-        lambda: copy._deepcopy_dispatch.update({memoryview: print}),  # type: ignore[attr-defined]
-        lambda: memoryview in copy._deepcopy_dispatch,  # type: ignore[attr-defined]
+        lambda: cast(Any, copy)._deepcopy_dispatch.update({memoryview: print}),
+        lambda: memoryview in cast(Any, copy)._deepcopy_dispatch,
     ),
     "by a class, of a class": (
-        lambda: pickle._Pickler.dispatch.update({memoryview: print}),  # type: ignore[attr-defined]
-        lambda: memoryview in pickle._Pickler.dispatch,  # type: ignore[attr-defined]
+        lambda: cast(Any, pickle)._Pickler.dispatch.update({memoryview: print}),
+        lambda: memoryview in cast(Any, pickle)._Pickler.dispatch,
     ),
     "a table of names": (
         lambda: signal.Signals._value2member_map_.update({999: signal.SIGINT}),
         lambda: 999 in signal.Signals._value2member_map_,
     ),
-    "a finder": (lambda: sys.meta_path.append(object), lambda: object in sys.meta_path),  # type: ignore[arg-type]
+    "a finder": (
+        lambda: cast(Any, sys.meta_path).append(object),
+        lambda: object in cast(Any, sys.meta_path),
+    ),
     "collections": (lambda: gc.disable() if gc.isenabled() else gc.enable(), gc.isenabled),
 }
 

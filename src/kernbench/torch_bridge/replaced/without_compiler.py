@@ -69,7 +69,7 @@ def install(patches: Patches, import_compiler: Callable[[], None] | None) -> Non
     patches.on_close(stand_in.leave)
     patches.set(sys, "meta_path", [_ThereAlready(), *sys.meta_path])
     stand_in.import_settings()
-    torch._dynamo = stand_in  # type: ignore[assignment]
+    torch._dynamo = stand_in
 
 
 def leave() -> None:
