@@ -226,3 +226,25 @@ def lower_half(x_ptr, out_ptr, BUG: tl.constexpr, B: tl.constexpr):
 def fill_lower_half(x_ptr, B: tl.constexpr):
     i, j = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
     tl.store(x_ptr + i * B + j, i + 1.0, mask=i >= j)
+
+
+@triton.jit
+def turned(x_ptr, out_ptr, n, BUG: tl.constexpr, BY: tl.constexpr, BLOCK: tl.constexpr):
+    """Turn each block of a scratch tensor by some lanes, without a barrier between if BUG."""
+    first = tl.program_id(0) * BLOCK
+    lane = tl.arange(0, BLOCK)
+    for part in range(2):
+        tl.store(x_ptr + first + lane, (lane + part).to(tl.float32), mask=lane < n)
+        if not BUG:
+            tl.debug_barrier()
+        taken = tl.load(x_ptr + first + (lane + BY) % BLOCK, mask=lane < n)
+        tl.store(out_ptr + first + lane, taken, mask=lane < n)
+
+
+@triton.jit
+def summed_between(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Threads that have exchanged a sum have waited for each other."""
+    lane = tl.arange(0, BLOCK)
+    tl.store(x_ptr + lane, lane.to(tl.float32))
+    total = tl.sum(lane)
+    tl.store(out_ptr + lane, tl.load(x_ptr + (lane + BLOCK // 4) % BLOCK) + total)

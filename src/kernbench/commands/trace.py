@@ -168,7 +168,7 @@ class Hint:
     """What a kernel tells the compiler of a value; its time and its numbers do not depend on it.
 
     ``name`` is ``divisibility``, ``contiguity``, ``constancy`` (``values`` has one per axis of the
-    value) or ``assume``.
+    value), ``assume`` or ``barrier``, which is of no value.
     """
 
     name: str

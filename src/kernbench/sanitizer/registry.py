@@ -14,6 +14,7 @@ from kernbench.sanitizer.checks.overflow import Overflow
 from kernbench.sanitizer.checks.races import Races
 from kernbench.sanitizer.checks.undefined import Undefined
 from kernbench.sanitizer.checks.unwritten import Unwritten
+from kernbench.sanitizer.checks.warps import Warps
 
 CHECKS: tuple[type[Check], ...] = (
     Undefined,
@@ -24,6 +25,7 @@ CHECKS: tuple[type[Check], ...] = (
     OperationRaces,
     # A race is reported as a race, even if the second program also finds unwritten memory.
     Races,
+    Warps,
     Unwritten,
     NonFinite,
     # A value replaced by another program is a race, and reported as one.

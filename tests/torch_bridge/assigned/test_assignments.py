@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -305,3 +306,38 @@ def test_what_a_function_gives_out_is_a_ranks_own_or_said_by_name_and_line(
     assert len(said) == 1
     assert "a_giving_library.made_once() (program.py:17)" in said[0]
     assert "table" not in said[0]
+
+
+@pytest.mark.adr("0257-D1")
+def test_what_a_rank_changes_in_containers_is_its_own(tmp_path: Path) -> None:
+    ours, theirs = both(tmp_path, "assigned_directly.py", nprocs=2)
+    assert ours == theirs
+    assert not [name for name in theirs[0] if theirs[0][name] == theirs[1][name]]
+
+
+SETS_IN_C = """
+import ctypes
+import multiprocessing
+import torch.distributed as dist
+dist.init_process_group("gloo")
+ctypes.pythonapi.Py_GetVersion.restype = ctypes.c_char_p
+multiprocessing.get_context("spawn").of_rank = dist.get_rank()
+dist.barrier()
+"""
+
+
+@pytest.mark.adr("0257-D2")
+def test_what_is_set_in_c_is_said_by_name_and_line(tmp_path: Path) -> None:
+    import multiprocessing
+
+    program = tmp_path / "sets.py"
+    program.write_text(SETS_IN_C)
+    before = ctypes.pythonapi.Py_GetVersion.restype
+    try:
+        run = simulated(program, nprocs=2).run
+    finally:
+        ctypes.pythonapi.Py_GetVersion.restype = before
+        vars(multiprocessing.get_context("spawn")).pop("of_rank", None)
+    said = " ".join(text for make in run.remarks for text in make())
+    assert "an assignment to ctypes.pythonapi.Py_GetVersion at sets.py:6 sets holds for all" in said
+    assert "multiprocessing.get_context() (sets.py:7) returns, which is one object" in said

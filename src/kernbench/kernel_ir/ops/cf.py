@@ -20,7 +20,7 @@ DIALECT = Dialect()
 
 
 @DIALECT.op(
-    *("cf.assert", "gpu.barrier", "ttg.barrier", "ttg.local_barrier"),
+    *("cf.assert", "ttg.local_barrier"),
     *("tt.grid_dependency_wait", "tt.grid_dependency_launch_dependents"),
     operands=(0, MANY),
     results=0,
@@ -31,6 +31,12 @@ def _nothing(run: Evaluator, op: Op) -> None:
     A launch begins when the one before it on its stream has ended, so whoever waits for that one
     need not.
     """
+
+
+@DIALECT.op("gpu.barrier", "ttg.barrier", operands=(0, MANY), results=0)
+def _barrier(run: Evaluator, op: Op) -> None:
+    """Say that the warps of a program wait for each other; here commands run one by one anyway."""
+    run.hints.append(Hint("barrier", (), op.line, None))
 
 
 @DIALECT.op("llvm.intr.assume", operands=(1, MANY), results=0)

@@ -61,6 +61,9 @@ class Hints(Check):
         launched: Launched,
     ) -> None:
         for hint in hints:
+            if hint.held is None:
+                # A barrier.
+                continue
             for ids, values in _chunks(hint, program_ids):
                 bad = _wrong(hint, values)
                 if bad.any():

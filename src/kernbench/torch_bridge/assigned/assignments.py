@@ -17,6 +17,7 @@ from kernbench.torch_bridge.assigned.in_c import Setting, say_of_calls, tell_of_
 from kernbench.torch_bridge.assigned.objects import WRITES_DIRECTLY, NamedObjects
 from kernbench.torch_bridge.assigned.owners import Owners, is_simple
 from kernbench.torch_bridge.assigned.registries import (
+    changes_containers,
     codes_of,
     has_registries,
     is_machinery,
@@ -137,8 +138,8 @@ class Assignments:
         """Whether there is one process: nobody else sees what it sets, and nothing is restored
         for a next run."""
         self._tables: list[Table] = []
-        self._watched: set[int] = set()
-        """Containers of tables, by identity."""
+        self._watched: dict[int, Table] = {}
+        """Tables by the identity of their containers."""
         self._words = MemoryWords()
         self._objects = NamedObjects(self._owners, self._tell_of, self._watch_named)
         self._patches = Patches()
@@ -165,12 +166,16 @@ class Assignments:
         Or what is restored in a table would count as a process's.
         """
         self._leave()
-        unkept = self._objects.unkept
+        unkept, session = self._objects.unkept, self._session
+        asked = {*unkept.values(), "ctypes"}
         for program in self._codes:
-            if not set(unkept.values()).isdisjoint(_names_in(program)):
-                for name, line in changed_results(program.co_filename, unkept):
+            if not asked.isdisjoint(_names_in(program)):
+                for name, line, is_result in changed_results(program.co_filename, unkept):
                     where = f"{Path(program.co_filename).name}:{line}"
-                    self._session.given_out.setdefault(f"{name}()", where)
+                    if is_result:
+                        session.given_out.setdefault(f"{name}()", where)
+                    else:
+                        session.for_all[f"an assignment to {name} at {where}"] = None
 
     def meet(self, module: ModuleType) -> None:
         """Watch the registries of a module that all share."""
@@ -196,7 +201,7 @@ class Assignments:
         added: list[Table] = []
         for table in tables:
             if id(table.container) not in self._watched:
-                self._watched.add(id(table.container))
+                self._watched[id(table.container)] = table
                 added.append(table)
         self._tables += added
         self._words.follow([item.container for item in added])
@@ -208,6 +213,9 @@ class Assignments:
         """
         self._codes.append(program)
         names = frozenset(_names_in(program))
+        for code in codes_of(program):
+            if changes_containers(code):
+                self._objects.changed.update(code.co_names)
         if not self._is_alone:
             self._expect(names)
         elif not _STARTING_ANEW.isdisjoint(word for name in names for word in name.split(".")):
@@ -237,8 +245,12 @@ class Assignments:
     def _tell_of(self, kind: type) -> None:
         tell_of_objects(kind, self._note_in_object, self._patches)
 
-    def _watch_named(self, containers: list[Any], spaces: list[dict[str, Any]]) -> None:
+    def _watch_named(
+        self, containers: list[Any], spaces: list[dict[str, Any]], by_program: list[Any]
+    ) -> None:
         self._watch(table_of(container, self._owners) for container in containers)
+        for container in by_program:
+            self._watched[id(container)].is_changed_by_program = True
         self._watch(ObjectSpace(space, self._owners) for space in spaces)
 
     def _writes_directly(self) -> bool:
@@ -404,7 +416,9 @@ class Assignments:
 def _names_in(program: CodeType) -> Iterator[str]:
     """Yield the names in code, also those in strings, by which some functions are told them."""
     for code in codes_of(program):
-        yield from code.co_names
+        for name in code.co_names:
+            # Of ``import a.b as c``, too.
+            yield from {name, *name.split(".")}
         for value in code.co_consts:
             if isinstance(value, str) and len(value) < _LONGEST_PATH:
                 yield from value.split(".")

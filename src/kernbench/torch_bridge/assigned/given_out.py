@@ -8,6 +8,7 @@ another function.
 from __future__ import annotations
 
 import ast
+import ctypes
 import dis
 import linecache
 import sys
@@ -20,6 +21,7 @@ from kernbench.torch_bridge.assigned.registries import CHANGING
 from kernbench.torch_bridge.assigned.writes import own_dict
 from kernbench.torch_bridge.base.patches import MISSING
 
+_CFunction: Any = ctypes._CFuncPtr  # type: ignore[attr-defined]
 _RETURNS, _CACHE = dis.opmap["RETURN_VALUE"], 0
 _LAST_LOADS = frozenset(
     dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR", "BINARY_SUBSCR")
@@ -74,28 +76,24 @@ def _space(value: Any) -> Any:
     return vars(value) if isinstance(value, (type, ModuleType)) else own_dict(value)
 
 
-def changed_results(file: str, functions: Container[int]) -> Iterator[tuple[str, int]]:
+def changed_results(file: str, functions: Container[int]) -> Iterator[tuple[str, int, bool]]:
     """Yield shared functions whose results a file of the program's changes, and the lines.
 
-    By their full names, of those whose identities are in ``functions``.
+    By their full names, of those whose identities are in ``functions``; and functions of C whose
+    attributes it sets, which ``ctypes`` keeps in C (last: False).
     """
     try:
         nodes = list(ast.walk(ast.parse("".join(linecache.getlines(file)))))
     except (SyntaxError, ValueError):
         return
-    imported: dict[str, str] = {}
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            for name in node.names:
-                first = name.name.partition(".")[0]
-                imported[name.asname or first] = name.name if name.asname else first
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for name in node.names:
-                imported[name.asname or name.name] = f"{node.module}.{name.name}"
+    imported = _imported(nodes)
+
+    def full(node: ast.expr) -> str:
+        first, *rest = _path(node)
+        return ".".join([imported.get(first, ""), *rest])
 
     def called(node: ast.expr) -> str:
-        first, *rest = _path(node.func) if isinstance(node, ast.Call) else [""]
-        name = ".".join([imported.get(first, ""), *rest])
+        name = full(node.func) if isinstance(node, ast.Call) else ""
         return name if id(_named(name)) in functions else ""
 
     results = {
@@ -112,7 +110,23 @@ def changed_results(file: str, functions: Container[int]) -> Iterator[tuple[str,
                 owner = node.value
                 function = results.get(owner.id) if isinstance(owner, ast.Name) else called(owner)
                 if function:
-                    yield function, node.lineno
+                    yield function, node.lineno, True
+                elif is_changed and isinstance(_named(full(owner)), _CFunction):
+                    yield full(owner), node.lineno, False
+
+
+def _imported(nodes: list[ast.AST]) -> dict[str, str]:
+    """Return the full names of what a file imports, by its names there."""
+    imported: dict[str, str] = {}
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                first = name.name.partition(".")[0]
+                imported[name.asname or first] = name.name if name.asname else first
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for name in node.names:
+                imported[name.asname or name.name] = f"{node.module}.{name.name}"
+    return imported
 
 
 def _path(node: ast.expr) -> list[str]:

@@ -62,6 +62,13 @@ _start = "start method", _start_method, _set_start_method
 _set_threshold, _num_threads = gc.set_threshold, torch.set_num_threads
 _set_digits, _set_timeout = sys.set_int_max_str_digits, socket.setdefaulttimeout
 _set_policy = asyncio.set_event_loop_policy
+_collect, _collect_not = gc.enable, gc.disable
+
+
+def _collect_or_not(wanted: bool) -> None:
+    (_collect if wanted else _collect_not)()
+
+
 _Row = tuple[Any, str, str, Callable[[], Any], Callable[[Any], object]]
 _SETTINGS: tuple[_Row, ...] = (
     (sys, "setrecursionlimit", "recursion", sys.getrecursionlimit, sys.setrecursionlimit),
@@ -70,6 +77,8 @@ _SETTINGS: tuple[_Row, ...] = (
     (sys, "setswitchinterval", "switches", sys.getswitchinterval, sys.setswitchinterval),
     (gc, "set_debug", "debugging collections", gc.get_debug, gc.set_debug),
     (gc, "set_threshold", "collections", gc.get_threshold, lambda counts: _set_threshold(*counts)),
+    (gc, "disable", "collecting", gc.isenabled, _collect_or_not),
+    (gc, "enable", "collecting", gc.isenabled, _collect_or_not),
     (multiprocessing, "set_start_method", *_start),
     (torch.multiprocessing, "set_start_method", *_start),
     (torch, "set_num_threads", "threads", torch.get_num_threads, _num_threads),
@@ -87,6 +96,7 @@ _SETTINGS: tuple[_Row, ...] = (
 """Functions that set something: owner, name, what they set, and how that is read and written."""
 _FOR_ALL: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (faulthandler, ("disable", "enable")),
+    (gc, ("freeze", "unfreeze")),
     (os, ("nice", "sched_setaffinity", "setpriority")),
     (resource, ("setrlimit",)),
     (sys, ("addaudithook",)),

@@ -11,9 +11,9 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from itertools import chain, islice
+from itertools import islice
 from logging import Logger
-from types import FrameType, FunctionType, ModuleType
+from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from kernbench.torch_bridge.assigned import writes
 from kernbench.torch_bridge.assigned.given_out import given_out
 from kernbench.torch_bridge.assigned.owners import Owners, is_simple
 from kernbench.torch_bridge.assigned.registries import HOLDING_NOTHING, is_machinery, kind_of
+from kernbench.torch_bridge.assigned.tables import kept_elsewhere
 from kernbench.torch_bridge.assigned.writes import own_dict
 from kernbench.torch_bridge.base.patches import MISSING
 from kernbench.torch_bridge.processes import call_counts
@@ -51,17 +52,22 @@ class NamedObjects:
         self,
         owners: Owners,
         tell: Callable[[type], None],
-        watch: Callable[[list[Any], list[Any]], None],
+        watch: Callable[[list[Any], list[Any], list[Any]], None],
     ) -> None:
         self._owners = owners
         self._tell = tell
         """Has writes to attributes of the objects of a class told."""
         self._watch = watch
-        """Has containers compared, and dictionaries of objects."""
+        """Has containers compared, and dictionaries of objects; last, those of them that the
+        program changes itself."""
         self._by_identity: dict[int, Any] = {}
         """Kept alive, so that no other object gets the identity of one."""
         self.names: frozenset[str] = frozenset()
         """What code of the program's own names: first packages, then what is in them."""
+        self.changed: set[str] = set()
+        """Those of them in code that changes containers."""
+        self.by_program: set[int] = set()
+        """Containers of such names, by identity."""
         self.unkept: dict[int, str] = {}
         """Names of functions whose results are all processes', by the functions' identities."""
         self._refused: set[int] = set()
@@ -142,14 +148,21 @@ class NamedObjects:
             if self.is_named(module) and self._owners.is_shared(module):
                 of_machinery = is_machinery(module.__name__)
                 held, kept = self._walk([vars(module)], names, of_machinery)
-                containers += [] if of_machinery else held
+                if of_machinery:
+                    elsewhere = [vars(module).get(name) for name in kept_elsewhere(module.__name__)]
+                    own = [] if module is sys else self._of_program(held)
+                    held = [item for item in own if all(item is not other for other in elsewhere)]
+                containers += held
                 inner += kept
         return containers, inner
+
+    def _of_program(self, containers: list[Any]) -> list[Any]:
+        return [container for container in containers if id(container) in self.by_program]
 
     def _watch_all(self, containers: list[Any], inner: list[dict[str, Any]]) -> None:
         self._refused.clear()
         is_direct = not self.names.isdisjoint(WRITES_DIRECTLY)
-        self._watch(containers, inner if is_direct else [])
+        self._watch(containers, inner if is_direct else [], self._of_program(containers))
 
     def _walk(
         self, spaces: Iterable[Mapping[str, Any]], names: frozenset[str], of_machinery: bool = False
@@ -162,12 +175,16 @@ class NamedObjects:
             named = {name: space[name] for name in names & space.keys()}
             results = {name: list(given_out(value, space)) for name, value in named.items()}
             for name, value in named.items():
-                if type(value) is _CACHED or (of_machinery and results[name]):
+                gives_out = results[name] or type(value) is MethodType
+                if type(value) is _CACHED or (of_machinery and gives_out):
                     self.unkept[id(value)] = name
-            for holder in chain(named.values(), *results.values()):
+            holders = [*named.items(), *((n, held) for n in results for held in results[n])]
+            for name, holder in holders:
                 kind = kind_of(holder)
                 if kind is not None:
                     containers.append(holder)
+                    if name in self.changed:
+                        self.by_program.add(id(holder))
                 for value in _with_parts(holder, kind):
                     if id(value) in self._by_identity or id(value) in self._refused:
                         continue

@@ -131,12 +131,10 @@ class _Search:
             names = code.co_names
             if not names:
                 continue
-            # Every other byte is an operand.
-            operations = code.co_code[::2]
-            if _STORES_GLOBAL in operations:
+            if _STORES_GLOBAL in code.co_code[::2]:
                 for name, is_setting in _assigned_by(code):
                     self._assigned[name] = is_setting or self._assigned.get(name, False)
-            if _stores_item(operations) or not CHANGING.isdisjoint(names):
+            if changes_containers(code):
                 self._changed.update(names)
 
     def _look_into(self, value: Any, depth: int) -> None:
@@ -178,8 +176,12 @@ def codes_of(code: CodeType) -> list[CodeType]:
     return codes
 
 
-def _stores_item(operations: bytes) -> bool:
-    return _STORES_ITEM in operations or _DELETES_ITEM in operations
+def changes_containers(code: CodeType) -> bool:
+    """Return whether code changes what is in some container."""
+    # Every other byte is an operand.
+    operations = code.co_code[::2]
+    is_by_item = _STORES_ITEM in operations or _DELETES_ITEM in operations
+    return is_by_item or not CHANGING.isdisjoint(code.co_names)
 
 
 def _assigned_by(code: CodeType) -> Iterator[tuple[str, bool]]:
@@ -232,7 +234,7 @@ def _changed_by(kind: Any) -> frozenset[str]:
         if base.__flags__ & _SELF_MADE and not is_machinery(base.__module__)
         for function in _functions_of(base)
         for code in _codes_in(function)
-        if not CHANGING.isdisjoint(code.co_names) or _stores_item(code.co_code[::2])
+        if changes_containers(code)
         for name in code.co_names
     )
 

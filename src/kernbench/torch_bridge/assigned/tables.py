@@ -105,6 +105,8 @@ class Table:
 
     Attributes that are assigned change it, too.
     """
+    is_changed_by_program = False
+    """Whether the program itself changes it: then all that a process has added is its own."""
 
     def __init__(self, container: Any, owners: Owners) -> None:
         self.container = container
@@ -163,11 +165,13 @@ class Registry(Table):
         """Return whether a process has registered something, and not only computed it for all."""
         if is_of_kernbench(value):
             return False
-        if before is not MISSING or self._owners.is_own(value) or self._owners.is_own(key):
+        if before is not MISSING or self.is_changed_by_program:
+            return True
+        if self._owners.is_own(value) or self._owners.is_own(key):
             return True
         # By name; what a library adds by other keys it adds once, for all. None is what it notes
         # of names for which nothing is registered, when it first looks.
-        return is_simple(key) and (
+        return _is_name(key) and (
             (is_simple(value) and value is not None)
             or is_function(value)
             or type(value) is self._kind_of_values
@@ -211,6 +215,7 @@ class _Items(Table):
         parts = value if type(value) is tuple else (value,)
         # A number alone is the identity of something.
         is_setting = type(value) is not int and all(map(is_simple, parts))
+        is_setting |= is_function(value) or self.is_changed_by_program
         return is_setting or self._owners.is_own(value)
 
     def _own(self, now: Any) -> Delta:
@@ -283,7 +288,10 @@ class Assigned(Registry):
     def _copy(self) -> Any:
         return {name: self.container[name] for name in self._names if name in self.container}
 
-    def _is_setting(self, name: str, value: Any) -> bool:
+    def _is_setting(self, name: str, value: Any, before: Any) -> bool:
+        if kind_of(value) is not None and type(before) is type(value):
+            # With what was registered, in place of what had been.
+            return True
         return self._names[name] or is_simple(value) or self._owners.is_own(value)
 
     def split(self) -> Delta:
@@ -292,7 +300,7 @@ class Assigned(Registry):
             before = base.get(name, MISSING)
             if before is not value:
                 # An object that a function has made is rather kept for all than set.
-                if self._is_of_python or self._is_setting(name, value):
+                if self._is_of_python or self._is_setting(name, value, before):
                     own[name] = value
                 else:
                     base[name] = value
@@ -332,6 +340,11 @@ def table_of(container: Any, owners: Owners) -> Table:
     elif kind is set:
         registry = _Members
     return registry(container, owners)
+
+
+def _is_name(key: Any) -> bool:
+    """Return whether a key is a setting, or several names, as of a module and what is in it."""
+    return is_simple(key) or (type(key) is tuple and all(type(part) is str for part in key))
 
 
 def _is_same(one: Any, other: Any) -> bool:

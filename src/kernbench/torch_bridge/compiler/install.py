@@ -153,7 +153,6 @@ class Compiler:
         wrappers.install_early(self._patches)
         self._let_functions_differ()
         module = importlib.import_module("torch._dynamo")
-        self._patches.set(torch, "_dynamo", module)
         for name in _ON_THE_WAY:
             self._patches.set(module, name, self._prepared(getattr(module, name)))
 

@@ -20,7 +20,7 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.front import executors, signals
 from kernbench.torch_bridge.front.forks import Memory
 from kernbench.torch_bridge.front.spawn import found_in, own_code, own_copy, take_values
-from kernbench.torch_bridge.processes.call_counts import uncounted
+from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.process import HERE, Process, current
 from kernbench.torch_bridge.python.endings import live
 from kernbench.torch_bridge.python.pipes import PipeEnd, pipe, sent
@@ -204,14 +204,15 @@ class _Started:
 class Worker(_Started):
     """A worker process of a rank: it has a host and a memory of its own, and no device."""
 
+    @unseen
     def __init__(self, programs: Programs, started: BaseProcess) -> None:
+        # It looks at all that has changed in what processes share: not the program's doing.
         super().__init__(started)
         parent = current()
         kept = {name: started.__dict__[name] for name in started.__dict__ if name in _KEPT}
-        with uncounted():
-            modules = [sys.modules["__main__"], *programs.modules.own()]
-            own = {n: v for n, v in started.__dict__.items() if n not in _KEPT}
-            memory = Memory(modules, own)
+        modules = [sys.modules["__main__"], *programs.modules.own()]
+        own = {n: v for n, v in started.__dict__.items() if n not in _KEPT}
+        memory = Memory(modules, own)
         # ``start`` deletes the target and arguments of the process that was started.
         child = object.__new__(type(started))
         child.__dict__.update(memory.argument | kept)
@@ -231,6 +232,7 @@ class Worker(_Started):
 class RankProcess(_Started):
     """A process started by one without a group: a rank of the run (ADR-0101)."""
 
+    @unseen
     def __init__(self, programs: Programs, started: BaseProcess) -> None:
         super().__init__(started)
         parent_process = current()

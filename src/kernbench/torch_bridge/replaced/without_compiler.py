@@ -8,6 +8,7 @@ leaves with the run, or as soon as something is compiled.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.abc
 import sys
@@ -68,7 +69,7 @@ def install(patches: Patches, import_compiler: Callable[[], None] | None) -> Non
     patches.on_close(stand_in.leave)
     patches.set(sys, "meta_path", [_ThereAlready(), *sys.meta_path])
     stand_in.import_settings()
-    patches.set(torch, "_dynamo", stand_in)
+    torch._dynamo = stand_in
 
 
 def leave() -> None:
@@ -108,7 +109,7 @@ class _Compiler(ModuleType):
         self._import_compiler = import_compiler
         self._patches: Patches | None = None
         """What is replaced in the real compiler."""
-        self._given: weakref.WeakSet[FunctionType] = weakref.WeakSet()
+        self._disabled: weakref.WeakSet[Any] = weakref.WeakSet()
         # Process groups clear its caches.
         self.trace_rules = SimpleNamespace(clear_lru_cache=_nothing)
         self.reset = self.reset_code_caches = _nothing
@@ -124,12 +125,23 @@ class _Compiler(ModuleType):
         reason: str | None = None,
         wrapping: bool = True,
     ) -> Any:
-        """Return a function that is not compiled: the function itself."""
+        """Return a function that calls as much Python each time as PyTorch's own does around it."""
         if fn is None:
-            return lambda value: self.disable(value)
-        if type(fn) is FunctionType:
-            self._given.add(fn)
-        return fn
+            return lambda value: self.disable(value, wrapping=wrapping)
+        if type(fn) is not FunctionType:
+            return fn
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # PyTorch's asks for its stance, too.
+            _nothing()
+            torch.compiler.is_exporting()
+            return fn(*args, **kwargs)
+
+        disabled: Any = functools.wraps(fn)(call) if wrapping else call
+        # As the compiler's own marks it.
+        disabled._torchdynamo_orig_callable, disabled._torchdynamo_disable = fn, True
+        self._disabled.add(disabled)
+        return disabled
 
     def is_dynamo_supported(self) -> bool:
         """Answer control flow, which asks this before it would be compiled: True."""
@@ -169,14 +181,15 @@ class _Compiler(ModuleType):
         """Uninstall the stand-in; the real compiler then handles the functions that it disabled."""
         if sys.modules.get(_NAME) is self:
             del sys.modules[_NAME]
+        # The compiler itself, where it was imported meanwhile, stays for the next run.
+        if vars(torch).get("_dynamo") is self:
+            del torch._dynamo
         if self._patches is not None:
             self._patches.close()
-        for function_type in self._given:
-            if getattr(function_type, _MARK, None) is function_type:
-                delattr(function_type, _MARK)
-            if self._import_compiler is not None:
-                # As the compiler's own ``disable`` marks it.
-                function_type._torchdynamo_disable = True  # type: ignore[attr-defined]
+        for disabled in self._disabled:
+            function = disabled._torchdynamo_orig_callable
+            if getattr(function, _MARK, None) is disabled:
+                delattr(function, _MARK)
 
 
 class _Part(SimpleNamespace):
