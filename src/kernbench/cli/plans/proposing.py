@@ -8,7 +8,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from kernbench.errors import InternalError, KernbenchError
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from kernbench.hardware import Machine
     from kernbench.plans import Job, Layout, ModelShape, TimedLayout
 
-_FEW_PARTS = 12
-"""Layers of so many kinds are run here: a process takes a second to start."""
+_FEW = 50
+"""So many layouts are timed here: a process takes a second to start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +38,18 @@ class Proposals:
 
         ``say`` hears how far it has come.
         """
-        workers = min(len(self._by_size()), len(os.sched_getaffinity(0)))
-        if workers == 1 or len(self._parts()) <= _FEW_PARTS:
+        sizes = dict.fromkeys(layout.tp for layout, _ in self.fitting)
+        if len(sizes) == 1 or len(self.fitting) <= _FEW:
             return self._timed_here(say)
-        names = ", ".join(str(part.fitting[0][0].tp) for part in self._by_size())
-        say(f"{len(self.fitting)} layouts, {workers} sizes of TP ({names}) at the same time")
+        parts = [
+            replace(self, fitting=[pair for pair in self.fitting if pair[0].tp == size])
+            for size in sizes
+        ]
+        say(f"{len(self.fitting)} layouts, TP {', '.join(map(str, sizes))} at the same time")
         running: list[subprocess.Popen[bytes]] = []
+        workers = min(len(sizes), len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(workers) as pool:
-            started = [pool.submit(part._timed_apart, running) for part in self._by_size()]
+            started = [pool.submit(part._timed_apart, running) for part in parts]
             try:
                 results = [future.result() for future in started]
             finally:
@@ -52,28 +57,8 @@ class Proposals:
                     future.cancel()
                 for process in running:
                     process.kill()
-        return [item for timed, _ in results for item in timed], [
-            text for _, failed in results for text in failed
-        ]
-
-    def _by_size(self) -> list[Proposals]:
-        sizes = dict.fromkeys(layout.tp for layout, _ in self.fitting)
-        return [
-            Proposals(
-                model=self.model,
-                job=self.job,
-                machine=self.machine,
-                fitting=[pair for pair in self.fitting if pair[0].tp == size],
-            )
-            for size in sizes
-        ]
-
-    def _parts(self) -> set[tuple[int, ...]]:
-        """Return what tells layers apart that are run."""
-        return {
-            (layout.tp, layout.sequence_parallel, layout.microbatch, layout.cp)
-            for layout, _ in self.fitting
-        }
+        timed, failed = (list(chain.from_iterable(kind)) for kind in zip(*results, strict=True))
+        return timed, failed
 
     def _timed_here(self, say: Callable[[str], None]) -> tuple[list[TimedLayout], list[str]]:
         times = PlanTimes(self.model, self.job, self.machine)
@@ -105,6 +90,4 @@ class Proposals:
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(
-        pickle.dumps(pickle.load(sys.stdin.buffer)._timed_here(lambda _: None))
-    )
+    sys.stdout.buffer.write(pickle.dumps(pickle.load(sys.stdin.buffer)._timed_here(lambda _: None)))

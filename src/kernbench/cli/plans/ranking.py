@@ -198,8 +198,8 @@ def remarks(ranking: Ranking) -> list[str]:
     said = []
     if num_run:
         said.append(
-            f"{num_run} program{' was' if num_run == 1 else 's were'} run, host included; {HOST} is "
-            "what their steps take beside the parts, which were run alone"
+            f"{num_run} program{' was' if num_run == 1 else 's were'} run, host included; {HOST} "
+            "is what their steps take beside the parts, which were run alone"
         )
     if num_run < len(ranking.timed):
         others = "the others are" if num_run else "times are"
