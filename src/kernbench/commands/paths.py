@@ -225,35 +225,21 @@ class _First(_Cut):
         return (dims[1:], array[0]) if dims and dims[0] == PROGRAM else (dims, array)
 
 
-class _Met(_Cut):
-    """Leaves numbers, loops and tiles as they are, and flags unless they hold when it matters."""
+class _Met(_First):
+    """Lets masks hold, too, in iterations that a program does not do."""
 
     def __init__(self, group: ProgramGroup) -> None:
         super().__init__(np.arange(len(group.program_ids)), {}, 0)
         self._trips = {loop_dim(loop_id): counts for loop_id, counts in group.trips}
 
-    def _tile(self, tile: Tile) -> Tile:
-        return tile
-
-    def _numbers(self, tensor: Separable) -> Separable:
-        return tensor
-
-    def _flags(self, tensor: Predicate) -> Predicate:
-        return conjunction(
-            tensor.shape, {dims: self._met(dims, array) for dims, array in tensor.terms.items()}
-        )
-
-    def _met(self, dims: Dims, array: Array) -> Array:
-        """Return a term that also holds in iterations that a program does not do."""
-        if dims[:1] != (PROGRAM,):
-            return array
+    def _term(self, dims: Dims, array: Array) -> tuple[Dims, Array]:
         for where, dim in enumerate(dims):
-            if dim in self._trips:
+            if array.dtype == np.bool_ and dims[0] == PROGRAM and dim in self._trips:
                 shape = [1] * array.ndim
                 shape[0], shape[where] = -1, array.shape[where]
                 undone = np.arange(array.shape[where]) >= self._trips[dim][:, None]
                 array = array | undone.reshape(shape)
-        return array
+        return dims, array
 
 
 def field_names(value: object) -> tuple[str, ...]:

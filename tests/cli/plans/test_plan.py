@@ -190,7 +190,9 @@ def test_layouts_timed_in_processes_are_timed_as_in_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    fitting = [(Layout(tp=tp, pp=1, cp=1, dp=2 // tp, microbatches=1), {}) for tp in (1, 2)]
+    fitting: list[tuple[Layout, dict[str, float]]] = [
+        (Layout(tp=tp, pp=1, cp=1, dp=2 // tp), {}) for tp in (1, 2)
+    ]
     proposals = Proposals(
         model=small(),
         job=Job(trains=True, devices=2, batch=2, seq=64),
