@@ -268,13 +268,15 @@ write_text("/dev/fd/2", "said\\n")
         ("", "--json has an empty name; name a file"),
         ("-", "--json takes a file, and - is none"),
         ("folder", "is a folder; name a file in it"),
+        ("train.py", "is a program; name another file"),
         ("file/below", "no folder can be made"),
         ("n" * 300, "File name too long"),
     ],
 )
 def test_a_place_that_cannot_be_is_refused(name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    (tmp_path / "file").write_text("")
+    for file in ("file", "train.py"):
+        (tmp_path / file).write_text("")
     path = f"{tmp_path}/{name}" if name not in ("", "-") else name
     with pytest.raises(UsageError, match=message) as error:
         Outputs({"--json": path})

@@ -9,8 +9,7 @@ from __future__ import annotations
 from conftest import Goal, measured_in_a_process
 
 PLAN = """
-from validation import Job, AllowedSizes
-from validation import model_of
+from kernbench.plans import AllowedSizes, Job, model_of
 from kernbench.cli.plans.ranking import rank
 from kernbench.hardware import load_machine
 job = Job(trains=True, devices=64, batch=64, seq=4096)

@@ -90,7 +90,7 @@ class Outputs:
         """Refuse outputs that a command, or the program that it has run, has read.
 
         Raises:
-            OutputError: One of them is one of the ``inputs``, under whatever name.
+            OutputError: One of them is one of the ``inputs``, under whatever name, or a program.
         """
         # Programs have thousands of modules, which are asked for twice. What is not there yet is
         # none of them.
@@ -107,6 +107,8 @@ class Outputs:
                     raise OutputError(
                         f"{target.said} is {path}, which this command reads; name another file"
                     )
+            if target.text.endswith(".py"):
+                raise OutputError(f"{target.said} is a program; name another file")
 
     def __contains__(self, option: str) -> bool:
         return option in self._targets

@@ -144,6 +144,7 @@ def test_a_file_is_a_machine(tmp_path: Path) -> None:
         ("nosuch.yaml", MachineError, "nosuch.yaml"),
         ("ahbm:lots", UsageError, "'lots'"),
         ("ahbm:0", UsageError, "at least 1"),
+        ("ahbm:99999999999999999999", UsageError, "more than 1,048,576 SIPs"),
         ("ahbm:2x2", MachineError, "links.topology is ring"),
         ("", UnknownNameError, "known"),
     ],

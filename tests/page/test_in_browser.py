@@ -336,6 +336,19 @@ def test_ranks_are_filtered_and_arrows_lead_to_what_was_clicked_on(
     assert drawn
 
 
+def test_a_kernel_that_has_lines_is_chosen_before_longer_ones(
+    window: Browser, tmp_path: Path
+) -> None:
+    run = simulated(tmp_path / "run", two_layers)
+    assert run.report["kernels"][0]["name"] == "matmul"
+    chosen = "return document.getElementById('lines').dataset.kernel"
+    opened(window, write_page(tmp_path / "all.html", run))
+    assert window.run(chosen) == "matmul"
+    vars(run)["sources"] = {path: run.sources[path] for path in run.sources if "gemm" not in path}
+    opened(window, write_page(tmp_path / "some.html", run))
+    assert window.run(chosen) == "gelu"
+
+
 def test_two_kernels_are_shown_side_by_side(window: Browser, tmp_path: Path) -> None:
     opened(window, four_ranks(tmp_path))
     rows = window.run("""

@@ -41,6 +41,21 @@ def test_a_run_that_is_done_again_has_the_ranges_of_its_program(saved: SavedRun)
     assert 1.9 < part.time_ps(slow) / part.time_ps(saved.log) < 2.1
 
 
+def test_a_key_gains_what_the_same_step_gains(saved: SavedRun) -> None:
+    done = kernbench("sensitivity", saved.path, "--key", "host.slowdown", "--json", "-")
+    result = json.loads(done.output)
+    part = part_of(saved.log)
+    assert result["part"] == part.said
+    assert result["time_ns"] == part.time_ps(saved.log) / 1000
+    (key,) = result["keys"]
+    slow = find_steps(retime(saved, set_keys(saved.machine, ["host.slowdown=1.1x"])[0]).op_log)
+    assert slow is not None
+    names = [step.name for step in slow.steps]
+    step_ps = slow.steps[names.index(part.name)].window.mean_ps
+    assert key["gain_ns"] == pytest.approx(result["time_ns"] - step_ps / 1000)
+    assert key["gain_share"] == pytest.approx(-0.1, abs=0.01)
+
+
 @pytest.mark.adr("0260-D5")
 def test_a_finding_gains_what_the_same_step_gains(saved: SavedRun) -> None:
     part = part_of(saved.log, "step 2")

@@ -73,7 +73,8 @@ def test_the_command_ranks_keys_beside_what_they_cost(
     for wrong, message in [
         (["--key", "sip.cubes"], "no number of mine begins with 'sip.cubes'"),
         (["--by", "0%"], "more than 0 %"),
-        (["--by", "ten"], "ten"),
+        (["--by", "ten"], "--by takes a percentage such as 5%, but got 'ten'"),
+        (["--range", "step"], "no range or step of this run is called 'step'"),
     ]:
         failed = kernbench("sensitivity", run, *wrong)
         assert failed.exit_code == 2

@@ -17,6 +17,7 @@ from kernbench.commands.paths import (
     path_body,
     path_numbers,
     paths,
+    without_met_masks,
 )
 from kernbench.commands.rounding import IN_FLOAT32, Rounding, Roundings, Tf32, build_roundings
 from kernbench.commands.rows import RowTable

@@ -67,6 +67,18 @@ def by_path(trace: KernelTrace) -> KernelTrace:
     return path
 
 
+def without_met_masks(group: ProgramGroup) -> ProgramGroup:
+    """Return the group without masks that hold in all iterations that its programs do.
+
+    A loop's bounds are often said twice: by its range, and by a mask that each program leaves the
+    loop before it could fail.
+    """
+    if not group.trips:
+        return group
+    body: tuple[Command, ...] = _Met(group).value(group.body)
+    return dataclasses.replace(group, body=body)
+
+
 def paths(group: ProgramGroup) -> list[Array]:
     """Return the positions of the programs of each path, paths in order of their first program."""
     _, path_of = path_numbers(group)
@@ -211,6 +223,23 @@ class _First(_Cut):
 
     def _term(self, dims: Dims, array: Array) -> tuple[Dims, Array]:
         return (dims[1:], array[0]) if dims and dims[0] == PROGRAM else (dims, array)
+
+
+class _Met(_First):
+    """Lets masks hold, too, in iterations that a program does not do."""
+
+    def __init__(self, group: ProgramGroup) -> None:
+        super().__init__(np.arange(len(group.program_ids)), {}, 0)
+        self._trips = {loop_dim(loop_id): counts for loop_id, counts in group.trips}
+
+    def _term(self, dims: Dims, array: Array) -> tuple[Dims, Array]:
+        for where, dim in enumerate(dims):
+            if array.dtype == np.bool_ and dims[0] == PROGRAM and dim in self._trips:
+                shape = [1] * array.ndim
+                shape[0], shape[where] = -1, array.shape[where]
+                undone = np.arange(array.shape[where]) >= self._trips[dim][:, None]
+                array = array | undone.reshape(shape)
+        return dims, array
 
 
 def field_names(value: object) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from kernbench.hardware.link_specs import GRID_DIMS
 from kernbench.hardware.specs import MachineSpec
 
 _SIZE = re.compile(r"[0-9]+(?:x[0-9]+){0,2}")
+_MOST_SIPS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ def split_size(spec: str) -> tuple[str, Shape | None]:
     numbers = tuple(map(int, size.split("x")))
     if min(numbers) < 1:
         raise UsageError(f"machine {spec!r}: the size must be at least 1, but got {size!r}")
+    if prod(numbers) > _MOST_SIPS:
+        raise UsageError(f"machine {spec!r}: more than {_MOST_SIPS:,} SIPs are not simulated")
     return name, numbers
 
 

@@ -17,7 +17,7 @@ from kernbench.plans.passes import Model, Pass, Passes, PassTime
 from kernbench.plans.pipelines import forward_us, one_forward_one_backward_us
 from kernbench.plans.steps import Microbatch, Steps, StepTime
 from kernbench.plans.wires import StageWires, collective_cost, node_of, single_sips
-from kernbench.report import cost_usd, peaks_of
+from kernbench.report import cost_usd
 from kernbench.runtime_api import RuntimeContext
 from kernbench.tp import sharding
 
@@ -122,11 +122,6 @@ class PlanTimes:
             KernbenchError: The machine cannot run its layers or collectives.
         """
         return self._trained(layout, memory) if self.job.trains else self._served(layout, memory)
-
-    @property
-    def peak_flops(self) -> float:
-        """Of all devices, per second."""
-        return peaks_of(self.machine).flops_per_ns * 1e9 * self.job.devices
 
     def _trained(self, layout: Layout, memory: Mapping[str, float]) -> TimedLayout:
         model, job = self.model, self.job

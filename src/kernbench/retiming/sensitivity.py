@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from rich.text import Text
 
-from kernbench.analysis import TableColumn, fitting_table
+from kernbench.analysis import WHOLE_RUN, RunPart, TableColumn, fitting_table
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.hardware import Machine, changed_machine, leaves
 from kernbench.op_log import energy_of
@@ -53,6 +53,8 @@ class Sensitivity(TypedDict):
     program: str
     machine: str
     ranks: int
+    part: str
+    """The part of the run that all numbers are of; empty for all of it."""
     time_ns: float
     by: float
     keys: list[KeySensitivity]
@@ -65,11 +67,13 @@ def sensitivity(
     by: float = 0.1,
     among: str = "",
     step: Callable[[int, int], None] = lambda done, whole: None,
+    part: RunPart = WHOLE_RUN,
 ) -> Sensitivity:
     """Return what a saved run gains by more of each key, by doing it again with each.
 
     ``by`` is the share that each key grows by; whole numbers grow to the next one at the least.
     ``among`` begins the keys that are tried; ``step`` is told how many of how many are done.
+    All numbers are of ``part`` of the run.
 
     Raises:
         UsageError: The run cannot be retimed, or no key begins so.
@@ -79,7 +83,8 @@ def sensitivity(
     keys = [(key, value) for key, value in _keys(saved) if key.startswith(among)]
     if not keys:
         raise UsageError(f"{saved.path}: no number of {saved.machine.name} begins with {among!r}")
-    whole_ns, watts = saved.log.end_ps / 1000, _watts(saved.log, saved.machine, saved.ranks)
+    whole_ns = part.time_ps(saved.log) / 1000
+    watts = _watts(saved.log, saved.machine, saved.ranks, part)
     if not whole_ns:
         raise UsageError(f"{saved.path}: nothing in this run takes time")
     key_sensitivities: list[KeySensitivity] = []
@@ -98,8 +103,8 @@ def sensitivity(
         with retiming.context:
             retiming.work()
         log = retiming.context.run.op_log
-        gain_ns = whole_ns - log.end_ps / 1000
-        drawn = _watts(log, machine, saved.ranks)
+        gain_ns = whole_ns - part.time_ps(log) / 1000
+        drawn = _watts(log, machine, saved.ranks, part)
         has_watts = watts is not None and drawn is not None
         key_sensitivities.append(
             {
@@ -120,6 +125,7 @@ def sensitivity(
         "program": saved.program,
         "machine": saved.machine.name,
         "ranks": saved.ranks,
+        "part": part.said,
         "time_ns": whole_ns,
         "by": by,
         "keys": key_sensitivities,
@@ -149,8 +155,8 @@ def _more(value: int | float, by: float) -> int | float:
     return float(Fraction(str(value)) * Fraction(str(1 + by)))
 
 
-def _watts(log: OpLog, machine: Machine, ranks: int) -> float | None:
-    energy = energy_of(log, machine, ranks)
+def _watts(log: OpLog, machine: Machine, ranks: int, part: RunPart) -> float | None:
+    energy = energy_of(log, machine, ranks, within=part.find and part.find(log))
     return None if energy is None else energy["average_w"]
 
 
@@ -172,7 +178,7 @@ def print_sensitivity(sensitivity: Sensitivity, console: Console, most: int = 20
     console.print(
         Text(
             f"\n{ranks} rank{'s' if ranks != 1 else ''} of {sensitivity['machine']}, "
-            f"{format_ns(sensitivity['time_ns'])}; "
+            f"{sensitivity['part'] or format_ns(sensitivity['time_ns'])}; "
             f"each key alone {100 * sensitivity['by']:g} % more:\n"
         )
     )

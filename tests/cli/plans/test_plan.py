@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from kernbench.cli.app import app
+from kernbench.cli.plans import proposing
+from kernbench.cli.plans.proposing import Proposals
 from kernbench.cli.plans.running import LayoutPrograms
 from kernbench.hardware import load_machine
 from kernbench.plans.layouts import PROGRAM, Job, Layout, config_of, memory
@@ -182,6 +184,25 @@ def test_time_is_that_of_layers_run_on_the_machine(tmp_path: Path, plan: Plan) -
     half_us = 2 * (step.forward_us + step.backward_us)
     assert piped.parts["pipeline"] * 1e6 >= half_us
     assert sum(piped.parts.values()) == pytest.approx(piped.seconds)
+
+
+def test_layouts_timed_in_processes_are_timed_as_in_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fitting: list[tuple[Layout, dict[str, float]]] = [
+        (Layout(tp=tp, pp=1, cp=1, dp=2 // tp), {}) for tp in (1, 2)
+    ]
+    proposals = Proposals(
+        model=small(),
+        job=Job(trains=True, devices=2, batch=2, seq=64),
+        machine=load_machine("h100-sxm:2"),
+        fitting=fitting,
+    )
+    here, failed = proposals.timed(lambda _: None)
+    monkeypatch.setattr(proposing, "_FEW", 0)
+    assert proposals.timed(lambda _: None) == (here, failed)
+    assert [timed.layout.tp for timed in here] == [1, 2]
 
 
 @pytest.mark.adr("0154-D3")

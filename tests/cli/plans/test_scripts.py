@@ -105,6 +105,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ([], "name what is planned: --model NAME, or a PyTorch program"),
         (["other.py"], "no option that says how it is split over devices, such as --tp"),
         (["script.py"], "is a script without PyTorch: only a PyTorch program is planned"),
+        (["trane.py"], "no bench trane.py: did you mean train.py"),
         (["train.py", "--tp", "3"], "no sizes of --tp-size divide 8 devices"),
     ],
 )

@@ -21,12 +21,17 @@ from kernbench.commands import (
     path_numbers,
     paths,
     walk,
+    without_met_masks,
 )
 from kernbench.dtypes import DType
+from kernbench.hardware import load_machine
 from kernbench.kernel_ir import evaluate, footprints, out_of_bounds
 from kernbench.kernel_ir.evaluation import shared_loops
 from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 from kernbench.kernel_ir.evaluation.shared_loops import same_commands
+from kernbench.kernel_time.conditions import Conditions
+from kernbench.kernel_time.costs.traffic import varies_by_program
+from kernbench.kernel_time.launch.waves import build_waves
 from kernbench.triton_backend import KernelBinary, activate
 from tests.replay.executing import ExecutingLauncher
 from tests.tiers import examples
@@ -77,6 +82,21 @@ def prefixes(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     total = tl.zeros((BLOCK,), dtype=tl.float32)
     for at in range(0, (pid + 1) * BLOCK, BLOCK):
         total += tl.load(x_ptr + at + lane, mask=at + lane < n, other=0.0)
+    tl.store(out_ptr + pid * BLOCK + lane, total)
+
+
+@triton.jit(do_not_specialize=("n",))
+def suffixes(x_ptr, out_ptr, n, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    """A loop from the program's own tile on, whose end a mask may say once more."""
+    pid = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for at in range(pid * BLOCK, n, BLOCK):
+        mask = at + lane < n
+        if MASKED:
+            total += tl.load(x_ptr + at + lane, mask=mask, other=0.0)
+        else:
+            total += tl.load(x_ptr + at + lane)
     tl.store(out_ptr + pid * BLOCK + lane, total)
 
 
@@ -237,6 +257,33 @@ def test_the_bytes_that_the_longest_program_touches_are_found(n: int) -> None:
         ((min(n, 96) - 1) // BLOCK, 0, 0),
     )
     check_against_alone(device)
+
+
+@pytest.mark.parametrize("machine", ["ahbm", "a100-sxm-80g"])
+def test_a_mask_that_says_a_loops_bound_again_takes_no_time(machine: str) -> None:
+    times: list[int] = []
+    for masked in (True, False):
+        device = Keeping()
+        x = device.tensor(np.ones(12 * BLOCK, dtype=np.float32))
+        out = device.tensor(np.zeros((12, BLOCK), dtype=np.float32))
+        with activate(device):
+            suffixes[(12,)](x, out, 12 * BLOCK, MASKED=masked, BLOCK=BLOCK)
+        (group,) = device.last.groups
+        assert varies_by_program(group) == masked
+        assert not varies_by_program(without_met_masks(group))
+        sip = load_machine(machine, 1).sip
+        times.append(build_waves(device.last, sip, Conditions()).makespan_ps)
+    assert times[0] == times[1]
+
+
+def test_a_mask_that_fails_within_a_loop_is_kept() -> None:
+    device = Keeping()
+    x = device.tensor(np.ones(12 * BLOCK, dtype=np.float32))
+    out = device.tensor(np.zeros((12, BLOCK), dtype=np.float32))
+    with activate(device):
+        suffixes[(12,)](x, out, 12 * BLOCK - 3, MASKED=True, BLOCK=BLOCK)
+    (group,) = device.last.groups
+    assert varies_by_program(without_met_masks(group))
 
 
 def test_a_loop_without_a_closed_form_is_evaluated_path_by_path() -> None:

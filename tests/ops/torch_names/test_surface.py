@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 from kernbench import ops
 from kernbench.errors import MissingNameError, NoDataError, UsageError
 from kernbench.runtime_api import RuntimeContext
+from kernbench.runtime_api.tensors import tensor
 from tests.ops.arrays import laid_out, layouts
 from tests.tiers import examples
 
@@ -299,6 +303,30 @@ def test_an_operation_that_there_is_not_says_what_there_is(torch: Any) -> None:
     assert not hasattr(x, "__cuda_array_interface__")
     for name in ops.TORCH_FUNCTIONS:
         assert callable(getattr(torch, name))
+
+
+@pytest.mark.parametrize(
+    ("name", "there", "bound"),
+    [("TensorMethods", ops.TENSOR_METHODS, 1), ("TorchFunctions", ops.TORCH_FUNCTIONS, 0)],
+)
+def test_type_checkers_are_told_what_there_is(
+    name: str, there: Mapping[str, Callable[..., Any]], bound: int
+) -> None:
+    stub = Path(tensor.__file__).with_name("torch_names.pyi")
+    (told,) = (
+        node
+        for node in ast.parse(stub.read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name == name
+    )
+    arguments: dict[str, list[str]] = {}
+    for method in told.body:
+        assert isinstance(method, ast.FunctionDef)
+        own = method.args
+        names = [*own.args[1:], *([own.vararg] if own.vararg else []), *own.kwonlyargs]
+        arguments.setdefault(method.name, []).extend(argument.arg for argument in names)
+    assert {name: list(dict.fromkeys(names)) for name, names in arguments.items()} == {
+        name: list(inspect.signature(call).parameters)[bound:] for name, call in there.items()
+    }
 
 
 def test_wrong_arguments_name_the_operation(torch: Any) -> None:

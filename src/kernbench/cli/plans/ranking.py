@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kernbench.cli.plans.proposing import Proposals
 from kernbench.cli.plans.running import LayoutPrograms, missing
-from kernbench.errors import KernbenchError, UnknownNameError, UsageError, nearest
+from kernbench.errors import UnknownNameError, UsageError, nearest
 from kernbench.hardware import Machine
 from kernbench.plans import (
     GIB,
@@ -16,13 +17,12 @@ from kernbench.plans import (
     Job,
     Layout,
     ModelShape,
-    PlanTimes,
     TimedLayout,
     layouts,
     memory,
     node_of,
 )
-from kernbench.report import pair_line
+from kernbench.report import pair_line, peaks_of
 
 _SLIGHT = 0.02
 """Differences below this share of the best time are not worth a word."""
@@ -115,17 +115,10 @@ def rank(
             f"{len(large)} layouts, {nearest[0]}, needs {nearest[1] / GIB:.1f} GiB per device, "
             f"which has {capacity / GIB:.1f} GiB; take more devices, or a smaller batch or --seq"
         )
-    times = PlanTimes(model, job, machine)
-    timed: list[TimedLayout] = []
-    failed: dict[str, None] = {}
-    for number, (layout, values) in enumerate(fitting):
-        say(f"{number} of {len(fitting)} layouts, {layout.label}")
-        try:
-            timed.append(times.time(layout, values))
-        except KernbenchError as error:
-            failed[f"{layout.label}: {error}"] = None
+    proposals = Proposals(model=model, job=job, machine=machine, fitting=fitting)
+    timed, failed = proposals.timed(say)
     if not timed:
-        raise UsageError(f"{machine.name} cannot run {model.name}: {next(iter(failed))}")
+        raise UsageError(f"{machine.name} cannot run {model.name}: {failed[0]}")
     timed.sort(key=lambda timed_layout: (GOALS[goal](timed_layout) or 0.0, timed_layout.seconds))
     return Ranking(
         model=model,
@@ -134,8 +127,8 @@ def rank(
         timed=timed,
         too_large=len(large),
         nearest=nearest,
-        failed=list(failed),
-        peak_flops=times.peak_flops,
+        failed=failed,
+        peak_flops=peaks_of(machine).flops_per_ns * 1e9 * job.devices,
     )
 
 
@@ -205,8 +198,8 @@ def remarks(ranking: Ranking) -> list[str]:
     said = []
     if num_run:
         said.append(
-            f"{num_run} programs were run, host included; {HOST} is what their steps take beside "
-            "the parts, which were run alone"
+            f"{num_run} program{' was' if num_run == 1 else 's were'} run, host included; {HOST} "
+            "is what their steps take beside the parts, which were run alone"
         )
     if num_run < len(ranking.timed):
         others = "the others are" if num_run else "times are"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernbench.cli.plans.ranking import seconds
+from kernbench.cli.programs.bench_file import find_bench
 from kernbench.cli.programs.kinds import Kind, kind_of
 from kernbench.cli.sweeps.points import Point, SweptFile
 from kernbench.cli.sweeps.running import Limits, Progress, results_of
@@ -127,7 +128,9 @@ def plan_script(
 
     Raises:
         UsageError: It is no PyTorch program, has no such options, or none of its runs ended well.
+        UnknownNameError: There is no such file.
     """
+    find_bench(text)
     kind = kind_of(text)
     if kind is not Kind.PYTORCH:
         raise UsageError(

@@ -95,8 +95,10 @@ def find_script(text: str) -> Path:
 
     Raises:
         UnknownNameError: There is no such file.
-        UsageError: It is a folder.
+        UsageError: It is a folder, or no name at all.
     """
+    if not text:
+        raise UsageError("name a program: a Python file, or an installed command")
     path = Path(text)
     command = None if path.exists() or len(path.parts) > 1 else installed_command(text)
     if command is not None:

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import KernelTrace, SourceLine, by_path
+from kernbench.commands import KernelTrace, SourceLine, by_path, without_met_masks
 from kernbench.hardware import SipSpec
 from kernbench.kernel_ir import NO_CUDA
 from kernbench.kernel_time.conditions import Conditions, ThreadBlock
@@ -192,8 +192,9 @@ def _traffic(
     known = _TRAFFIC.setdefault(trace, {})
     traffic = known.get(key)
     if traffic is None:
-        if any(varies_by_program(group) for group in trace.groups):
-            trace = by_path(trace)
+        if any(map(varies_by_program, trace.groups)):
+            plain = replace(trace, groups=tuple(map(without_met_masks, trace.groups)))
+            trace = by_path(trace) if any(map(varies_by_program, plain.groups)) else plain
         width, parts = num_pes * (blocks or 1), blocks is not None
         together = read_together(trace, width, room, keeps_parts=parts)
         burst_bytes, tables = sip.cube.hbm_burst_bytes, dict(conditions.tables)

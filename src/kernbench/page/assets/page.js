@@ -240,7 +240,8 @@ function showKernels() {
     el("div", { class: "tools" }, choices),
     el("div", { class: "chart", id: "roofs" }));
   picture(byId("roofs"), rooflineOf);
-  chooseKernel(kernels[0].name);
+  // A kernel of the program rather than of a library, which has no lines.
+  chooseKernel((kernels.find((each) => each.files.some((file) => file.has_source)) ?? kernels[0]).name);
 }
 
 function rooflineOf(width) {

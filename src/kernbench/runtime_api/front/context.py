@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
     from kernbench.op_log import OpLog
     from kernbench.report import Report
+    from kernbench.runtime_api.tensors.torch_names import TorchFunctions
+else:
+    TorchFunctions = object
 
 
 class NoGradients(ContextDecorator):
@@ -73,7 +76,7 @@ def current_context() -> RuntimeContext:
     return context
 
 
-class RuntimeContext(TorchNames):
+class RuntimeContext(TorchNames, TorchFunctions):
     """One run on a simulated machine, shaped like the module ``torch``.
 
     Args:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from functools import lru_cache
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 
@@ -31,9 +31,12 @@ from kernbench.runtime_api.tensors.operators import binary, method_of, operators
 if TYPE_CHECKING:
     from kernbench.memory import Buffer, Layout
     from kernbench.runtime_api.tensors.tensor_context import TensorContext
+    from kernbench.runtime_api.tensors.torch_names import TensorMethods
+else:
+    TensorMethods = object
 
 
-class Tensor:
+class Tensor(TensorMethods):
     """An array in the HBM of one SIP. Arithmetic launches kernels of ``kernbench.ops``.
 
     It is a view of a storage: offset and strides count elements, and views of a storage share it.
@@ -94,11 +97,23 @@ class Tensor:
         """Return the number of dims."""
         return len(self.shape)
 
-    def size(self, dim: int | None = None) -> Any:
+    @overload
+    def size(self) -> Ints: ...
+
+    @overload
+    def size(self, dim: int) -> int: ...
+
+    def size(self, dim: int | None = None) -> Ints | int:
         """Return the shape, or the size of one dim."""
         return self.shape if dim is None else self.shape[normal_dim(dim, len(self.shape))]
 
-    def stride(self, dim: int | None = None) -> Any:
+    @overload
+    def stride(self) -> Ints: ...
+
+    @overload
+    def stride(self, dim: int) -> int: ...
+
+    def stride(self, dim: int | None = None) -> Ints | int:
         """Return the strides in elements, or that of one dim."""
         return self._strides if dim is None else self._strides[normal_dim(dim, len(self.shape))]
 

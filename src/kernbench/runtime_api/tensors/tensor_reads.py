@@ -29,7 +29,7 @@ def cpu(tensor: Tensor) -> HostArray:
     return read(tensor, "cpu").copy().view(HostArray)
 
 
-def item(tensor: Tensor) -> Any:
+def item(tensor: Tensor) -> float:
     """Return the only element as a Python number.
 
     Raises:
@@ -37,7 +37,8 @@ def item(tensor: Tensor) -> Any:
     """
     if tensor.numel() != 1:
         raise UsageError(f"item() needs exactly one element, but got {tensor.label}")
-    return _as_python(read(tensor, "item").reshape(()))
+    number: float = _as_python(read(tensor, "item").reshape(()))
+    return number
 
 
 def tolist(tensor: Tensor) -> Any:

@@ -93,7 +93,7 @@ def show_difference(options: DiffOptions) -> int:
     return FAILED if most is not None and slower_by(result) > most else DONE
 
 
-def parse_share(text: str) -> float:
+def parse_share(text: str, option: str = "--fail-over") -> float:
     """Return a share that is given in percent.
 
     Raises:
@@ -108,5 +108,5 @@ def parse_share(text: str) -> float:
     except ValueError:
         share = -1.0
     if not text.endswith("%") or not 0 <= share < float("inf"):
-        raise UsageError(f"--fail-over takes a percentage such as 5%, but got {text!r}")
+        raise UsageError(f"{option} takes a percentage such as 5%, but got {text!r}")
     return share

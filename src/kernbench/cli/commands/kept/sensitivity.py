@@ -13,7 +13,7 @@ from kernbench.cli.registry import options_command
 
 
 @dataclass(frozen=True, kw_only=True)
-class SensitivityOptions(common.AnalysisOptions):
+class SensitivityOptions(common.RangeOptions):
     """What ``kernbench sensitivity`` was given."""
 
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
@@ -37,7 +37,7 @@ def _sensitivity(context: typer.Context, options: SensitivityOptions) -> int:
 
     kernbench sensitivity mlp.run
 
-    kernbench sensitivity mlp.run --key sip.cache --by 50%
+    kernbench sensitivity mlp.run --key sip.cache --by 50% --range all
     """
     return guarded(lambda: show_sensitivity(options), options.debug, usage=True)
 
@@ -49,13 +49,16 @@ def show_sensitivity(options: SensitivityOptions) -> int:
     from kernbench.retiming import print_sensitivity, sensitivity
     from kernbench.saved import load_run
 
+    by = parse_share(options.by, "--by")
+    saved = load_run(options.run)
+    part = options.part(saved.log)
     state = [0, 1]
 
     def step(done: int, whole: int) -> None:
         state[:] = done, whole
 
     with progress(lambda: f"{state[0]} of {state[1]} keys", lambda: state[0] / state[1]):
-        result = sensitivity(load_run(options.run), parse_share(options.by), options.key, step)
+        result = sensitivity(saved, by, options.key, step, part)
     show_or_write(
         result, options.json, lambda console: print_sensitivity(result, console, options.top)
     )
