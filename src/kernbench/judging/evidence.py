@@ -10,8 +10,11 @@ from typing import Any
 
 from kernbench.judging.record import Record
 
-_TO_HALF = re.compile(r"arith\.truncf .*: tensor<[^>]*xf32> to tensor<[^>]*x(bf16|f16|f8\w*)>")
-_REDUCED = re.compile(r"tt\.dot .*inputPrecision = tf32\b|tt\.dot .*inputPrecision = tf32,")
+_TO_HALF = re.compile(
+    r"(?:arith\.truncf|tt\.fp_to_fp) .*: tensor<[^>]*xf32> (?:to|->) "
+    r"tensor<[^>]*x(bf16|f16|f8\w*)>"
+)
+_REDUCED = re.compile(r"tt\.dot .*inputPrecision = tf32\b")
 _MOST_PLACES = 1 << 16
 """The most elements of results whose memory is compared element by element."""
 _MAKES = ("aten.empty", "aten.new_empty", "aten.clone", "aten.copy_", "aten._to_copy")
@@ -86,6 +89,7 @@ def evidence_of(record: Record, writes: Writes | None = None) -> Evidence:
         if step["kind"] == "launch":
             kernel = record.kernels[step["kernel"]]
             evidence.own_kernels.add(kernel["name"])
+            evidence.reduced |= bool(_REDUCED.search(kernel["ttir"]))
         elif not str(step.get("op", "")).startswith(("aten.empty", "aten.new_empty")):
             evidence.library.add(str(step.get("op", step.get("method"))))
     last = max((writers[entry][-1] for entry in results if writers.get(entry)), default=None)
@@ -95,7 +99,6 @@ def evidence_of(record: Record, writes: Writes | None = None) -> Evidence:
     kinds |= {description["dtype"] for description in descriptions(record.results)}
     if kinds <= {"float32", "int32", "int64", "bool"}:
         evidence.narrowed = _narrowed(record, steps)
-    evidence.reduced = any(_REDUCED.search(kernel["ttir"]) for kernel in record.kernels)
     return evidence
 
 

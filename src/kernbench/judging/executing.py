@@ -80,7 +80,7 @@ class Executor:
                 if place.shape != mine.shape or place.dtype != mine.dtype:
                     raise RecordError("the record is of other inputs")
                 place.copy_(mine)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
             raise RecordError(f"the record cannot be executed: {error!r}") from None
         self._before = dict(self._memory)
 
@@ -110,6 +110,7 @@ class Executor:
             KernbenchError: A step does what a check of the sanitizer refuses.
         """
         self._memory = dict(self._before)
+        torch.manual_seed(0)  # what it draws is what the reference draws
         self.writes.clear()
         self._spans.clear()
         do = {
@@ -178,16 +179,22 @@ class Executor:
         overload = overload_of(step["op"])
         args = restore(step["args"], self._tensor)
         kwargs = {key: restore(value, self._tensor) for key, value in step["kwargs"].items()}
+        for index, argument in enumerate(overload._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                written = kwargs.get(argument.name, args[index] if index < len(args) else None)
+                _refuse_of_host(step["op"], tensors_of(written))
         try:
             result = overload(*args, **kwargs)
         except (RuntimeError, IndexError, ValueError) as error:
             raise RecordError(f"{step['op']}: {error}") from error
         built = list(result) if isinstance(result, (list, tuple)) else [result]
-        flat = [item for item in built if isinstance(item, Tensor)]
         for description in descriptions(step["results"]):
             if parts_of(step["op"])[1] not in _EMPTY:
                 self._spans.setdefault(description["of"], []).append(_span(description))
-        for tensor, values in zip(flat, [item for item in step["results"] if item], strict=False):
+        for tensor, values in zip(built, step["results"], strict=False):
+            if values is None or not isinstance(tensor, Tensor):
+                continue
+            _refuse_of_host(step["op"], [tensor])
             if values["of"] not in self._memory:
                 self._memory[values["of"]] = tensor
                 if parts_of(step["op"])[1] in _EMPTY and self._launcher.run.has_data:
@@ -243,6 +250,16 @@ class Executor:
     def _wait(self, step: dict[str, Any]) -> None:
         if step["event"] in self._events:
             torch.cuda.current_stream().wait_event(self._events[step["event"]])
+
+
+def _refuse_of_host(op: str, tensors: Sequence[Tensor]) -> None:
+    """Refuse what an operation computes on the host, whose work takes no time of the device.
+
+    Raises:
+        RecordError: A tensor lies there.
+    """
+    if not all(tensor.is_cuda for tensor in tensors):
+        raise RecordError(f"{op} computes on the host")
 
 
 _PROGRAM_ID = re.compile(r"^( *)(%\w+) = tt\.get_program_id ([xyz]) : i32", re.MULTILINE)

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from kernbench.errors import InternalError, UsageError
 from kernbench.hardware import load_machine
-from kernbench.judging.limits import PREFIX, CandidateLimits
+from kernbench.judging.limits import PREFIX, CandidateLimits, remove_folder
 from kernbench.judging.verdict import Outcome, Verdict
 
 Path = str | os.PathLike[str]
@@ -39,7 +39,7 @@ class Judge:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: str | None = None
         """Where the worker and its candidates write."""
 
     def __enter__(self) -> Self:
@@ -59,7 +59,7 @@ class Judge:
             control.close()
         folder, self._folder = self._folder, None
         if folder is not None:
-            folder.cleanup()
+            remove_folder(folder)
 
     def __call__(
         self,
@@ -147,8 +147,8 @@ class Judge:
         return answer
 
     def _started(self) -> socket.socket:
-        self._folder = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
-        own = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TMPDIR": self._folder.name}
+        self._folder = tempfile.mkdtemp(prefix=PREFIX)
+        own = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TMPDIR": self._folder}
         control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(

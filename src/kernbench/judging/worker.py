@@ -10,7 +10,6 @@ import gc
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -22,7 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from kernbench.errors import KernbenchError
-from kernbench.judging.limits import PREFIX, CandidateLimits, end_with_parent
+from kernbench.judging.limits import (
+    PREFIX,
+    CandidateLimits,
+    end_with_parent,
+    limit_judge,
+    remove_folder,
+)
 
 
 def main() -> None:
@@ -43,7 +48,7 @@ def main() -> None:
         os.wait()  # for all, as what is ignored cannot be waited for one by one
     folder = Path(tempfile.gettempdir())
     if folder.name.startswith(PREFIX):
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
 
 
 def _answer_and_end(control: socket.socket, asks: socket.socket) -> None:
@@ -52,9 +57,9 @@ def _answer_and_end(control: socket.socket, asks: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     control.close()
     request = json.loads(b"".join(iter(partial(asks.recv, 1 << 20), b"")))
-    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
-        os.environ["TMPDIR"] = tempfile.tempdir = folder
-        answer = _judged(request)
+    folder = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix=PREFIX)
+    answer = _judged(request)
+    remove_folder(folder)
     with suppress(BrokenPipeError):
         asks.sendall(json.dumps(answer).encode())
     os._exit(0)
@@ -127,6 +132,7 @@ def _judge_and_end(value: dict[str, Any], write: int) -> None:
             limits=CandidateLimits(**value["limits"]),
             **value["options"],
         )
+        limit_judge(request.limits)
         answer = {"verdict": judge_request(request).to_dict()}
     except KernbenchError as error:
         answer = {"error": str(error)}
