@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 import torch.testing
-import triton.testing
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 

@@ -19,7 +19,14 @@ from kernbench.judging.comparing import (
     is_same,
     ordered_tensors,
 )
-from kernbench.judging.evidence import Evidence, Writes, evidence_of, shared_memory, work_of
+from kernbench.judging.evidence import (
+    Evidence,
+    Writes,
+    calls_of,
+    evidence_of,
+    shared_memory,
+    work_of,
+)
 from kernbench.judging.executing import Executor, parts_of
 from kernbench.judging.places import line_in, store_line
 from kernbench.judging.record import Record, RecordError
@@ -44,6 +51,7 @@ if TYPE_CHECKING:
 
 _MOST_ELEMENTS = 1 << 22
 """The most elements of inputs at which records are executed with values."""
+_MOST_WEIGHTS = 1 << 25
 _FEW_ELEMENTS = 16
 _MOST_SIZES = 6
 """How many sizes of the judge's own are tried."""
@@ -86,7 +94,6 @@ class _Tried:
     problem: TaskProblem
     inputs: Any
     record: Record
-    evidence: Evidence
     count: int
     """Elements of its inputs."""
 
@@ -102,6 +109,10 @@ class CorrectnessJudge:
         """By size, which kernels and operations were executed with values."""
         self.lines: set[str] = set()
         """Lines of kernels that were."""
+        self.whole: list[set[int]] = []
+        """By execution, the numbers of the inputs of which it reads all."""
+        self._at_timed: tuple[TaskSize, int, Record] | None = None
+        """The size that is timed, the seed of a problem, and what was recorded of it."""
         self._tried: _Tried | None = None
         """The largest small size that was right."""
         self._extreme_at: set[str] = set()
@@ -117,8 +128,14 @@ class CorrectnessJudge:
             except Exception as error:
                 self._leave_out(size, error)
                 continue
+            count = count_elements(problem.module.state_dict()) if problem.module else 0
+            if count > _MOST_WEIGHTS:
+                self._note_large(size, f"{count:,} weights")
+                continue
             with self._noting(size):
-                self._try_size(candidate, size, problem, fresh)
+                record = self._try_size(candidate, size, problem, fresh)
+                if size.label == self.task.stated()[-1].label and not record.host_reads:
+                    self._at_timed = size, seeds[0], record
             if self._verdict.failure is not None:
                 return
         if any(size.outcome == "not executed" for size in self._verdict.sizes):
@@ -144,6 +161,26 @@ class CorrectnessJudge:
                 self._note(size, "right", on_ranks(work, machine, task.ranks, check=True)[0])
             if self._verdict.failure is not None:
                 return
+
+    def wrong_when_timed(self, record: Record, machine: str) -> str:
+        """Return what is wrong of a record that is timed; empty if nothing is, or none was tried.
+
+        It is executed where it does not do what the candidate did with values.
+        """
+        if self._at_timed is None or calls_of(record) == calls_of(self._at_timed[2]):
+            return ""
+        size, seed, tried = self._at_timed
+
+        def execute(_: RuntimeContext) -> None:
+            problem = self.task.build(size, seed)
+            record.take_state_of(tried)
+            self._execute(record, DRAWN, problem.inputs, self._expect(problem, problem.inputs))
+
+        try:
+            in_simulation(execute, machine, check=True)
+        except (_Wrong, KernbenchError) as wrong:
+            return str(wrong.says if isinstance(wrong, _Wrong) else wrong)
+        return ""
 
     @contextmanager
     def _noting(self, size: TaskSize) -> Iterator[None]:
@@ -181,7 +218,7 @@ class CorrectnessJudge:
         Raises:
             _Wrong: One of them comes out wrong.
         """
-        record, evidence = records[rank], evidence_of(records[rank])
+        record = records[rank]
         _refuse_lazy(record)
         problem, fresh = (self.task.build(size, seed, rank) for seed in seeds)
         tried: list[str] = []
@@ -190,13 +227,13 @@ class CorrectnessJudge:
             values = iter([(ITS_OWN, problem.inputs)])
         for name, inputs in values:
             try:
-                self._execute(record, evidence, name, inputs, self._expect(problem, inputs))
+                self._execute(record, name, inputs, self._expect(problem, inputs))
             except _Wrong as wrong:
                 wrong.says = f"rank {rank}: {wrong.says}"
                 raise
             tried.append(name)
         if rank == 0:
-            self._look_at(evidence, None)
+            self._look_at(record, None)
             self._verdict.remarks += record.remarks
         return tried
 
@@ -206,7 +243,7 @@ class CorrectnessJudge:
         chosen: list[tuple[int, TaskSize]] = []
         small: list[tuple[int, str]] = []
         task = self.task
-        own, stated = list(task.beside()), task.stated()
+        own, stated = list(task.beside(self._verdict.seed)), task.stated()
         for size in [*own, *stated]:
             key = tuple(size.settings.items())
             if key in seen or (not size.is_stated and tried >= _MOST_SIZES):
@@ -216,10 +253,7 @@ class CorrectnessJudge:
             if count is None and not size.is_stated:
                 continue
             if count is not None and count > _MOST_ELEMENTS:
-                self._note(size, "not executed")
-                self._verdict.remarks.append(
-                    f"size {size.label} has {count:,} elements and was not executed with values"
-                )
+                self._note_large(size, f"{count:,} elements")
                 continue
             tried += not size.is_stated
             if count is None or count <= SMALL_ELEMENTS:
@@ -229,6 +263,11 @@ class CorrectnessJudge:
         # Of a few elements many kernels are right by chance, or wrong for another reason.
         ordered = sorted(chosen, key=lambda pair: (pair[0] < _FEW_ELEMENTS, pair[0]))
         return [size for _, size in ordered]
+
+    def _note_large(self, size: TaskSize, what: str) -> None:
+        self._note(size, "not executed")
+        remark = f"size {size.label} has {what} and was not executed with values"
+        self._verdict.remarks.append(remark)
 
     def _warm(self) -> int:
         return 1 + len(self._verdict.sizes) % 2
@@ -247,8 +286,8 @@ class CorrectnessJudge:
 
     def _try_size(
         self, candidate: CandidateProcess, size: TaskSize, problem: TaskProblem, fresh: TaskProblem
-    ) -> None:
-        """Execute the record of a size on several values.
+    ) -> Record:
+        """Execute the record of a size on several values, and return it.
 
         Raises:
             _Wrong: One of them comes out wrong.
@@ -258,7 +297,6 @@ class CorrectnessJudge:
         except CandidateFailed:
             self._expect(problem, problem.inputs)  # where it fails, too, the task is no task
             raise
-        evidence = evidence_of(record)
         self.work_of[size.label] = work_of(record)
         _refuse_lazy(record)
         self._note_replaced(record)
@@ -272,19 +310,20 @@ class CorrectnessJudge:
                     continue  # the task does not take such numbers
                 raise
             try:
-                self._execute(record, evidence, name, inputs, expected)
+                self._execute(record, name, inputs, expected)
             except _Wrong as wrong:
                 if not (name == DRAWN and record.host_reads):
                     raise
-                tried.append(self._with_its_values(record, evidence, problem, wrong))
+                tried.append(self._with_its_values(record, problem, wrong))
                 break
             tried.append(name)
             is_largest = self._tried is None or count >= self._tried.count
             is_small = count <= SMALL_ELEMENTS
             if name == DRAWN and is_small and is_largest and not record.host_reads:
-                self._tried = _Tried(size, problem, inputs, record, evidence, count)
-        self._look_at(evidence_of(record, self._writes), problem)
+                self._tried = _Tried(size, problem, inputs, record, count)
+        self._look_at(record, problem)
         self._note(size, "right", tried)
+        return record
 
     def _note(
         self, size: TaskSize, outcome: str, values: Sequence[str] = (), says: str = ""
@@ -320,9 +359,7 @@ class CorrectnessJudge:
         with of_the_task(self.task.path, "the reference fails by itself"):
             return expect(problem.reference, inputs)
 
-    def _execute(
-        self, record: Record, evidence: Evidence, values: str, inputs: Any, expected: Expected
-    ) -> None:
+    def _execute(self, record: Record, values: str, inputs: Any, expected: Expected) -> None:
         """Execute a record on inputs and hold it to what is expected.
 
         Raises:
@@ -340,6 +377,8 @@ class CorrectnessJudge:
         except KernbenchError as error:
             says = str(error).partition("\n")[0]
             raise _Wrong(f"{type(error).__name__}: {says}", values, line_in(says)) from None
+        evidence = evidence_of(record, executor.writes)
+        self.whole.append(set(range(len(tensors))).difference(executor.unread()))
         line = ""
         if evidence.last_kernel is not None:
             line = store_line(record.kernels[evidence.last_kernel]["ttir"])
@@ -362,6 +401,9 @@ class CorrectnessJudge:
             if is_same(theirs, before.cpu()):
                 if not is_same(mine, theirs):
                     raise _Wrong(f"it writes input {index}, which the task does not", values, line)
+                if index in executor.put_back():
+                    says = f"it writes input {index} and leaves there what was there before"
+                    self._verdict.remarks.append(says)
             else:
                 wrong = difference([mine], [theirs], [None], tolerance, reduced=reduced)
                 if wrong is not None:
@@ -395,9 +437,7 @@ class CorrectnessJudge:
             )
         return ""
 
-    def _with_its_values(
-        self, record: Record, evidence: Evidence, problem: TaskProblem, wrong: _Wrong
-    ) -> str:
+    def _with_its_values(self, record: Record, problem: TaskProblem, wrong: _Wrong) -> str:
         """Execute a record that was decided by data on the values that decided it.
 
         Raises:
@@ -406,6 +446,7 @@ class CorrectnessJudge:
         value = tensors_of(problem.inputs)
         expected = self._expect(problem, problem.inputs)
         num_bytes = sum(item.nbytes for item in expected.plain)
+        evidence = evidence_of(record)
         if evidence.from_before or not evidence.depends_on_inputs:
             raise wrong
         read = record.host_bytes
@@ -423,7 +464,7 @@ class CorrectnessJudge:
         for name, tensors in (("halved", half), (ITS_OWN, value)):
             inputs = with_tensors(problem.inputs, tensors)
             try:
-                self._execute(record, evidence, name, inputs, self._expect(problem, inputs))
+                self._execute(record, name, inputs, self._expect(problem, inputs))
             except _Wrong:
                 if name == ITS_OWN:
                     raise
@@ -467,9 +508,9 @@ class CorrectnessJudge:
             elif not any(trick.startswith(remark) for trick in self._verdict.tricks):
                 self._verdict.tricks.append(remark)
 
-    def _look_at(self, evidence: Evidence, problem: TaskProblem | None) -> None:
+    def _look_at(self, record: Record, problem: TaskProblem | None) -> None:
         """Note what a record shows although its results are right."""
-        tricks = []
+        evidence, tricks = evidence_of(record, self._writes if problem else None), []
         if evidence.narrowed and problem is not None and not self._narrows(problem):
             tricks.append(f"it computes in fewer bits than the task's float32: {evidence.narrowed}")
         if self._own_kernels and evidence.library and not evidence.own_kernels:
@@ -499,7 +540,7 @@ class CorrectnessJudge:
             return
         for name, change in BESIDES.items():
             tensors = tensors_of(tried.inputs)
-            record, evidence = tried.record, tried.evidence
+            record = tried.record
             try:
                 changed = [change(e) if e.is_floating_point() and e.numel() else e for e in tensors]
                 inputs = with_tensors(tried.inputs, changed)
@@ -510,8 +551,7 @@ class CorrectnessJudge:
                 if name == _STRIDED:
                     other = TaskProblem(problem.reference, inputs, problem.init, problem.module)
                     (record,) = candidate.call(_message(other, 1))
-                    evidence = evidence_of(record)
-                self._execute(record, evidence, name, inputs, expected)
+                self._execute(record, name, inputs, expected)
             except (CandidateFailed, RecordError, UnsupportedOpError):  # it refuses them
                 continue
             except _Wrong as wrong:
@@ -561,9 +601,9 @@ class CorrectnessJudge:
             return
         if all(map(is_same, first, second)):
             return
-        wrong = difference(
-            second, first, [None] * len(first), self.task.tolerance, reduced=tried.evidence.reduced
-        )
+        reduced = evidence_of(record, self._writes).reduced
+        exact = [None] * len(first)
+        wrong = difference(second, first, exact, self.task.tolerance, reduced=reduced)
         if wrong is not None:
             raise _Wrong(f"in another order of its programs {wrong.says}", DRAWN)
         self._verdict.remarks.append(

@@ -112,6 +112,26 @@ def work_of(record: Record) -> set[str]:
     return names
 
 
+def calls_of(record: Record) -> list[Any]:
+    """Return what a record calls, whatever the numbers of its memory are."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items() if key != "of"}
+        return list(map(plain, value)) if isinstance(value, list) else value
+
+    return [
+        (
+            plain(
+                {key: step[key] for key in ("kind", "op", "args", "kwargs", "grid") if key in step}
+            ),
+            record.kernels[step["kernel"]] if step["kind"] == "launch" else None,
+        )
+        for step in record.steps
+        if step["kind"] in ("op", "launch", "collective")
+    ]
+
+
 def shared_memory(record: Record) -> str:
     """Return what a result shares memory with: ``an input``, ``another result``; else nothing."""
     inputs = {item["of"] for item in record.inputs}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,8 @@ class Executor:
         """The arguments that each launch writes."""
         self._spans: dict[int, list[tuple[int, int]]] = {}
         """The bytes that steps write, from one to another, by memory."""
+        self._touched: dict[int, list[tuple[int, int]]] = {}
+        """The bytes that steps read or write."""
         self._events: dict[int, Any] = {}
         self._works: dict[int, Any] = {}
         """Collectives by the number of their step."""
@@ -113,6 +115,7 @@ class Executor:
         torch.manual_seed(0)  # what it draws is what the reference draws
         self.writes.clear()
         self._spans.clear()
+        self._touched.clear()
         do = {
             "op": self._operate, "launch": self._launch, "mark": self._mark, "wait": self._wait,
             "collective": self._collect, "await": self._await,
@@ -140,15 +143,25 @@ class Executor:
     def unwritten(self) -> str:
         """Return which bytes of a result no step of the run has written; empty if none."""
         for description in descriptions(self._record.results):
-            if self._record.storages[description["of"]]["origin"] != "made":
-                continue
-            reached, end = _span(description)
-            for low, high in sorted(self._spans.get(description["of"], ())):
-                if low <= reached:
-                    reached = max(reached, high)
-            if reached < end:
-                return f"nothing writes bytes {reached:,} to {end:,} of its result"
+            if self._record.storages[description["of"]]["origin"] == "made":
+                reached, end = _uncovered(description, self._spans)
+                if reached < end:
+                    return f"nothing writes bytes {reached:,} to {end:,} of its result"
         return ""
+
+    def unread(self) -> dict[int, str]:
+        """Return which bytes of which inputs no step of the run has touched, by their number."""
+        missed = [_uncovered(item, self._touched) for item in self._record.inputs]
+        return {
+            index: f"nothing reads bytes {reached:,} to {end:,} of input {index}"
+            for index, (reached, end) in enumerate(missed)
+            if reached < end
+        }
+
+    def put_back(self) -> list[int]:
+        """Return which inputs steps of the run have written."""
+        memory = [item["of"] for item in self._record.inputs]
+        return [index for index, number in enumerate(memory) if number in self._spans]
 
     def writer_of(self, wrong: WrongElement) -> str:
         """Return which program stores the first wrong element, by executing the record again."""
@@ -188,6 +201,8 @@ class Executor:
         except (RuntimeError, IndexError, ValueError) as error:
             raise RecordError(f"{step['op']}: {error}") from error
         built = list(result) if isinstance(result, (list, tuple)) else [result]
+        for description in descriptions([step["args"], step["kwargs"]]):
+            self._touched.setdefault(description["of"], []).append(_span(description))
         for description in descriptions(step["results"]):
             if parts_of(step["op"])[1] not in _EMPTY:
                 self._spans.setdefault(description["of"], []).append(_span(description))
@@ -213,11 +228,11 @@ class Executor:
         _, plan = self._launcher.planned(binary, grid, args)
         self.writes[self._index] = frozenset(at for at, _, _, writes in plan.pointers if writes)
         for at, low, high, writes in plan.pointers:
-            if writes:
-                (values,) = descriptions(step["args"][at])
+            for values in descriptions(step["args"][at]):
                 start, end = _span({**values, "size": [], "stride": []})[0], 1 << 62
                 span = (0, end) if isinstance(plan, LivePlan) else (start + low, start + high)
-                self._spans.setdefault(values["of"], []).append(span)
+                for spans in (self._touched, self._spans)[: 1 + writes]:
+                    spans.setdefault(values["of"], []).append(span)
         self._launcher.launch(binary, grid, args)
 
     def _collect(self, step: dict[str, Any]) -> None:
@@ -233,7 +248,8 @@ class Executor:
             return list(map(argument, value)) if isinstance(value, list) else restore(value, tensor)
 
         def tensor(passed: dict[str, Any]) -> Tensor:
-            self._spans.setdefault(passed["of"], []).append(_span(passed))
+            for spans in (self._touched, self._spans):
+                spans.setdefault(passed["of"], []).append(_span(passed))
             return self._tensor(passed)
 
         call = getattr(self._groups[ranks], step["method"])
@@ -290,6 +306,17 @@ def _span(value: dict[str, Any]) -> tuple[int, int]:
     itemsize = named_dtype(value["dtype"]).itemsize
     is_empty = 0 in value["size"]
     return value["offset"] * itemsize, (last + (not is_empty)) * itemsize
+
+
+def _uncovered(
+    value: dict[str, Any], spans: Mapping[int, list[tuple[int, int]]]
+) -> tuple[int, int]:
+    """Return the first byte of a described tensor that is in no span, and where the tensor ends."""
+    reached, end = _span(value)
+    for low, high in sorted(spans.get(value["of"], ())):
+        if low <= reached:
+            reached = max(reached, high)
+    return reached, end
 
 
 def parts_of(name: Any) -> list[str]:

@@ -54,6 +54,22 @@ class Record:
         """How many bytes of the device's the host read."""
         return sum(int(step["bytes"]) for step in self.steps if step["kind"] == "read")
 
+    def take_state_of(self, other: Record) -> None:
+        """Fill the memory that was there before with what another record of the call has in it.
+
+        Raises:
+            RecordError: The other one has other memory.
+        """
+        mine, theirs = (
+            [item for item in record.storages if item["origin"] == "state"]
+            for record in (self, other)
+        )
+        if [item["bytes"] for item in mine] != [item["bytes"] for item in theirs]:
+            raise RecordError("it begins with other memory than where it has values")
+        for item, their in zip(mine, theirs, strict=True):
+            item["at"] = len(self.blobs) + their["at"]
+        self.blobs += other.blobs
+
     def write(self) -> bytes:
         """Return the record as bytes."""
         described = {

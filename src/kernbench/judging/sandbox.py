@@ -25,23 +25,28 @@ _ARCHITECTURES = {
     "x86_64": (
         0xC000003E,
         {"clone": 56, "kill": 62, "tgkill": 234, "prlimit64": 302},
-        # shmget, socket, connect, sendto, bind, listen, fork, vfork, execve, semget, msgget, chmod,
-        # fchmod, chown, fchown, lchown, ptrace, rt_sigqueueinfo, setpriority, sched_setparam,
-        # sched_setscheduler, mount, reboot, setxattr, lsetxattr, fsetxattr, tkill,
-        # sched_setaffinity, mq_open, add_key, ioprio_set, migrate_pages, fchownat, fchmodat,
-        # unshare, move_pages, rt_tgsigqueueinfo, setns, process_vm_readv and _writev,
-        # sched_setattr, bpf, execveat
-        (29, 41, 42, 44, 49, 50, 57, 58, 59, 64, 68, 90, 91, 92, 93, 94, 101, 129, 141, 142, 144,
-         165, 169, 188, 189, 190, 200, 203, 240, 248, 251, 256, 260, 268, 272, 279, 297, 308, 310,
-         311, 314, 321, 322),
+        # socket, connect, sendto, bind, listen; fork, vfork, execve, execveat, ptrace, unshare,
+        # setns, process_vm_readv and _writev, bpf, mount, reboot, add_key;
+        # tkill, rt_sigqueueinfo, rt_tgsigqueueinfo; shmget, semget, msgget, mq_open;
+        # chmod, fchmod, fchmodat, chown, fchown, lchown, fchownat, setxattr, lsetxattr, fsetxattr;
+        # setpriority, ioprio_set, migrate_pages, move_pages, sched_setparam, _setscheduler,
+        # _setaffinity, _setattr
+        (
+            *(41, 42, 44, 49, 50), *(57, 58, 59, 322, 101, 272, 308, 310, 311, 321, 165, 169, 248),
+            *(200, 129, 297), *(29, 64, 68, 240), *(90, 91, 268, 92, 93, 94, 260, 188, 189, 190),
+            *(141, 251, 256, 279, 142, 144, 203, 314),
+        ),
     ),
     "aarch64": (
         0xC00000B7,
         {"clone": 220, "kill": 129, "tgkill": 131, "prlimit64": 261},
-        (194, 198, 203, 206, 200, 201, 221, 190, 186, 52, 53, 54, 55, 117, 138, 140, 118, 119, 40,
-         142, 5, 6, 7, 130, 122, 180, 217, 30, 238, 97, 239, 240, 268, 270, 271, 274, 280, 281),
+        (
+            *(198, 203, 206, 200, 201), *(221, 281, 117, 97, 268, 270, 271, 280, 40, 142, 217),
+            *(130, 138, 240), *(194, 190, 186, 180), *(52, 53, 55, 54, 5, 6, 7),
+            *(140, 30, 238, 239, 118, 119, 122, 274),
+        ),
     ),
-}
+}  # fmt: skip
 """By machine: what the kernel calls it, numbers of system calls that are looked at, and of those
 that are refused. Source: ``linux/audit.h`` and the tables of system calls."""
 _SET_CAPABILITIES = {"x86_64": 126, "aarch64": 91}

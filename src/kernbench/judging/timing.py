@@ -48,6 +48,8 @@ class TimedRecord:
     gains: list[Gain]
     unwritten: str
     """Which part of its results nothing writes; empty if none."""
+    unread: dict[int, str]
+    """Which part of which input nothing reads, by its number."""
     lines: set[str]
     """Lines of its own kernels that it executes."""
 
@@ -116,6 +118,7 @@ def time_record(context: RuntimeContext, record: Record, rank: int) -> TimedReco
         kernels,
         sorted(_gains(kernels, launch_ns, (time_ps - busy_ps) / 1000), key=lambda e: -e.gain_ns),
         executor.unwritten(),
+        executor.unread(),
         _places(lines.values()),
     )
 
