@@ -78,7 +78,7 @@ class CandidateProcess:
 
         The calling process must have made none of the judge's inputs by now.
         """
-        self._limits = limits
+        self.limits = limits
         # What a simulation has to clean up it cleans up at its end; this lives on.
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         own_read, their_write = os.pipe()
@@ -101,7 +101,7 @@ class CandidateProcess:
         Raises:
             CandidateFailed: It came to none.
         """
-        deadline = monotonic() + self._limits.seconds
+        deadline = monotonic() + self.limits.seconds
         with suppress(BrokenPipeError):
             _send(self._write, pickle.dumps(problems))
         head = self._receive(9, deadline)
@@ -126,7 +126,7 @@ class CandidateProcess:
             if left <= 0:
                 self.close()
                 raise CandidateFailed(
-                    ["TimeoutError"], f"it did not end within {self._limits.seconds:g} s"
+                    ["TimeoutError"], f"it did not end within {self.limits.seconds:g} s"
                 )
             if not select([self._read], [], [], min(left, _LOOK_S))[0]:
                 self._check_files()
@@ -141,11 +141,11 @@ class CandidateProcess:
     def _check_files(self) -> None:
         """End a process whose files have become too large, all together."""
         size = size_of_folder(self._folder)
-        if size > self._limits.file_mib << 20:
+        if size > self.limits.file_mib << 20:
             self.close()
             raise CandidateFailed(
                 ["TimeoutError", "OSError"],
-                f"its files have {size >> 20:,} MiB, but it may write {self._limits.file_mib:,}",
+                f"its files have {size >> 20:,} MiB, but it may write {self.limits.file_mib:,}",
             )
 
     def _how_it_ended(self) -> str:

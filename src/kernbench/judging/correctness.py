@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import KernbenchError, UnsupportedOpError, UsageError
@@ -294,8 +295,14 @@ class CorrectnessJudge:
         """
         try:
             (record,) = candidate.call(_message(problem, self._warm()))
-        except CandidateFailed:
+        except CandidateFailed as failed:
+            began = monotonic()
             self._expect(problem, problem.inputs)  # where it fails, too, the task is no task
+            took_s = monotonic() - began
+            if failed.kinds == ["TimeoutError"] and took_s > candidate.limits.seconds / 4:
+                raise UnknownOutcomeError(
+                    f"{failed.says}, and the reference takes {took_s:.0f} s here itself"
+                ) from None
             raise
         self.work_of[size.label] = work_of(record)
         _refuse_lazy(record)

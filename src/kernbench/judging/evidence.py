@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernbench.judging.record import Record
+from kernbench.judging.record import Record, descriptions
 
 _TO_HALF = re.compile(
     r"(?:arith\.truncf|tt\.fp_to_fp) .*: tensor<[^>]*xf32> (?:to|->) "
@@ -172,16 +171,3 @@ def _narrowed(record: Record, steps: set[int]) -> str:
 
 def _memory_of(value: Any) -> set[int]:
     return {description["of"] for description in descriptions(value)}
-
-
-def descriptions(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield the tensors that a part of a record describes."""
-    if isinstance(value, dict):
-        if "of" in value:
-            yield value
-        else:
-            for item in value.values():
-                yield from descriptions(item)
-    elif isinstance(value, list):
-        for entry in value:
-            yield from descriptions(entry)

@@ -14,8 +14,16 @@ from torch._ops import OpOverload
 
 from kernbench.judging.collectives import METHODS, group_of, options_of
 from kernbench.judging.comparing import WrongElement
-from kernbench.judging.evidence import Writes, descriptions
-from kernbench.judging.record import NAMESPACES, Record, RecordError, named_dtype, restore, view_of
+from kernbench.judging.evidence import Writes
+from kernbench.judging.record import (
+    NAMESPACES,
+    Record,
+    RecordError,
+    descriptions,
+    named_dtype,
+    restore,
+    view_of,
+)
 from kernbench.judging.tasks import tensors_of
 from kernbench.runtime_api import LivePlan
 from kernbench.triton_backend import MAX_PROGRAMS, active_launcher, build_binary, check_grid
@@ -128,7 +136,7 @@ class Executor:
                     self._index = index
                     with torch.cuda.stream(self._stream(step["stream"])):
                         do[kind](step)
-                except (KeyError, TypeError) as error:
+                except (KeyError, TypeError, AttributeError, ValueError) as error:
                     raise RecordError(f"step {index} cannot be executed: {error!r}") from None
             elif kind == "sync":
                 self._stream(step["stream"]).synchronize()

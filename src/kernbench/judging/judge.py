@@ -98,8 +98,11 @@ class Judge:
             raise UsageError("judge(machines=...) must name a machine, but got none")
         for machine in machines:
             load_machine(machine, None)
-        if not at_least > 0:
-            raise UsageError(f"judge(at_least=...) must be above 0, but got {at_least}")
+        for name, number in (("at_least", at_least), ("total_s", total_s)):
+            if not number > 0:
+                raise UsageError(f"judge({name}=...) must be above 0, but got {number}")
+        if seed is not None and (type(seed) is not int or not 0 <= seed < 1 << 63):
+            raise UsageError(f"judge(seed=...) must be an integer from 0 on, but got {seed!r}")
         request = {
             "candidate": os.path.abspath(candidate),  # noqa: PTH100 - a link stays one
             "task": os.path.abspath(task),  # noqa: PTH100

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernbench.errors import UsageError
 from kernbench.judging.sandbox import seal
 
 PREFIX = "kernbench-judge-"
@@ -50,6 +51,11 @@ class CandidateLimits:
     seconds: float = 120.0
     memory_mib: int = 8192
     file_mib: int = 64
+
+    def __post_init__(self) -> None:
+        for name, most in (("seconds", 1e6), ("memory_mib", 1 << 24), ("file_mib", 1 << 24)):
+            if not 0 < getattr(self, name) <= most:
+                raise UsageError(f"{name} must be above 0, but got {getattr(self, name)}")
 
 
 def size_of_folder(folder: Path) -> int:

@@ -174,6 +174,14 @@ class OwnTask(JudgedTask):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.tolerance = getattr(self.module, "tolerance", None)
+        try:
+            if self.tolerance is not None:
+                relative, absolute = map(float, self.tolerance)
+                self.tolerance = relative, absolute
+        except (TypeError, ValueError):
+            raise UsageError(
+                f"{path.name}: tolerance must be (relative, absolute), but got {self.tolerance!r}"
+            ) from None
         self.ranks = getattr(self.module, "ranks", 1)
         if type(self.ranks) is not int or not 1 <= self.ranks <= MOST_RANKS:
             raise UsageError(
@@ -239,24 +247,24 @@ class KernelBenchTask(JudgedTask):
             for name in getattr(self.module, item).__code__.co_names
         }
         values = vars(self.module)
-        tree = ast.parse(self.path.read_text())
-        assigned = [statement for statement in tree.body if isinstance(statement, ast.Assign)]
-        # Of those that others are made of, as in ``shape = (channels, 1, 1)``, the first count.
-        names |= {
-            node.id
-            for item in assigned
-            for node in ast.walk(item.value)
-            if isinstance(node, ast.Name)
-        }
-        self._derived = [item for item in assigned if not isinstance(item.value, ast.Constant)]
-        derived = {ast.unparse(target) for item in self._derived for target in item.targets}
-        self._sizes = {n: values[n] for n in sorted(names - derived) if type(values.get(n)) is int}
+        self._derived: list[ast.stmt] = []
+        """What is computed of sizes, as in ``shape = (channels, 1, 1)``."""
+        for statement in ast.parse(read_text(self.path, _MOST_SOURCE_BYTES)).body:
+            if isinstance(statement, ast.Assign):
+                parts = ast.walk(statement.value)
+                used = {node.id for node in parts if isinstance(node, ast.Name)}
+                used = {name for name in used if type(values.get(name)) is int}
+                if used:
+                    self._derived.append(statement)
+                    names |= used
+                    names -= {ast.unparse(target) for target in statement.targets}
+        self._sizes = {n: values[n] for n in sorted(names) if type(values.get(n)) is int}
 
     def _set(self, size: TaskSize) -> None:
         """Set the numbers of a size, and what is computed of them."""
         values = vars(self.module)
         values.update(size.settings)
-        exec(compile(ast.Module([*self._derived], []), str(self.path), "exec"), values)
+        exec(compile(ast.Module(self._derived, []), str(self.path), "exec"), values)
 
     def stated(self) -> list[TaskSize]:
         return [TaskSize("as stated", dict(self._sizes), True)]

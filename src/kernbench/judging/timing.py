@@ -14,9 +14,8 @@ import torch
 import torch.distributed as dist
 
 from kernbench.analysis import kernels_by_time, lines_of_kernels
-from kernbench.judging.evidence import descriptions
 from kernbench.judging.executing import Executor
-from kernbench.judging.record import Record
+from kernbench.judging.record import Record, descriptions
 from kernbench.judging.tasks import TaskSize
 from kernbench.judging.verdict import Gain, KernelResources, MachineTime, TimedKernel, TimedLine
 from kernbench.op_log import Instance, Limit, covered_ps
