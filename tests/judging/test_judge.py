@@ -72,7 +72,7 @@ def test_a_right_kernel_is_timed_beside_eager_with_an_interval(judged: Judged) -
     assert len(verdict.to_markdown().splitlines()) <= 40
 
 
-@pytest.mark.adr("0256-D1", "0256-D5")
+@pytest.mark.adr("0256-D1", "0256-D5", "0281-D3")
 @pytest.mark.parametrize("name", _SAMPLE)
 def test_a_trick_is_found(name: str, judged: Judged) -> None:
     trick = TRICKS[name]

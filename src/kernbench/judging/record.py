@@ -112,7 +112,7 @@ class Record:
             if step["kind"] not in _STEPS:
                 raise ValueError(f"a step is a {step['kind']!r}")
             _require(step, _STEPS[step["kind"]])
-            if not 0 <= step.get("kernel", 0) < max(len(self.kernels), 1):
+            if "kernel" in step and not 0 <= step["kernel"] < len(self.kernels):
                 raise ValueError(f"there is no kernel {step['kernel']}")
         for tensor in descriptions([self.steps, self.inputs, self.results]):
             _require(tensor, {"of": int, "dtype": str, "offset": int, "size": list, "stride": list})
