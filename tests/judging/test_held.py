@@ -54,7 +54,21 @@ _TENSOR = {
     "of": 0, "dtype": "float32", "size": [2, 8], "stride": [8, 1], "offset": 0,
     "bits": [False, False],
 }  # fmt: skip
-_WEIRD = (None, -1, 1, 2**70, "", "x", [], {}, [1], {"of": 0}, {"of": 99}, 1.5, {"tuple": [1]})
+_WEIRD: tuple[Any, ...] = (
+    None,
+    -1,
+    1,
+    2**70,
+    "",
+    "x",
+    [],
+    {},
+    [1],
+    {"of": 0},
+    {"of": 99},
+    1.5,
+    {"tuple": [1]},
+)
 
 
 def _places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -182,3 +196,22 @@ def test_folders_of_any_depth_are_counted_and_removed(tmp_path: Path) -> None:
     assert size_of_folder(inner) > 1000 * 4096
     remove_folder(inner)
     assert not inner.exists()
+
+
+@pytest.mark.campaign
+def test_helion_is_judged(judged: Judged) -> None:
+    pytest.importorskip("helion")
+    text = """
+import helion
+import helion.language as hl
+import torch
+
+@helion.kernel(config=helion.Config(block_sizes=[8]))
+def solve(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    for rows in hl.tile(x.size(0)):
+        out[rows, :] = torch.nn.functional.softmax(x[rows, :], dim=1)
+    return out
+"""
+    assert judged(text, SMALL["softmax"]).is_right
+    assert judged(text.replace("dim=1)", "dim=1) * 1.01"), SMALL["softmax"]).failure is not None

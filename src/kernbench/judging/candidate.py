@@ -209,6 +209,7 @@ def _live(
         os.chdir(folder)
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
         os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
         confine(limits, folder)
         requests = os.fdopen(read, "rb")
 
