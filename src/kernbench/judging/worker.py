@@ -35,7 +35,9 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     _warm_up()
     control.send(b"!")
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # It ends when whoever asked has, and removes its folder, also if all of a group are to end.
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     while True:
         _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not descriptors:
@@ -54,7 +56,8 @@ def main() -> None:
 def _answer_and_end(control: socket.socket, asks: socket.socket) -> None:
     """Answer one request, in a folder of its own that goes; never returns."""
     end_with_parent()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
     control.close()
     request = json.loads(b"".join(iter(partial(asks.recv, 1 << 20), b"")))
     folder = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix=PREFIX)
