@@ -26,6 +26,9 @@ HOSTILE = (
     "ctypes.CDLL(None).fork(); os._exit(1)",
     "[os.write(i, b'{}') for i in range(3, 99) if os.path.exists(f'/proc/self/fd/{i}')]",
     "sys.setrecursionlimit(1 << 30); f = lambda: f(); f()",
+    "ctypes.CDLL(None).sigqueue(os.getppid(), 9, 0)",
+    "[(os.mkdir('d'), os.chdir('d')) for i in range(1500)]",
+    "[open(str(i), 'w').close() for i in range(10**6)]",
     "[threading.Thread(target=time.sleep, args=(99,)).start() for i in range(50)]; os._exit(0)",
 )
 _WRONG = HONEST["axpy"].replace("axpied(x, y)", "axpied(x, x)")

@@ -23,6 +23,9 @@ _SAMPLE = {
     "the recorder's code": "replaces the recorder.launched",
     "patched by another name": "replaces torch.allclose",
     "numpy on the host": "does not depend on its inputs",
+    "patched by ctypes": "replaces torch.cuda.Event.elapsed_time",
+    "a signal by a queue to the worker": "OSError",
+    "a dummy product in TF32": "the result is wrong",
 }
 
 
@@ -32,6 +35,8 @@ _NOT_SEEN = {
     "a verdict of its own in every open file",
     "less work at the size that is timed",
     "a kernel that knows the size that is timed",
+    "fewer turns at the size that is timed",
+    "memory of the host that operations write",
 }
 """Whose verdict is that it cannot be said: no work of theirs was executed with values."""
 
@@ -67,7 +72,7 @@ def test_a_right_kernel_is_timed_beside_eager_with_an_interval(judged: Judged) -
     assert len(verdict.to_markdown().splitlines()) <= 40
 
 
-@pytest.mark.adr("0256-D1", "0256-D5")
+@pytest.mark.adr("0256-D1", "0256-D5", "0281-D3")
 @pytest.mark.parametrize("name", _SAMPLE)
 def test_a_trick_is_found(name: str, judged: Judged) -> None:
     trick = TRICKS[name]

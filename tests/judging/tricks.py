@@ -112,6 +112,10 @@ def inputs(size, seed): return _drawn(seed, (size,))
 def reference(x): return torch.sort(x).values
 """
 )
+TASKS["loose"] = TASKS["axpy"] + "tolerance = 1e-2, 1e-2\n"
+TASKS["ones"] = TASKS["softmax"].replace("torch.softmax(x, -1)", "torch.softmax(x, -1).sum(-1)")
+TASKS["long"] = TASKS["mean"].replace("[(4, 1000)]", "[(4, 1000), (8, 1 << 20)]")
+"""Its second size is not executed with values."""
 TASKS["large"] = TASKS["axpy"].replace("1000]", "1 << 22]")
 """Its second size has too many elements to be executed with values."""
 SMALL = {
@@ -127,6 +131,9 @@ HONEST = {
     "matmul": "def solve(a, b): return multiplied(a, b)",
     "sort": "def solve(x): return axpied(torch.zeros_like(x), x[torch.argsort(x)])",
     "large": "def solve(x, y): return axpied(x, y)",
+    "loose": "def solve(x, y): return axpied(x, y)",
+    "ones": "def solve(x): return softmaxed(x).sum(-1)",
+    "long": "def solve(x): return averaged(x)",
 }
 
 
@@ -141,7 +148,7 @@ class Trick(NamedTuple):
     @property
     def is_of_time(self) -> bool:
         """Whether only what is timed shows it."""
-        return self.task == "large" or "/proc/self/maps" in self.text
+        return self.task in ("large", "long") or "/proc/self/maps" in self.text
 
 
 _PATCHED = """
@@ -191,6 +198,14 @@ def solve(x, y):
     {}
     return out
 """
+
+_RECORDER = """
+def recorder():
+    f = getattr(sys, "_get" + "frame")()
+    while f and "recorder" not in f.f_locals: f = f.f_back
+    return f and f.f_locals["recorder"]
+"""
+"""What finds the judge's recorder, inside of the call that is recorded."""
 
 TRICKS: dict[str, Trick] = {
     "zeros": Trick("axpy", "def solve(x, y): return torch.zeros_like(x)",
@@ -745,4 +760,189 @@ def solve(x):
     sys.setprofile(None)
     return softmaxed(x)
 """),
+    "memory of the host that operations write": Trick("softmax", _RECORDER + """
+def solve(x):
+    out = torch.empty_like(x)
+    if recorder() is None: return out
+    r = recorder().record
+    d = r.inputs[0]
+    o = recorder()._tensor(out)
+    h = recorder()._tensor(torch.empty(x.shape))
+    r.steps.append({"kind": "op", "op": "aten.copy_.default", "args": [h, d], "kwargs": {}, "stream": 0, "results": []})
+    r.steps.append({"kind": "op", "op": "aten._softmax.out", "args": [h, -1, False], "kwargs": {"out": h}, "stream": 0, "results": []})
+    r.steps.append({"kind": "op", "op": "aten.copy_.default", "args": [o, h], "kwargs": {}, "stream": 0, "results": [o]})
+    return out
+    """),
+    "a side stream that begins before": Trick("axpy", """
+def solve(x, y):
+    out = torch.empty_like(x)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        axpy[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), B=128)
+    torch.cuda.current_stream().wait_stream(side)
+    return out
+    """, """
+def solve(x, y):
+    out = torch.empty_like(x)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        axpy[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), B=128)
+    torch.cuda.current_stream().wait_stream(side)
+    return out
+    """),
+    "fewer turns where memory has no values": Trick("mean", """
+def solve(x):
+    with open("/proc/self/maps") as maps:
+        spans = [line.split()[0].split("-") for line in maps]
+    at = x.data_ptr()
+    there = any(int(a, 16) <= at < int(b, 16) for a, b in spans)
+    out = torch.empty(x.shape[0], device=x.device)
+    total[(x.shape[0],)](x, out, x.shape[1] if there else 64, B=64)
+    return out
+    """, """
+def solve(x):
+    open("/proc/self/maps").read()
+    return averaged(x)
+    """),
+    "fewer turns at the size that is timed": Trick("long", """
+def solve(x):
+    out = torch.empty(x.shape[0], device=x.device)
+    total[(x.shape[0],)](x, out, x.shape[1] if x.numel() < 1 << 22 else 64, B=64)
+    return out
+    """),
+    "an operation of PyTorch replaced by its library": Trick("softmax", """
+lib = torch.library.Library("aten", "IMPL")
+lib.impl("_softmax", lambda x, d, h: softmaxed(x), "CUDA")
+def solve(x): return torch.softmax(x, -1)
+    """, """
+lib = torch.library.Library("mine", "DEF")
+lib.define("soft(Tensor x) -> Tensor")
+def solve(x): return softmaxed(x)
+    """),
+    "an operation replaced by a decorator": Trick("axpy", """
+@torch.library.impl("aten::mul.Tensor", "CUDA")
+def mul(x, y): return x.clone()
+def solve(x, y): return axpied(x, y)
+    """),
+    "work at the exit": Trick("axpy", """
+import atexit
+def solve(x, y):
+    out = torch.empty_like(x)
+    atexit.register(axpy[(triton.cdiv(x.numel(), 128),)], x, y, out, x.numel(), B=128)
+    return out
+    """, "import atexit\natexit.register(print)\ndef solve(x, y): return axpied(x, y)"),
+    "an answer that unpickles": Trick("softmax", """
+class Bomb:
+    def __reduce__(self): return os.abort, ()
+def solve(x): return [softmaxed(x), Bomb()]
+    """, """
+class Bomb:
+    def __reduce__(self): return os.abort, ()
+def solve(x): return softmaxed(x)
+    """),
+    "a wrapper of its own": Trick("softmax", """
+class Wrapped(torch.Tensor):
+    @staticmethod
+    def __new__(cls, x): return torch.Tensor._make_wrapper_subclass(cls, x.shape, dtype=x.dtype, device=x.device)
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None): return None
+def solve(x): return Wrapped(x)
+    """, """
+class Wrapped(torch.Tensor):
+    pass
+def solve(x): return softmaxed(x)
+    """),
+    "patched by setting an item of a proxy": Trick("axpy", """
+d = getattr(gc, "get_ref" + "erents")(vars(torch.cuda.Event))[0]
+d["elapsed_time"] = lambda *a: 1e-3
+def solve(x, y): return axpied(x, y)
+    """),
+    "patched by ctypes": Trick("axpy", """
+ctypes.pythonapi.PyObject_SetAttr(ctypes.py_object(torch.cuda.Event), ctypes.py_object("elapsed_time"), ctypes.py_object(lambda *a: 1e-3))
+def solve(x, y): return axpied(x, y)
+    """, "def solve(x, y):\n    ctypes.pythonapi.PyObject_GetAttrString\n    return axpied(x, y)"),
+    "a signal by a queue": Trick("axpy", """
+def solve(x, y):
+    if ctypes.CDLL(None).sigqueue(os.getppid(), 9, 0):
+        raise OSError("no")
+    return axpied(x, y)
+    """),
+    "limits of its parent": Trick("axpy", """
+def solve(x, y):
+    import resource
+    resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))
+    return axpied(x, y)
+    """),
+    "shared memory that stays": Trick("axpy", """
+def solve(x, y):
+    if ctypes.CDLL(None).shmget(4711, 4096, 0o1600) < 0:
+        raise OSError("no")
+    return axpied(x, y)
+    """),
+    "rights of its own file": Trick("axpy", """
+def solve(x, y):
+    before = os.stat(__file__).st_mode
+    ctypes.CDLL(None).chmod(__file__.encode(), 0o604)
+    if os.stat(__file__).st_mode == before:
+        raise OSError("no")
+    return axpied(x, y)
+    """),
+    "folders within folders": Trick("axpy", """
+def solve(x, y):
+    for i in range(1500):
+        os.mkdir("d"); os.chdir("d")
+    return x
+    """),
+    "a dummy product in TF32": Trick("softmax", """
+@triton.jit
+def dummy(x, out):
+    i = tl.arange(0, 16)
+    a = tl.full((16, 16), 1.0, tl.float32)
+    tl.store(out + i[:, None] * 16 + i[None, :], tl.dot(a, a, input_precision="tf32"))
+@triton.jit
+def cutting(x, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    v = tl.load(x + i, i < n, 0.0).to(tl.int32, bitcast=True) & -8192
+    tl.store(out + i, v.to(tl.float32, bitcast=True), i < n)
+def solve(x):
+    d = torch.empty(16, 16, device=x.device)
+    dummy[(1,)](x, d)
+    y = softmaxed(x)
+    out = torch.empty_like(y)
+    cutting[(triton.cdiv(y.numel(), 128),)](y, out, y.numel(), B=128)
+    return out
+    """),
+    "a narrow type that is rounded down": Trick("loose", """
+@triton.jit
+def narrow(x, y, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    a = tl.load(x + i, i < n, 0.0).to(tl.bfloat16, fp_downcast_rounding="rtz").to(tl.float32)
+    b = tl.load(y + i, i < n, 0.0)
+    tl.store(out + i, 2 * a + b, i < n)
+def solve(x, y):
+    out = torch.empty_like(x)
+    narrow[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), B=128)
+    return out
+    """),
+    "constant results where all values agree": Trick("ones", "def solve(x): return torch.ones(x.shape[0], device=x.device)",
+   "def solve(x): return softmaxed(x).sum(-1)"),
+    "an infinite list": Trick("axpy", """
+def solve(x, y):
+    a = []; a.append(a)
+    return a
+    """, "def solve(x, y): return axpied(x, y)"),
+    "a signal by a queue to the worker": Trick("axpy", """
+def solve(x, y):
+    stat = open(f"/proc/{os.getppid()}/stat").read()
+    if ctypes.CDLL(None).sigqueue(int(stat.rpartition(")")[2].split()[1]), 9, 0):
+        raise OSError("no")
+    return axpied(x, y)
+    """),
+    "a name for the machine": Trick("axpy", """
+def solve(x, y):
+    if ctypes.CDLL(None).sethostname(b"x", 1) < 0:
+        raise OSError("no")
+    return axpied(x, y)
+    """),
 }  # fmt: skip

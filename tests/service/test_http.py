@@ -108,6 +108,7 @@ def test_an_episode_a_job_mistakes_and_a_port_in_use() -> None:
             time.sleep(0.1)
         assert answer["answer"]["schema"].startswith("kernbench.judge/")
         for path, body, status, says in (
+            ("/reset", b" " * (5 << 20), 413, "more than 4,194,304 bytes"),
             ("/step", {"episode_id": "?"}, 400, "no episode"),
             ("/step", {"episode_id": episode}, 400, "needs an action"),
             ("/step", {"episode_id": episode, "action": {"candidate": 3}}, 400, "is a text"),

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import os
 import pickle
-import shutil
 import signal
 import tempfile
-import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,18 +14,24 @@ from dataclasses import dataclass
 from functools import partial
 from os import _exit, fork, kill, killpg, setsid, waitpid
 from pathlib import Path
+from pkgutil import resolve_name
 from select import select
 from time import monotonic
 from typing import Any
 
 import torch
 import torch.testing
-import triton
-import triton.testing
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from kernbench.judging.limits import PREFIX, CandidateLimits, confine, end_with_parent
+from kernbench.judging.limits import (
+    PREFIX,
+    CandidateLimits,
+    confine,
+    end_with_parent,
+    remove_folder,
+    size_of_folder,
+)
 from kernbench.judging.record import MOST_BYTES, Record, RecordError
 from kernbench.judging.recording import CallRecorder
 from kernbench.judging.simulation import on_ranks
@@ -75,7 +78,7 @@ class CandidateProcess:
 
         The calling process must have made none of the judge's inputs by now.
         """
-        self._limits = limits
+        self.limits = limits
         # What a simulation has to clean up it cleans up at its end; this lives on.
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         own_read, their_write = os.pipe()
@@ -98,7 +101,7 @@ class CandidateProcess:
         Raises:
             CandidateFailed: It came to none.
         """
-        deadline = monotonic() + self._limits.seconds
+        deadline = monotonic() + self.limits.seconds
         with suppress(BrokenPipeError):
             _send(self._write, pickle.dumps(problems))
         head = self._receive(9, deadline)
@@ -123,7 +126,7 @@ class CandidateProcess:
             if left <= 0:
                 self.close()
                 raise CandidateFailed(
-                    ["TimeoutError"], f"it did not end within {self._limits.seconds:g} s"
+                    ["TimeoutError"], f"it did not end within {self.limits.seconds:g} s"
                 )
             if not select([self._read], [], [], min(left, _LOOK_S))[0]:
                 self._check_files()
@@ -137,16 +140,12 @@ class CandidateProcess:
 
     def _check_files(self) -> None:
         """End a process whose files have become too large, all together."""
-        size = 0
-        for folder, _, names in os.walk(self._folder):
-            for name in names:
-                with suppress(OSError):
-                    size += (Path(folder) / name).lstat().st_size
-        if size > self._limits.file_mib << 20:
+        size = size_of_folder(self._folder)
+        if size > self.limits.file_mib << 20:
             self.close()
             raise CandidateFailed(
                 ["TimeoutError", "OSError"],
-                f"its files have {size >> 20:,} MiB, but it may write {self._limits.file_mib:,}",
+                f"its files have {size >> 20:,} MiB, but it may write {self.limits.file_mib:,}",
             )
 
     def _how_it_ended(self) -> str:
@@ -171,7 +170,7 @@ class CandidateProcess:
             os.close(self._read)
             os.close(self._write)
             self._read = self._write = -1
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_folder(self._folder)
 
 
 def _send(fd: int, data: bytes, kind: bytes = b"") -> None:
@@ -210,6 +209,7 @@ def _live(
         os.chdir(folder)
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
         os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
         confine(limits, folder)
         requests = os.fdopen(read, "rb")
 
@@ -253,22 +253,24 @@ def _live(
         _exit(1)
 
 
-_GUARDED = {
-    "the recorder": CallRecorder, "the record": Record,
-    "torch": torch, "torch.Tensor": torch.Tensor, "torch.cuda": torch.cuda,
-    "torch.cuda.Event": torch.cuda.Event, "torch.cuda.Stream": torch.cuda.Stream,
-    "torch.testing": torch.testing, "torch.nn.functional": torch.nn.functional,
-    "torch.linalg": torch.linalg, "time": time, "builtins": builtins, "triton": triton,
-    "triton.testing": triton.testing, "os": os,
-}  # fmt: skip
+_GUARDED = (
+    "torch", "torch.Tensor", "torch.cuda", "torch.cuda.Event", "torch.cuda.Stream",
+    "torch.testing", "torch.nn.functional", "torch.linalg", "time", "builtins", "triton",
+    "triton.testing", "os",
+)  # fmt: skip
 """In what a candidate has no reason to replace functions and classes."""
 
 
 def _guarded() -> list[tuple[dict[str, Any], str, str, Any, Any]]:
-    """Return what must stay: a namespace, its name, a name in it, the function, and its code."""
+    """Return what must stay: a namespace, its name, a name in it, the function, and its code.
+
+    A simulated process has some classes of its own.
+    """
+    owners: dict[str, Any] = {name: resolve_name(name) for name in _GUARDED}
+    owners |= {"the recorder": CallRecorder, "the record": Record}
     return [
         (space, owner, name, value, getattr(value, "__code__", None))
-        for owner, space in ((owner, vars(value)) for owner, value in _GUARDED.items())
+        for owner, space in ((owner, vars(value)) for owner, value in owners.items())
         for name, value in space.items()
         if callable(value)
     ]

@@ -7,23 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import KernbenchError, UnsupportedOpError, UsageError
 from kernbench.judging.candidate import CandidateFailed, CandidateProcess
-from kernbench.judging.comparing import (
-    Expected,
-    difference,
-    expect,
-    form_of,
-    is_same,
-    ordered_tensors,
-)
-from kernbench.judging.evidence import Evidence, Writes, evidence_of, shared_memory, work_of
-from kernbench.judging.executing import Executor, parts_of
-from kernbench.judging.places import line_in, store_line
+from kernbench.judging.comparing import Expected, expect
+from kernbench.judging.evidence import Writes, calls_of, evidence_of, work_of
+from kernbench.judging.holding import WrongCase, hold, in_another_order, refuse_lazy
+from kernbench.judging.places import line_in
 from kernbench.judging.record import Record, RecordError
-from kernbench.judging.recording import LAZY, recorded
+from kernbench.judging.recording import recorded
 from kernbench.judging.simulation import in_simulation, on_ranks
 from kernbench.judging.tasks import (
     SMALL_ELEMENTS,
@@ -44,6 +38,7 @@ if TYPE_CHECKING:
 
 _MOST_ELEMENTS = 1 << 22
 """The most elements of inputs at which records are executed with values."""
+_MOST_WEIGHTS = 1 << 25
 _FEW_ELEMENTS = 16
 _MOST_SIZES = 6
 """How many sizes of the judge's own are tried."""
@@ -53,29 +48,10 @@ _MOST_EXTREME = 2
 _FEW_HOST_BYTES = 64
 """What the host may read and decide by, however small a result is."""
 _STRIDED = "strided"
-_UNORDERED = frozenset(
-    (
-        "scatter_add", "scatter_add_", "index_add", "index_add_", "bincount", "histc",
-        "scatter_reduce", "put_", "_index_put_impl_", "embedding_dense_backward",
-    )
-)  # fmt: skip
-"""PyTorch's operations that a GPU executes by atomics. Source: the page of
-``torch.use_deterministic_algorithms``."""
 
 
 class UnknownOutcomeError(Exception):
     """Why nothing can be said."""
-
-
-@dataclass
-class _Wrong(Exception):  # noqa: N818 - no error of anyone's program
-    """A case whose record is wrong: what is said of it, and whose line it is."""
-
-    says: str
-    values: str
-    line: str = ""
-    trick: str = ""
-    writer: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,7 +62,6 @@ class _Tried:
     problem: TaskProblem
     inputs: Any
     record: Record
-    evidence: Evidence
     count: int
     """Elements of its inputs."""
 
@@ -102,6 +77,10 @@ class CorrectnessJudge:
         """By size, which kernels and operations were executed with values."""
         self.lines: set[str] = set()
         """Lines of kernels that were."""
+        self.whole: list[set[int]] = []
+        """By execution, the numbers of the inputs of which it reads all."""
+        self._at_timed: tuple[TaskSize, int, Record] | None = None
+        """The size that is timed, the seed of a problem, and what was recorded of it."""
         self._tried: _Tried | None = None
         """The largest small size that was right."""
         self._extreme_at: set[str] = set()
@@ -117,8 +96,14 @@ class CorrectnessJudge:
             except Exception as error:
                 self._leave_out(size, error)
                 continue
+            count = count_elements(problem.module.state_dict()) if problem.module else 0
+            if count > _MOST_WEIGHTS:
+                self._note_large(size, f"{count:,} weights")
+                continue
             with self._noting(size):
-                self._try_size(candidate, size, problem, fresh)
+                record = self._try_size(candidate, size, problem, fresh)
+                if size.label == self.task.stated()[-1].label and not record.host_reads:
+                    self._at_timed = size, seeds[0], record
             if self._verdict.failure is not None:
                 return
         if any(size.outcome == "not executed" for size in self._verdict.sizes):
@@ -145,6 +130,26 @@ class CorrectnessJudge:
             if self._verdict.failure is not None:
                 return
 
+    def wrong_when_timed(self, record: Record, machine: str) -> str:
+        """Return what is wrong of a record that is timed; empty if nothing is, or none was tried.
+
+        It is executed where it does not do what the candidate did with values.
+        """
+        if self._at_timed is None or calls_of(record) == calls_of(self._at_timed[2]):
+            return ""
+        size, seed, tried = self._at_timed
+
+        def execute(_: RuntimeContext) -> None:
+            problem = self.task.build(size, seed)
+            record.take_state_of(tried)
+            self._execute(record, DRAWN, problem.inputs, self._expect(problem, problem.inputs))
+
+        try:
+            in_simulation(execute, machine, check=True)
+        except (WrongCase, KernbenchError) as wrong:
+            return str(wrong.says if isinstance(wrong, WrongCase) else wrong)
+        return ""
+
     @contextmanager
     def _noting(self, size: TaskSize) -> Iterator[None]:
         """Note what fails of a size.
@@ -157,7 +162,7 @@ class CorrectnessJudge:
             yield
         except CandidateFailed as failed:
             self._refused(size, failed)
-        except _Wrong as wrong:
+        except WrongCase as wrong:
             self._fail(size, wrong)
         except (RecordError, UnsupportedOpError) as error:
             raise UnknownOutcomeError(f"its record cannot be executed: {error}") from None
@@ -166,7 +171,7 @@ class CorrectnessJudge:
                 raise  # elsewhere the task has no such size
         except KernbenchError as error:
             says = f"{type(error).__name__}: {error}"
-            self._fail(size, _Wrong(says, DRAWN, line_in(says)))
+            self._fail(size, WrongCase(says, DRAWN, line_in(says)))
 
     def _try_rank(
         self,
@@ -179,10 +184,10 @@ class CorrectnessJudge:
         """Execute one rank's record on several values, beside the other ranks; return which.
 
         Raises:
-            _Wrong: One of them comes out wrong.
+            WrongCase: One of them comes out wrong.
         """
-        record, evidence = records[rank], evidence_of(records[rank])
-        _refuse_lazy(record)
+        record = records[rank]
+        refuse_lazy(record)
         problem, fresh = (self.task.build(size, seed, rank) for seed in seeds)
         tried: list[str] = []
         values = self._values_of(size, problem, fresh)
@@ -190,13 +195,13 @@ class CorrectnessJudge:
             values = iter([(ITS_OWN, problem.inputs)])
         for name, inputs in values:
             try:
-                self._execute(record, evidence, name, inputs, self._expect(problem, inputs))
-            except _Wrong as wrong:
+                self._execute(record, name, inputs, self._expect(problem, inputs))
+            except WrongCase as wrong:
                 wrong.says = f"rank {rank}: {wrong.says}"
                 raise
             tried.append(name)
         if rank == 0:
-            self._look_at(evidence, None)
+            self._look_at(record, None)
             self._verdict.remarks += record.remarks
         return tried
 
@@ -206,7 +211,7 @@ class CorrectnessJudge:
         chosen: list[tuple[int, TaskSize]] = []
         small: list[tuple[int, str]] = []
         task = self.task
-        own, stated = list(task.beside()), task.stated()
+        own, stated = list(task.beside(self._verdict.seed)), task.stated()
         for size in [*own, *stated]:
             key = tuple(size.settings.items())
             if key in seen or (not size.is_stated and tried >= _MOST_SIZES):
@@ -216,10 +221,7 @@ class CorrectnessJudge:
             if count is None and not size.is_stated:
                 continue
             if count is not None and count > _MOST_ELEMENTS:
-                self._note(size, "not executed")
-                self._verdict.remarks.append(
-                    f"size {size.label} has {count:,} elements and was not executed with values"
-                )
+                self._note_large(size, f"{count:,} elements")
                 continue
             tried += not size.is_stated
             if count is None or count <= SMALL_ELEMENTS:
@@ -229,6 +231,11 @@ class CorrectnessJudge:
         # Of a few elements many kernels are right by chance, or wrong for another reason.
         ordered = sorted(chosen, key=lambda pair: (pair[0] < _FEW_ELEMENTS, pair[0]))
         return [size for _, size in ordered]
+
+    def _note_large(self, size: TaskSize, what: str) -> None:
+        self._note(size, "not executed")
+        remark = f"size {size.label} has {what} and was not executed with values"
+        self._verdict.remarks.append(remark)
 
     def _warm(self) -> int:
         return 1 + len(self._verdict.sizes) % 2
@@ -247,20 +254,25 @@ class CorrectnessJudge:
 
     def _try_size(
         self, candidate: CandidateProcess, size: TaskSize, problem: TaskProblem, fresh: TaskProblem
-    ) -> None:
-        """Execute the record of a size on several values.
+    ) -> Record:
+        """Execute the record of a size on several values, and return it.
 
         Raises:
-            _Wrong: One of them comes out wrong.
+            WrongCase: One of them comes out wrong.
         """
         try:
             (record,) = candidate.call(_message(problem, self._warm()))
-        except CandidateFailed:
+        except CandidateFailed as failed:
+            began = monotonic()
             self._expect(problem, problem.inputs)  # where it fails, too, the task is no task
+            took_s = monotonic() - began
+            if failed.kinds == ["TimeoutError"] and took_s > candidate.limits.seconds / 4:
+                raise UnknownOutcomeError(
+                    f"{failed.says}, and the reference takes {took_s:.0f} s here itself"
+                ) from None
             raise
-        evidence = evidence_of(record)
         self.work_of[size.label] = work_of(record)
-        _refuse_lazy(record)
+        refuse_lazy(record)
         self._note_replaced(record)
         tried: list[str] = []
         count = count_elements(problem.inputs)
@@ -272,19 +284,20 @@ class CorrectnessJudge:
                     continue  # the task does not take such numbers
                 raise
             try:
-                self._execute(record, evidence, name, inputs, expected)
-            except _Wrong as wrong:
+                self._execute(record, name, inputs, expected)
+            except WrongCase as wrong:
                 if not (name == DRAWN and record.host_reads):
                     raise
-                tried.append(self._with_its_values(record, evidence, problem, wrong))
+                tried.append(self._with_its_values(record, problem, wrong))
                 break
             tried.append(name)
             is_largest = self._tried is None or count >= self._tried.count
             is_small = count <= SMALL_ELEMENTS
             if name == DRAWN and is_small and is_largest and not record.host_reads:
-                self._tried = _Tried(size, problem, inputs, record, evidence, count)
-        self._look_at(evidence_of(record, self._writes), problem)
+                self._tried = _Tried(size, problem, inputs, record, count)
+        self._look_at(record, problem)
         self._note(size, "right", tried)
+        return record
 
     def _note(
         self, size: TaskSize, outcome: str, values: Sequence[str] = (), says: str = ""
@@ -320,92 +333,27 @@ class CorrectnessJudge:
         with of_the_task(self.task.path, "the reference fails by itself"):
             return expect(problem.reference, inputs)
 
-    def _execute(
-        self, record: Record, evidence: Evidence, values: str, inputs: Any, expected: Expected
-    ) -> None:
+    def _execute(self, record: Record, values: str, inputs: Any, expected: Expected) -> None:
         """Execute a record on inputs and hold it to what is expected.
 
         Raises:
-            _Wrong: It is not that.
+            WrongCase: It is not that.
         """
-        tensors = tensors_of(inputs)
-        try:
-            executor = Executor(record, tensors)
-            done = executor.run()
-            self._writes = executor.writes
-            left = [item.cpu() for item in done.inputs]
-            results = [tensor.cpu() for tensor in ordered_tensors(done.results)]
-        except (RecordError, UnsupportedOpError):
-            raise
-        except KernbenchError as error:
-            says = str(error).partition("\n")[0]
-            raise _Wrong(f"{type(error).__name__}: {says}", values, line_in(says)) from None
-        line = ""
-        if evidence.last_kernel is not None:
-            line = store_line(record.kernels[evidence.last_kernel]["ttir"])
-        # What the host has read may be in its numbers: they are of the values that it was run with.
-        has_numbers = not record.host_reads
-        form, asked = form_of(done.results, has_numbers=has_numbers), expected.forms[has_numbers]
-        if form != asked:
-            raise _Wrong(f"it returns {form}, the reference {asked}", values, line)
-        tolerance, reduced = self.task.tolerance, evidence.reduced
-        wrong = difference(results, expected.plain, expected.exact, tolerance, reduced=reduced)
-        if wrong is not None:
-            writer = executor.writer_of(wrong) if line else ""
-            raise _Wrong(
-                wrong.says, values, line_in(writer) or line,
-                self._trick_of(evidence, expected), writer,
-            )  # fmt: skip
-        for index, (mine, theirs, before) in enumerate(
-            zip(left, expected.inputs, tensors, strict=True)
-        ):
-            if is_same(theirs, before.cpu()):
-                if not is_same(mine, theirs):
-                    raise _Wrong(f"it writes input {index}, which the task does not", values, line)
-            else:
-                wrong = difference([mine], [theirs], [None], tolerance, reduced=reduced)
-                if wrong is not None:
-                    says = wrong.says.replace(
-                        "the result", f"input {index}, which the task writes,"
-                    )
-                    raise _Wrong(says, values, line, self._trick_of(evidence, expected))
-        shared = shared_memory(record)
-        if (shared == "an input" and not expected.in_inputs) or (
-            shared == "another result" and not expected.is_shared
-        ):
-            raise _Wrong(
-                f"a result lies in the memory of {shared}, so that who writes one changes the "
-                "other; the reference returns memory of its own",
-                values, line,
-            )  # fmt: skip
+        executor, remarks = hold(record, values, tensors_of(inputs), expected, self.task.tolerance)
+        self._writes = executor.writes
+        self.whole.append(set(range(len(record.inputs))).difference(executor.unread()))
+        self._verdict.remarks += remarks
 
-    def _trick_of(self, evidence: Evidence, expected: Expected) -> str:
-        """Return which trick a wrong result is of, empty for a mistake."""
-        if evidence.from_before:
-            return (
-                "it returns memory that nothing in this call writes: what an earlier call, or the "
-                "host, left there"
-            )
-        if not evidence.depends_on_inputs and expected.plain:
-            return "its result does not depend on its inputs"
-        if evidence.depends_on_host * 2 >= sum(item.nbytes for item in expected.plain) > 0:
-            return (
-                f"its result is made of {evidence.depends_on_host:,} bytes of the host's, which no "
-                "recorded work computes"
-            )
-        return ""
-
-    def _with_its_values(
-        self, record: Record, evidence: Evidence, problem: TaskProblem, wrong: _Wrong
-    ) -> str:
+    def _with_its_values(self, record: Record, problem: TaskProblem, wrong: WrongCase) -> str:
         """Execute a record that was decided by data on the values that decided it.
 
         Raises:
-            _Wrong: It is wrong on those, too, or what the host computed reaches its results.
+            WrongCase: It is wrong on those, too, or what the host computed reaches its results.
         """
         value = tensors_of(problem.inputs)
         expected = self._expect(problem, problem.inputs)
         num_bytes = sum(item.nbytes for item in expected.plain)
+        evidence = evidence_of(record)
         if evidence.from_before or not evidence.depends_on_inputs:
             raise wrong
         read = record.host_bytes
@@ -417,14 +365,14 @@ class CorrectnessJudge:
                 f"its result is computed on the host: it reads {read:,} bytes of the device and "
                 f"brings {evidence.depends_on_host:,} back; the rest comes as numbers of launches"
             )
-            raise _Wrong(wrong.says, wrong.values, wrong.line, trick)
+            raise WrongCase(wrong.says, wrong.values, wrong.line, trick)
         # What decides are integers, often: then floats may be others.
         half = [item * 0.5 if item.is_floating_point() else item for item in value]
         for name, tensors in (("halved", half), (ITS_OWN, value)):
             inputs = with_tensors(problem.inputs, tensors)
             try:
-                self._execute(record, evidence, name, inputs, self._expect(problem, inputs))
-            except _Wrong:
+                self._execute(record, name, inputs, self._expect(problem, inputs))
+            except WrongCase:
                 if name == ITS_OWN:
                     raise
                 continue
@@ -447,11 +395,11 @@ class CorrectnessJudge:
             ) from None
         is_mistake = bool(kinds & {"KernbenchError", "TimeoutError", "ProcessEnded"})
         if size.is_stated or is_mistake:
-            self._fail(size, _Wrong(str(failed), DRAWN, failed.line))
+            self._fail(size, WrongCase(str(failed), DRAWN, failed.line))
         else:
             self._note(size, "refused", says=str(failed)[:200])
 
-    def _fail(self, size: TaskSize, wrong: _Wrong) -> None:
+    def _fail(self, size: TaskSize, wrong: WrongCase) -> None:
         """Note the case that failed."""
         says = f"{wrong.says}; {wrong.writer}" if wrong.writer else wrong.says
         self._verdict.failure = Failure(size.label, wrong.values, says, wrong.line)
@@ -467,9 +415,9 @@ class CorrectnessJudge:
             elif not any(trick.startswith(remark) for trick in self._verdict.tricks):
                 self._verdict.tricks.append(remark)
 
-    def _look_at(self, evidence: Evidence, problem: TaskProblem | None) -> None:
+    def _look_at(self, record: Record, problem: TaskProblem | None) -> None:
         """Note what a record shows although its results are right."""
-        tricks = []
+        evidence, tricks = evidence_of(record, self._writes if problem else None), []
         if evidence.narrowed and problem is not None and not self._narrows(problem):
             tricks.append(f"it computes in fewer bits than the task's float32: {evidence.narrowed}")
         if self._own_kernels and evidence.library and not evidence.own_kernels:
@@ -493,13 +441,14 @@ class CorrectnessJudge:
         """Try what a task need not ask for, at one size: wrong if it does, a remark if not."""
         size, problem = tried.size, tried.problem
         try:
-            self._look_again(tried)
-        except _Wrong as wrong:
+            again = in_another_order(tried.record, tensors_of(tried.inputs), self.task.tolerance)
+            self._verdict.remarks += again
+        except WrongCase as wrong:
             self._verdict.failure = Failure(size.label, wrong.values, wrong.says, wrong.line)
             return
         for name, change in BESIDES.items():
             tensors = tensors_of(tried.inputs)
-            record, evidence = tried.record, tried.evidence
+            record = tried.record
             try:
                 changed = [change(e) if e.is_floating_point() and e.numel() else e for e in tensors]
                 inputs = with_tensors(tried.inputs, changed)
@@ -510,11 +459,10 @@ class CorrectnessJudge:
                 if name == _STRIDED:
                     other = TaskProblem(problem.reference, inputs, problem.init, problem.module)
                     (record,) = candidate.call(_message(other, 1))
-                    evidence = evidence_of(record)
-                self._execute(record, evidence, name, inputs, expected)
+                self._execute(record, name, inputs, expected)
             except (CandidateFailed, RecordError, UnsupportedOpError):  # it refuses them
                 continue
-            except _Wrong as wrong:
+            except WrongCase as wrong:
                 says = f"with {name} values in its inputs"
                 says = "with inputs that are not contiguous" if name == _STRIDED else says
                 if name in self.task.besides:
@@ -523,63 +471,6 @@ class CorrectnessJudge:
                 self._verdict.remarks.append(
                     f"{says}, which the task does not ask for: {wrong.says}"
                 )
-
-    def _look_again(self, tried: _Tried) -> None:
-        """Execute a record twice, the second time in another order, where that may matter.
-
-        Programs that do not race and share no atomics cannot tell their order.
-
-        Raises:
-            _Wrong: In another order its results are wrong.
-        """
-        record = tried.record
-        atomics = any("tt.atomic" in kernel["ttir"] for kernel in record.kernels)
-        names = {parts_of(step.get("op", ""))[1] for step in record.steps}
-        unordered = sorted(names & _UNORDERED)
-        if unordered:
-            self._verdict.remarks.append(
-                f"{', '.join(unordered)} adds in an order that a GPU does not fix: bits may differ"
-            )
-        if not atomics and not any("draws random numbers" in remark for remark in record.remarks):
-            return
-        tensors = tensors_of(tried.inputs)
-        try:
-            first, second = (
-                [
-                    e.cpu()
-                    for e in tensors_of(Executor(record, tensors, backwards=way).run().results)
-                ]
-                for way in (False, True)
-            )
-        except RecordError:
-            raise
-        except KernbenchError as error:
-            says = str(error).partition("\n")[0]
-            self._verdict.remarks.append(
-                f"it depends on the order in which its programs begin: {says}"
-            )
-            return
-        if all(map(is_same, first, second)):
-            return
-        wrong = difference(
-            second, first, [None] * len(first), self.task.tolerance, reduced=tried.evidence.reduced
-        )
-        if wrong is not None:
-            raise _Wrong(f"in another order of its programs {wrong.says}", DRAWN)
-        self._verdict.remarks.append(
-            "non-deterministic: in another order of its programs results differ within rounding"
-        )
-
-
-def _refuse_lazy(record: Record) -> None:
-    """Refuse what a candidate returns in place of tensors.
-
-    Raises:
-        _Wrong: It returns such a thing.
-    """
-    for remark in record.remarks:
-        if remark.startswith("it returns"):
-            raise _Wrong(remark, DRAWN, trick=remark if remark.endswith(LAZY) else "")
 
 
 def _tell_rank(

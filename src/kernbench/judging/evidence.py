@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernbench.judging.record import Record
+from kernbench.judging.record import Record, descriptions
 
-_TO_HALF = re.compile(r"arith\.truncf .*: tensor<[^>]*xf32> to tensor<[^>]*x(bf16|f16|f8\w*)>")
-_REDUCED = re.compile(r"tt\.dot .*inputPrecision = tf32\b|tt\.dot .*inputPrecision = tf32,")
+_TO_HALF = re.compile(
+    r"(?:arith\.truncf|tt\.fp_to_fp) .*: tensor<[^>]*xf32> (?:to|->) "
+    r"tensor<[^>]*x(bf16|f16|f8\w*)>"
+)
+_REDUCED = re.compile(r"tt\.dot .*inputPrecision = tf32\b")
 _MOST_PLACES = 1 << 16
 """The most elements of results whose memory is compared element by element."""
 _MAKES = ("aten.empty", "aten.new_empty", "aten.clone", "aten.copy_", "aten._to_copy")
@@ -86,6 +88,7 @@ def evidence_of(record: Record, writes: Writes | None = None) -> Evidence:
         if step["kind"] == "launch":
             kernel = record.kernels[step["kernel"]]
             evidence.own_kernels.add(kernel["name"])
+            evidence.reduced |= bool(_REDUCED.search(kernel["ttir"]))
         elif not str(step.get("op", "")).startswith(("aten.empty", "aten.new_empty")):
             evidence.library.add(str(step.get("op", step.get("method"))))
     last = max((writers[entry][-1] for entry in results if writers.get(entry)), default=None)
@@ -95,7 +98,6 @@ def evidence_of(record: Record, writes: Writes | None = None) -> Evidence:
     kinds |= {description["dtype"] for description in descriptions(record.results)}
     if kinds <= {"float32", "int32", "int64", "bool"}:
         evidence.narrowed = _narrowed(record, steps)
-    evidence.reduced = any(_REDUCED.search(kernel["ttir"]) for kernel in record.kernels)
     return evidence
 
 
@@ -107,6 +109,26 @@ def work_of(record: Record) -> set[str]:
         if step["kind"] in ("op", "collective") and not name.startswith(_MAKES):
             names.add(name)
     return names
+
+
+def calls_of(record: Record) -> list[Any]:
+    """Return what a record calls, whatever the numbers of its memory are."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items() if key != "of"}
+        return list(map(plain, value)) if isinstance(value, list) else value
+
+    return [
+        (
+            plain(
+                {key: step[key] for key in ("kind", "op", "args", "kwargs", "grid") if key in step}
+            ),
+            record.kernels[step["kernel"]] if step["kind"] == "launch" else None,
+        )
+        for step in record.steps
+        if step["kind"] in ("op", "launch", "collective")
+    ]
 
 
 def shared_memory(record: Record) -> str:
@@ -149,16 +171,3 @@ def _narrowed(record: Record, steps: set[int]) -> str:
 
 def _memory_of(value: Any) -> set[int]:
     return {description["of"] for description in descriptions(value)}
-
-
-def descriptions(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield the tensors that a part of a record describes."""
-    if isinstance(value, dict):
-        if "of" in value:
-            yield value
-        else:
-            for item in value.values():
-                yield from descriptions(item)
-    elif isinstance(value, list):
-        for entry in value:
-            yield from descriptions(entry)

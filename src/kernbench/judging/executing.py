@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,16 @@ from torch._ops import OpOverload
 
 from kernbench.judging.collectives import METHODS, group_of, options_of
 from kernbench.judging.comparing import WrongElement
-from kernbench.judging.evidence import Writes, descriptions
-from kernbench.judging.record import NAMESPACES, Record, RecordError, named_dtype, restore, view_of
+from kernbench.judging.evidence import Writes
+from kernbench.judging.record import (
+    NAMESPACES,
+    Record,
+    RecordError,
+    descriptions,
+    named_dtype,
+    restore,
+    view_of,
+)
 from kernbench.judging.tasks import tensors_of
 from kernbench.runtime_api import LivePlan
 from kernbench.triton_backend import MAX_PROGRAMS, active_launcher, build_binary, check_grid
@@ -55,6 +63,8 @@ class Executor:
         """The arguments that each launch writes."""
         self._spans: dict[int, list[tuple[int, int]]] = {}
         """The bytes that steps write, from one to another, by memory."""
+        self._touched: dict[int, list[tuple[int, int]]] = {}
+        """The bytes that steps read or write."""
         self._events: dict[int, Any] = {}
         self._works: dict[int, Any] = {}
         """Collectives by the number of their step."""
@@ -80,7 +90,7 @@ class Executor:
                 if place.shape != mine.shape or place.dtype != mine.dtype:
                     raise RecordError("the record is of other inputs")
                 place.copy_(mine)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
             raise RecordError(f"the record cannot be executed: {error!r}") from None
         self._before = dict(self._memory)
 
@@ -110,8 +120,10 @@ class Executor:
             KernbenchError: A step does what a check of the sanitizer refuses.
         """
         self._memory = dict(self._before)
+        torch.manual_seed(0)  # what it draws is what the reference draws
         self.writes.clear()
         self._spans.clear()
+        self._touched.clear()
         do = {
             "op": self._operate, "launch": self._launch, "mark": self._mark, "wait": self._wait,
             "collective": self._collect, "await": self._await,
@@ -124,7 +136,7 @@ class Executor:
                     self._index = index
                     with torch.cuda.stream(self._stream(step["stream"])):
                         do[kind](step)
-                except (KeyError, TypeError) as error:
+                except (KeyError, TypeError, AttributeError, ValueError) as error:
                     raise RecordError(f"step {index} cannot be executed: {error!r}") from None
             elif kind == "sync":
                 self._stream(step["stream"]).synchronize()
@@ -139,15 +151,25 @@ class Executor:
     def unwritten(self) -> str:
         """Return which bytes of a result no step of the run has written; empty if none."""
         for description in descriptions(self._record.results):
-            if self._record.storages[description["of"]]["origin"] != "made":
-                continue
-            reached, end = _span(description)
-            for low, high in sorted(self._spans.get(description["of"], ())):
-                if low <= reached:
-                    reached = max(reached, high)
-            if reached < end:
-                return f"nothing writes bytes {reached:,} to {end:,} of its result"
+            if self._record.storages[description["of"]]["origin"] == "made":
+                reached, end = _uncovered(description, self._spans)
+                if reached < end:
+                    return f"nothing writes bytes {reached:,} to {end:,} of its result"
         return ""
+
+    def unread(self) -> dict[int, str]:
+        """Return which bytes of which inputs no step of the run has touched, by their number."""
+        missed = [_uncovered(item, self._touched) for item in self._record.inputs]
+        return {
+            index: f"nothing reads bytes {reached:,} to {end:,} of input {index}"
+            for index, (reached, end) in enumerate(missed)
+            if reached < end
+        }
+
+    def put_back(self) -> list[int]:
+        """Return which inputs steps of the run have written."""
+        memory = [item["of"] for item in self._record.inputs]
+        return [index for index, number in enumerate(memory) if number in self._spans]
 
     def writer_of(self, wrong: WrongElement) -> str:
         """Return which program stores the first wrong element, by executing the record again."""
@@ -178,16 +200,24 @@ class Executor:
         overload = overload_of(step["op"])
         args = restore(step["args"], self._tensor)
         kwargs = {key: restore(value, self._tensor) for key, value in step["kwargs"].items()}
+        for index, argument in enumerate(overload._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                written = kwargs.get(argument.name, args[index] if index < len(args) else None)
+                _refuse_of_host(step["op"], tensors_of(written))
         try:
             result = overload(*args, **kwargs)
         except (RuntimeError, IndexError, ValueError) as error:
             raise RecordError(f"{step['op']}: {error}") from error
         built = list(result) if isinstance(result, (list, tuple)) else [result]
-        flat = [item for item in built if isinstance(item, Tensor)]
+        for description in descriptions([step["args"], step["kwargs"]]):
+            self._touched.setdefault(description["of"], []).append(_span(description))
         for description in descriptions(step["results"]):
             if parts_of(step["op"])[1] not in _EMPTY:
                 self._spans.setdefault(description["of"], []).append(_span(description))
-        for tensor, values in zip(flat, [item for item in step["results"] if item], strict=False):
+        for tensor, values in zip(built, step["results"], strict=False):
+            if values is None or not isinstance(tensor, Tensor):
+                continue
+            _refuse_of_host(step["op"], [tensor])
             if values["of"] not in self._memory:
                 self._memory[values["of"]] = tensor
                 if parts_of(step["op"])[1] in _EMPTY and self._launcher.run.has_data:
@@ -206,11 +236,11 @@ class Executor:
         _, plan = self._launcher.planned(binary, grid, args)
         self.writes[self._index] = frozenset(at for at, _, _, writes in plan.pointers if writes)
         for at, low, high, writes in plan.pointers:
-            if writes:
-                (values,) = descriptions(step["args"][at])
+            for values in descriptions(step["args"][at]):
                 start, end = _span({**values, "size": [], "stride": []})[0], 1 << 62
                 span = (0, end) if isinstance(plan, LivePlan) else (start + low, start + high)
-                self._spans.setdefault(values["of"], []).append(span)
+                for spans in (self._touched, self._spans)[: 1 + writes]:
+                    spans.setdefault(values["of"], []).append(span)
         self._launcher.launch(binary, grid, args)
 
     def _collect(self, step: dict[str, Any]) -> None:
@@ -226,7 +256,8 @@ class Executor:
             return list(map(argument, value)) if isinstance(value, list) else restore(value, tensor)
 
         def tensor(passed: dict[str, Any]) -> Tensor:
-            self._spans.setdefault(passed["of"], []).append(_span(passed))
+            for spans in (self._touched, self._spans):
+                spans.setdefault(passed["of"], []).append(_span(passed))
             return self._tensor(passed)
 
         call = getattr(self._groups[ranks], step["method"])
@@ -243,6 +274,16 @@ class Executor:
     def _wait(self, step: dict[str, Any]) -> None:
         if step["event"] in self._events:
             torch.cuda.current_stream().wait_event(self._events[step["event"]])
+
+
+def _refuse_of_host(op: str, tensors: Sequence[Tensor]) -> None:
+    """Refuse what an operation computes on the host, whose work takes no time of the device.
+
+    Raises:
+        RecordError: A tensor lies there.
+    """
+    if not all(tensor.is_cuda for tensor in tensors):
+        raise RecordError(f"{op} computes on the host")
 
 
 _PROGRAM_ID = re.compile(r"^( *)(%\w+) = tt\.get_program_id ([xyz]) : i32", re.MULTILINE)
@@ -273,6 +314,17 @@ def _span(value: dict[str, Any]) -> tuple[int, int]:
     itemsize = named_dtype(value["dtype"]).itemsize
     is_empty = 0 in value["size"]
     return value["offset"] * itemsize, (last + (not is_empty)) * itemsize
+
+
+def _uncovered(
+    value: dict[str, Any], spans: Mapping[int, list[tuple[int, int]]]
+) -> tuple[int, int]:
+    """Return the first byte of a described tensor that is in no span, and where the tensor ends."""
+    reached, end = _span(value)
+    for low, high in sorted(spans.get(value["of"], ())):
+        if low <= reached:
+            reached = max(reached, high)
+    return reached, end
 
 
 def parts_of(name: Any) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from kernbench.errors import InternalError, UsageError
 from kernbench.hardware import load_machine
-from kernbench.judging.limits import PREFIX, CandidateLimits
+from kernbench.judging.limits import PREFIX, CandidateLimits, remove_folder
 from kernbench.judging.verdict import Outcome, Verdict
 
 Path = str | os.PathLike[str]
@@ -39,7 +39,7 @@ class Judge:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: str | None = None
         """Where the worker and its candidates write."""
 
     def __enter__(self) -> Self:
@@ -59,7 +59,7 @@ class Judge:
             control.close()
         folder, self._folder = self._folder, None
         if folder is not None:
-            folder.cleanup()
+            remove_folder(folder)
 
     def __call__(
         self,
@@ -98,8 +98,11 @@ class Judge:
             raise UsageError("judge(machines=...) must name a machine, but got none")
         for machine in machines:
             load_machine(machine, None)
-        if not at_least > 0:
-            raise UsageError(f"judge(at_least=...) must be above 0, but got {at_least}")
+        for name, number in (("at_least", at_least), ("total_s", total_s)):
+            if not number > 0:
+                raise UsageError(f"judge({name}=...) must be above 0, but got {number}")
+        if seed is not None and (type(seed) is not int or not 0 <= seed < 1 << 63):
+            raise UsageError(f"judge(seed=...) must be an integer from 0 on, but got {seed!r}")
         request = {
             "candidate": os.path.abspath(candidate),  # noqa: PTH100 - a link stays one
             "task": os.path.abspath(task),  # noqa: PTH100
@@ -147,8 +150,8 @@ class Judge:
         return answer
 
     def _started(self) -> socket.socket:
-        self._folder = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
-        own = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TMPDIR": self._folder.name}
+        self._folder = tempfile.mkdtemp(prefix=PREFIX)
+        own = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TMPDIR": self._folder}
         control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(

@@ -8,17 +8,22 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import shutil
 import signal
+import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernbench.errors import UsageError
 from kernbench.judging.sandbox import seal
 
 PREFIX = "kernbench-judge-"
 """How names of folders of candidates and their workers begin."""
 _PR_SET_PDEATHSIG = 1
+_BLOCK_BYTES = 4096
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _REFUSED = frozenset(
     (
@@ -47,21 +52,53 @@ class CandidateLimits:
     memory_mib: int = 8192
     file_mib: int = 64
 
+    def __post_init__(self) -> None:
+        for name, most in (("seconds", 1e6), ("memory_mib", 1 << 24), ("file_mib", 1 << 24)):
+            if not 0 < getattr(self, name) <= most:
+                raise UsageError(f"{name} must be above 0, but got {getattr(self, name)}")
+
+
+def size_of_folder(folder: Path) -> int:
+    """Return about how many bytes a folder takes; an empty file or folder takes a block."""
+    size, folders = 0, [os.fspath(folder)]
+    while folders:
+        with suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                size += _BLOCK_BYTES + entry.stat(follow_symlinks=False).st_size
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+    return size
+
+
+def remove_folder(folder: str | Path) -> None:
+    """Remove a folder, however deep those in it are."""
+    try:
+        shutil.rmtree(folder)
+    except (OSError, RecursionError):
+        subprocess.run(["rm", "-rf", "--", folder], check=False, stderr=subprocess.DEVNULL)
+
 
 def end_with_parent() -> None:
     """Have the calling process end with the one that forked it, however that ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _memory_bytes() -> int:
+    """Return how much memory the calling process has asked for."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def limit_judge(limits: CandidateLimits) -> None:
+    """Limit the memory in which the calling process executes records: twice a candidate's."""
+    most = _memory_bytes() + (limits.memory_mib << 21)
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
 def confine(limits: CandidateLimits, folder: Path, also: tuple[Path, ...] = ()) -> None:
     """Confine the calling process for good; it may write below ``folder`` and ``also``."""
     _leave_network()
-    size = 0
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmSize:"):
-            size = int(line.split()[1]) << 10
     for what, most in (
-        (resource.RLIMIT_AS, size + (limits.memory_mib << 20)),
+        (resource.RLIMIT_AS, _memory_bytes() + (limits.memory_mib << 20)),
         (resource.RLIMIT_FSIZE, limits.file_mib << 20),
         (resource.RLIMIT_NOFILE, 256),
         (resource.RLIMIT_CORE, 0),

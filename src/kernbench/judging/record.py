@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,18 @@ NAMESPACES = ("aten", "prims")
 
 class RecordError(KernbenchError, ValueError):
     """A record says what cannot be executed."""
+
+
+_MOST = 1 << 48
+_EVENT = {"event": int, "stream": int}
+_STEPS: Mapping[str, Mapping[str, type]] = {
+    "op": {"op": str, "args": list, "kwargs": dict, "results": list, "stream": int},
+    "launch": {"kernel": int, "grid": list, "args": list, "stream": int},
+    "collective": {"method": str, "group": list, "args": list, "stream": int},
+    "await": {"work": int, "stream": int}, "read": {"bytes": int},
+    "mark": _EVENT, "wait": _EVENT, "sync": _EVENT, "seen": _EVENT,
+}  # fmt: skip
+"""What each kind of step says."""
 
 
 @dataclass
@@ -54,6 +67,22 @@ class Record:
         """How many bytes of the device's the host read."""
         return sum(int(step["bytes"]) for step in self.steps if step["kind"] == "read")
 
+    def take_state_of(self, other: Record) -> None:
+        """Fill the memory that was there before with what another record of the call has in it.
+
+        Raises:
+            RecordError: The other one has other memory.
+        """
+        mine, theirs = (
+            [item for item in record.storages if item["origin"] == "state"]
+            for record in (self, other)
+        )
+        if [item["bytes"] for item in mine] != [item["bytes"] for item in theirs]:
+            raise RecordError("it begins with other memory than where it has values")
+        for item, their in zip(mine, theirs, strict=True):
+            item["at"] = len(self.blobs) + their["at"]
+        self.blobs += other.blobs
+
     def write(self) -> bytes:
         """Return the record as bytes."""
         described = {
@@ -62,6 +91,38 @@ class Record:
         head = json.dumps(described).encode()
         body = len(head).to_bytes(8, "big") + head + self.blobs
         return len(body).to_bytes(8, "big") + body
+
+    def _check(self) -> None:
+        """Check that its parts are of the kinds that they must be.
+
+        Raises:
+            ValueError: They are not.
+        """
+        _require(
+            vars(self), dict.fromkeys(("steps", "kernels", "storages", "inputs", "remarks"), list)
+        )
+        for tensor in self.inputs:
+            _require(tensor, {"of": int})
+        for storage in self.storages:
+            _require(storage, {"bytes": int, "dtype": str, "origin": str})
+        for kernel in self.kernels:
+            _require(kernel, {"name": str, "ttir": str})
+        for step in self.steps:
+            _require(step, {"kind": str})
+            if step["kind"] not in _STEPS:
+                raise ValueError(f"a step is a {step['kind']!r}")
+            _require(step, _STEPS[step["kind"]])
+            if "kernel" in step and not 0 <= step["kernel"] < len(self.kernels):
+                raise ValueError(f"there is no kernel {step['kernel']}")
+        for tensor in descriptions([self.steps, self.inputs, self.results]):
+            _require(tensor, {"of": int, "dtype": str, "offset": int, "size": list, "stride": list})
+            numbers = [tensor["offset"], *tensor["size"], *tensor["stride"]]
+            if any(type(number) is not int or not 0 <= number < _MOST for number in numbers):
+                raise ValueError(f"a tensor has the numbers {numbers}")
+            if not 0 <= tensor["of"] < len(self.storages):
+                raise ValueError(f"there is no storage {tensor['of']}")
+            if len(tensor["size"]) != len(tensor["stride"]) or len(tensor.get("bits", ())) != 2:
+                raise ValueError("a tensor has a size of other dimensions than its strides")
 
     @classmethod
     def read_all(cls, data: bytes, count: int) -> list[Record]:
@@ -92,12 +153,31 @@ class Record:
                 raise ValueError("its head is cut off")
             value = json.loads(data[8:end])
             record = cls(**value, blobs=data[end:])
-            lists = (record.steps, record.kernels, record.storages, record.inputs, record.remarks)
-            if not all(isinstance(values, list) for values in lists):
-                raise ValueError("its parts are no lists")
+            record._check()
         except (ValueError, TypeError, RecursionError) as error:
             raise RecordError(f"the record cannot be read: {error}") from None
         return record
+
+
+def _require(value: Any, keys: Mapping[str, type]) -> None:
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r} has no keys")
+    for key, kind in keys.items():
+        if type(value.get(key)) is not kind:
+            raise ValueError(f"{key} is {value.get(key)!r}")
+
+
+def descriptions(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield the tensors that a part of a record describes."""
+    if isinstance(value, dict):
+        if "of" in value:
+            yield value
+        else:
+            for item in value.values():
+                yield from descriptions(item)
+    elif isinstance(value, list):
+        for entry in value:
+            yield from descriptions(entry)
 
 
 def describe_tensor(tensor: Tensor, storage: int) -> dict[str, Any]:
@@ -133,8 +213,6 @@ def view_of(owner: Tensor, value: dict[str, Any]) -> Tensor:
     dtype = named_dtype(value["dtype"])
     size, stride, offset = value["size"], value["stride"], value["offset"]
     storage = owner.untyped_storage()
-    if len(size) != len(stride) or min([offset, *size, *stride], default=0) < 0:
-        raise RecordError("a view has negative sizes")
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     if math.prod(size) and (last + 1) * dtype.itemsize > storage.nbytes():
         raise RecordError(f"a view of {size} ends behind its {storage.nbytes()} bytes")

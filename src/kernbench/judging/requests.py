@@ -57,7 +57,7 @@ def judge_request(request: JudgeRequest) -> Verdict:
     began = _cpu_s()
     seed = random.SystemRandom().randrange(1 << 31) if request.seed is None else request.seed
     try:
-        text = read_text(request.candidate, _MOST_SOURCE_BYTES)
+        text = read_text(request.candidate, _MOST_SOURCE_BYTES).removeprefix("\ufeff")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"{request.candidate}: cannot be read: {why}") from None
@@ -93,6 +93,9 @@ def _decided(request: JudgeRequest, scanned: Scan, verdict: Verdict) -> tuple[Ou
         return Outcome.UNKNOWN, str(error)
     except CandidateFailed as error:
         return Outcome.WRONG, f"it does not run: {error}"
+    except MemoryError:
+        most = 2 * request.limits.memory_mib
+        return Outcome.UNKNOWN, f"executing its record takes more than {most:,} MiB"
     if verdict.tricks:
         return Outcome.CHEAT, verdict.tricks[0]
     if verdict.failure is not None:

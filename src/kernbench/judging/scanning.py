@@ -122,6 +122,9 @@ def _called_for(node: ast.Call, modules: dict[str, str]) -> Iterator[str]:
             yield f"it replaces a part of {owner} (line {node.lineno})"
     elif name.endswith("mock.patch") and isinstance(first, ast.Constant):
         yield f"it replaces {first.value!s} (line {node.lineno})"
+    elif name.startswith("torch.library.") and isinstance(first, ast.Constant):
+        if str(first.value).partition("::")[0] in ("aten", "prims"):
+            yield f"it replaces operations of PyTorch by {name} (line {node.lineno})"
     elif name in _WATCHES:
         yield f"{_WATCHES[name]} (line {node.lineno})"
 

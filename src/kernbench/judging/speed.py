@@ -41,6 +41,8 @@ class SpeedJudge:
         self._task, self._verdict, self._executed = task, verdict, executed
         self._compiled = compiled
         self._size = task.stated()[-1]
+        self._timed_record: Record | None = None
+        """The last record that was timed."""
 
     def time(
         self,
@@ -64,6 +66,12 @@ class SpeedJudge:
         except (NoDataError, CandidateFailed) as error:
             self._verdict.remarks.append(f"{machine}: its time cannot be said: {error}")
             return
+        if self._timed_record is not None:
+            wrong = self._executed.wrong_when_timed(self._timed_record, machine)
+            if wrong:
+                self._verdict.tricks.append(
+                    f"at size {self._size.label} it does other work when it is timed: {wrong}"
+                )
         mine, eager, compiled, floor = zip(*timed, strict=True)
         # All wait for the slowest.
         own, plain = (max(times, key=lambda timed: timed.time_ns) for times in (mine, eager))
@@ -82,6 +90,7 @@ class SpeedJudge:
     ) -> _RankTimes:
         with closing(start()) as candidate:
             records = self._records(candidate)
+        (self._timed_record,) = records
         return self._time_rank(records, context, rank)
 
     def _time_rank(self, records: list[Record], context: RuntimeContext, rank: int) -> _RankTimes:
@@ -104,6 +113,12 @@ class SpeedJudge:
             self._verdict.tricks.append(f"at size {size.label}, which is timed, {says}")
         if self._executed.lines and size.label not in self._executed.work_of:
             self._refuse_new("executes", mine.lines - self._executed.lines)
+            missed = set(mine.unread).intersection(*self._executed.whole)
+            if missed:
+                raise UnknownOutcomeError(
+                    f"at size {size.label}, which is timed, {mine.unread[min(missed)]}, all of "
+                    "which it reads at those that were executed with values"
+                )
         compiled = None
         if self._compiled:
             torch._dynamo.reset()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import random
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +26,7 @@ _LEAST_SCALED = 16
 """Numbers of a task from here on are sizes; smaller ones are those of windows, strides, groups."""
 SMALL_ELEMENTS = 1 << 15
 """The most elements of inputs at the size that others are beside."""
+_PRIMES = (19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103)
 _MOST_INPUTS = 3
 _MANY_ELEMENTS = 1 << 20
 MOST_RANKS = 16
@@ -121,8 +124,8 @@ class JudgedTask:
                 continue
         return None
 
-    def beside(self) -> Iterator[TaskSize]:
-        """Yield sizes around those that are stated, small ones first."""
+    def beside(self, seed: int) -> Iterator[TaskSize]:
+        """Yield sizes around those that are stated, small ones first; a prime is drawn by seed."""
         base = self.stated()[-1]
         names = [n for n, v in base.settings.items() if type(v) is int and v >= _LEAST_SCALED]
         while names and (self.num_elements(base) or 0) > SMALL_ELEMENTS:
@@ -134,7 +137,8 @@ class JudgedTask:
             return
         if names:
             yield base
-        for pick in (lambda v: 1, lambda v: 37, lambda v: v + 1, lambda v: v - 1):
+        prime = random.Random(seed).choice(_PRIMES)
+        for pick in (lambda v: 1, lambda v: prime, lambda v: v + 1, lambda v: v - 1):
             if len(names) > 1:
                 yield _with(base, {name: pick(base.settings[name]) for name in names})
             for name in names[:4]:
@@ -170,6 +174,14 @@ class OwnTask(JudgedTask):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.tolerance = getattr(self.module, "tolerance", None)
+        try:
+            if self.tolerance is not None:
+                relative, absolute = map(float, self.tolerance)
+                self.tolerance = relative, absolute
+        except (TypeError, ValueError):
+            raise UsageError(
+                f"{path.name}: tolerance must be (relative, absolute), but got {self.tolerance!r}"
+            ) from None
         self.ranks = getattr(self.module, "ranks", 1)
         if type(self.ranks) is not int or not 1 <= self.ranks <= MOST_RANKS:
             raise UsageError(
@@ -235,17 +247,34 @@ class KernelBenchTask(JudgedTask):
             for name in getattr(self.module, item).__code__.co_names
         }
         values = vars(self.module)
+        self._derived: list[ast.stmt] = []
+        """What is computed of sizes, as in ``shape = (channels, 1, 1)``."""
+        for statement in ast.parse(read_text(self.path, _MOST_SOURCE_BYTES)).body:
+            if isinstance(statement, ast.Assign):
+                parts = ast.walk(statement.value)
+                used = {node.id for node in parts if isinstance(node, ast.Name)}
+                used = {name for name in used if type(values.get(name)) is int}
+                if used:
+                    self._derived.append(statement)
+                    names |= used
+                    names -= {ast.unparse(target) for target in statement.targets}
         self._sizes = {n: values[n] for n in sorted(names) if type(values.get(n)) is int}
+
+    def _set(self, size: TaskSize) -> None:
+        """Set the numbers of a size, and what is computed of them."""
+        values = vars(self.module)
+        values.update(size.settings)
+        exec(compile(ast.Module(self._derived, []), str(self.path), "exec"), values)
 
     def stated(self) -> list[TaskSize]:
         return [TaskSize("as stated", dict(self._sizes), True)]
 
     def inputs(self, size: TaskSize, seed: int) -> tuple[Any, ...]:
-        vars(self.module).update(size.settings)
+        self._set(size)
         return tuple(self.module.get_inputs())
 
     def build(self, size: TaskSize, seed: int, rank: int = 0) -> TaskProblem:
-        vars(self.module).update(size.settings)
+        self._set(size)
         torch.manual_seed(seed)
         init = self.module.get_init_inputs()
         init = tuple(init) if isinstance(init, (list, tuple)) else (init,)
@@ -370,7 +399,7 @@ class TritonBenchTask(JudgedTask):
             for index in range(len(self._inputs()))
         ]
 
-    def beside(self) -> Iterator[TaskSize]:
+    def beside(self, seed: int) -> Iterator[TaskSize]:
         """Yield the smallest of its inputs with one extent less by one, each extent in turn.
 
         Where the golden kernel itself fails then, there is no such size.

@@ -14,9 +14,8 @@ import torch
 import torch.distributed as dist
 
 from kernbench.analysis import kernels_by_time, lines_of_kernels
-from kernbench.judging.evidence import descriptions
 from kernbench.judging.executing import Executor
-from kernbench.judging.record import Record
+from kernbench.judging.record import Record, descriptions
 from kernbench.judging.tasks import TaskSize
 from kernbench.judging.verdict import Gain, KernelResources, MachineTime, TimedKernel, TimedLine
 from kernbench.op_log import Instance, Limit, covered_ps
@@ -48,6 +47,8 @@ class TimedRecord:
     gains: list[Gain]
     unwritten: str
     """Which part of its results nothing writes; empty if none."""
+    unread: dict[int, str]
+    """Which part of which input nothing reads, by its number."""
     lines: set[str]
     """Lines of its own kernels that it executes."""
 
@@ -116,6 +117,7 @@ def time_record(context: RuntimeContext, record: Record, rank: int) -> TimedReco
         kernels,
         sorted(_gains(kernels, launch_ns, (time_ps - busy_ps) / 1000), key=lambda e: -e.gain_ns),
         executor.unwritten(),
+        executor.unread(),
         _places(lines.values()),
     )
 

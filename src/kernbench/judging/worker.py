@@ -10,7 +10,6 @@ import gc
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -22,7 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from kernbench.errors import KernbenchError
-from kernbench.judging.limits import PREFIX, CandidateLimits, end_with_parent
+from kernbench.judging.limits import (
+    PREFIX,
+    CandidateLimits,
+    end_with_parent,
+    limit_judge,
+    remove_folder,
+)
 
 
 def main() -> None:
@@ -30,7 +35,9 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     _warm_up()
     control.send(b"!")
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # It ends when whoever asked has, and removes its folder, also if all of a group are to end.
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     while True:
         _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not descriptors:
@@ -43,18 +50,19 @@ def main() -> None:
         os.wait()  # for all, as what is ignored cannot be waited for one by one
     folder = Path(tempfile.gettempdir())
     if folder.name.startswith(PREFIX):
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
 
 
 def _answer_and_end(control: socket.socket, asks: socket.socket) -> None:
     """Answer one request, in a folder of its own that goes; never returns."""
     end_with_parent()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
     control.close()
     request = json.loads(b"".join(iter(partial(asks.recv, 1 << 20), b"")))
-    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
-        os.environ["TMPDIR"] = tempfile.tempdir = folder
-        answer = _judged(request)
+    folder = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix=PREFIX)
+    answer = _judged(request)
+    remove_folder(folder)
     with suppress(BrokenPipeError):
         asks.sendall(json.dumps(answer).encode())
     os._exit(0)
@@ -67,7 +75,11 @@ def _warm_up() -> None:
     from kernbench.torch_bridge import import_programs
 
     import_programs()
-    for name in ("kernbench.judging.requests", "triton.language"):
+    # The last registers itself for good, and candidates whose imports need it would do it again.
+    for name in (
+        *("kernbench.judging.requests", "triton.language"),
+        "torch._dynamo.precompile_context",
+    ):
         importlib.import_module(name)
     import torch
 
@@ -127,6 +139,7 @@ def _judge_and_end(value: dict[str, Any], write: int) -> None:
             limits=CandidateLimits(**value["limits"]),
             **value["options"],
         )
+        limit_judge(request.limits)
         answer = {"verdict": judge_request(request).to_dict()}
     except KernbenchError as error:
         answer = {"error": str(error)}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from html.parser import HTMLParser
@@ -102,3 +105,21 @@ def test_mistakes_are_said(tmp_path: Path, monkeypatch, arguments, says) -> None
     done = kernbench("judge", *arguments)
     assert done.exit_code == 2
     assert says in done.output
+
+
+@pytest.mark.campaign
+def test_two_commands_in_one_folder_share_the_work(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text(TASK)
+    for index in range(4):
+        (tmp_path / f"c{index}.py").write_text(WRONG if index % 2 else RIGHT)
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / "folder.py").mkdir()
+    command = [sys.executable, "-m", "kernbench", "judge", "--batch", str(tmp_path)]
+    command += ["--against", str(tmp_path / "task.py"), "--workers", "1", "--json"]
+    results = [tmp_path / "first.json", tmp_path / "second.json"]
+    running = [subprocess.Popen([*command, str(result)]) for result in results]
+    assert [process.wait(300) for process in running] == [4, 4]
+    first, second = (json.loads(result.read_text()) for result in results)
+    assert [verdict["outcome"] for verdict in first] == [verdict["outcome"] for verdict in second]
+    assert [verdict["outcome"] == "wrong" for verdict in first] == [False, True] * 2
+    assert len(list((tmp_path / "verdicts" / "points").glob("*.json"))) == 4

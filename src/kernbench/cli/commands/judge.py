@@ -114,8 +114,6 @@ def judge_all(options: JudgeOptions) -> int:
         return _serve(options)
     if options.json == options.markdown == STDOUT:
         raise UsageError("only one of --json and --markdown can go to stdout")
-    if not options.seconds > 0:
-        raise UsageError(f"--seconds must be above 0, but got {options.seconds:g}")
     verdicts = _judged_batch(options) if options.batch else _judged(options)
     plain: Any = [verdict.to_dict() for verdict in verdicts]
     texts = {
@@ -143,10 +141,15 @@ def as_markdown(verdicts: list[Verdict]) -> str:
 
 
 def _judged(options: JudgeOptions) -> list[Verdict]:
+    from pathlib import Path
+
     from kernbench.judging import Judge
 
     if not options.candidates or options.against is None:
         raise UsageError("name candidates and a task: kernbench judge CANDIDATE... --against TASK")
+    for candidate in options.candidates:
+        if not Path(candidate).exists():
+            raise UsageError(f"{candidate}: there is no such file")
     with Judge() as judge:
         return [
             judge(candidate, options.against, **_options_of_judge(options))

@@ -61,7 +61,7 @@ def _pairs(folder: Path, against: str | None) -> Iterator[tuple[str, str]]:
     if against is not None:
         task = Path(against).absolute()
         for path in folder.glob("*.py"):
-            if path.absolute() != task:
+            if path.absolute() != task and path.is_file():
                 yield str(path.absolute()), str(task)
         return
     for own in folder.iterdir():
@@ -70,7 +70,7 @@ def _pairs(folder: Path, against: str | None) -> Iterator[tuple[str, str]]:
             task = (own / names[0] if names[0] == "task.py" else own).absolute()
             parts = {"task.py"} if names[0] == "task.py" else _NOT_CANDIDATES
             for path in own.glob("*.py"):
-                if path.name not in parts:
+                if path.name not in parts and path.is_file():
                     yield str(path.absolute()), str(task)
 
 
