@@ -20,7 +20,7 @@ class MadeWhenAsked:
 
 
 class OfProxies:
-    __call__ = __repr__ = MadeWhenAsked()  # type: ignore[assignment]
+    __call__ = __repr__ = MadeWhenAsked()
 
 
 def test_names_that_python_calls_are_read_without_a_descriptor() -> None:

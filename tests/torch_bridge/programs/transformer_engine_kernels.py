@@ -263,7 +263,7 @@ def eight_bits() -> None:
     parts = name.split(".")
     for end in range(1, len(parts) + 1):
         sys.modules[".".join(parts[:end])] = ModuleType(".".join(parts[:end]))
-    sys.modules[name].Float8TensorStorage = Float8TensorStorage
+    vars(sys.modules[name])["Float8TensorStorage"] = Float8TensorStorage
     x, weight, dy = normal(24, 32), normal(48, 32), normal(24, 48)
     half = tex.DType.kBFloat16
     rounded = {}
