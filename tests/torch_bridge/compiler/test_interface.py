@@ -66,3 +66,7 @@ def test_what_a_run_has_compiled_is_not_the_next_ones() -> None:
 
 def test_a_compiler_is_put_in_place_for_all_ranks() -> None:
     simulated("compiler_for_all.py", nprocs=2, machine="h100-sxm:2")
+
+
+def test_modules_that_a_program_puts_in_place_leave_the_compiler_shared() -> None:
+    simulated("stand_ins_in_modules.py", nprocs=2, machine="h100-sxm:2")

@@ -183,7 +183,8 @@ class NamedObjects:
                 kind = kind_of(holder)
                 if kind is not None:
                     containers.append(holder)
-                    if name in self.changed:
+                    # Modules have their own way to be each process's (``python.modules``).
+                    if name in self.changed and holder is not sys.modules:
                         self.by_program.add(id(holder))
                 for value in _with_parts(holder, kind):
                     if id(value) in self._by_identity or id(value) in self._refused:
