@@ -48,9 +48,7 @@ _MOST_CHANGES = 4
 """Calls from a place whose counts have changed more often are always counted."""
 _MOST_LEGS = 8
 """The same for a place that leads to more places."""
-_OF_MODULES = frozenset(
-    getattr(Module, name).__code__ for name in ("_wrapped_call_impl", "_call_impl", "__getattr__")
-)
+_AROUND_FORWARD = (Module._wrapped_call_impl.__code__, Module._call_impl.__code__)
 """What stands around each module's ``forward``: too short to count as functions of a program."""
 _FREE_TOOLS = (4, 3)
 """Tools of ``sys.monitoring`` that Python's documentation leaves to others than its own kinds."""
@@ -69,7 +67,7 @@ class Monitor:
         self._get_ident = threading.get_ident
 
     def _called(self, code: object, *_: object) -> None:
-        if self._get_ident() == self.thread and code not in _OF_MODULES:
+        if self._get_ident() == self.thread and code not in _AROUND_FORWARD:
             self.counted += 1
 
     def begin(self) -> None:
@@ -307,10 +305,12 @@ class ThreadCalls:
             self.of_process.num_own += num_own
         elif _getprofile() is self._profiler:
             self._disable()
-            of_modules = (
-                entry.callcount for entry in self._profiler.getstats() if entry.code in _OF_MODULES
+            around = (
+                entry.callcount
+                for entry in self._profiler.getstats()
+                if entry.code in _AROUND_FORWARD
             )
-            self.of_process.num_own += num_own + sum(of_modules)
+            self.of_process.num_own += num_own + sum(around)
             self._profiler.clear()
         else:
             self.of_process.is_counted = False
