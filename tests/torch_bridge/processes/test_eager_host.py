@@ -70,6 +70,27 @@ def test_views_cost_dispatch_and_the_bridge_own_calls_nothing() -> None:
     assert more_us("imports", 0, 1, "python") <= 19 * float(host().python_call_us)
 
 
+@pytest.mark.adr("0276-D1")
+def test_a_module_is_as_many_calls_as_its_forward() -> None:
+    call_us = float(host().python_call_us)
+    assert more_us("modules", 10, 30, "python") == pytest.approx(20 * call_us)
+
+
+@pytest.mark.adr("0276-D2")
+def test_plans_and_events_take_the_host_longer_than_a_kernel() -> None:
+    of = host().operation
+    expected = {
+        "convolution": of.planned_us,
+        "group norm": of.planned_us,
+        "batch norm in training": of.planned_us,
+        "batch norm": of.reduction_us,
+        "events": host().event_us,
+    }
+    for kind, expected_us in expected.items():
+        each_us = more_us(kind, 10, 30, "launch", "dispatch") / 20
+        assert each_us == pytest.approx(float(expected_us)), kind
+
+
 @pytest.mark.adr("0130-D7")
 def test_what_depends_on_addresses_or_is_done_in_c_elsewhere_is_not_counted() -> None:
     assert more_us("compared", 10, 30, "python") == 0

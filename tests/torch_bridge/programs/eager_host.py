@@ -45,6 +45,26 @@ elif kind == "views":
 elif kind == "plain":
     for _ in range(count):
         x.mul_(1)
+elif kind == "modules":
+    module = torch.nn.Identity()
+    for _ in range(count):
+        module(x)
+elif kind in ("convolution", "group norm", "batch norm", "batch norm in training"):
+    picture = torch.rand(2, 4, 8, 8, device="cuda")
+    four = torch.rand(4, device="cuda")
+    for _ in range(count):
+        if kind == "convolution":
+            torch.conv2d(picture, picture)
+        elif kind == "group norm":
+            torch.native_group_norm(picture, four, four, 2, 4, 64, 2, 1e-5)
+        else:
+            torch.native_batch_norm(
+                picture, four, four, four, four, kind.endswith("training"), 0.1, 1e-5
+            )
+elif kind == "events":
+    event = torch.cuda.Event(enable_timing=True)
+    for _ in range(count):
+        event.record()
 elif kind == "log_sum_exp":
     for _ in range(count):
         x.logsumexp(0)

@@ -151,9 +151,9 @@ _NETWORKS = {
 _LATENCY = re.compile(r"Inference Latency")
 _MODEL = re.compile(r"Model=([\w-]+)")
 _CONDITIONS = {
-    "A100": (("host.slowdown", 0.8),),
-    "V100": (("host.slowdown", 1.35),),
-    "T4": (("host.slowdown", 1.4), ("sip.sustained.clock_loss", 0.3)),
+    "A100": (("host.slowdown", 0.83),),
+    "V100": (("host.slowdown", 1.4),),
+    "T4": (("host.slowdown", 1.45), ("sip.sustained.clock_loss", 0.3)),
 }
 """Hosts with PyTorch 1.9 of the container 21.03: fitted to the batches of 1 of ResNeXT and the
 EfficientNets, whose time is their hosts'. The T4's clock, which a source of other rows loses more

@@ -23,9 +23,14 @@ class HostPart(IntEnum):
     LOG_SUM_EXP = 8
     """It calls two reductions and seven elementwise operations below Python, one after another
     (``logsumexp_out_impl`` in ATen)."""
+    PLANNED = 9
+    """cuDNN does it, by a plan that is looked up; or three kernels do, with memory between them."""
+    BATCH_NORM = 10
+    """The same in training; one kernel without."""
 
 
-_PRODUCTS = ("mm", "bmm", "matmul", "convolution", "attention", "linear", "_rnn", "lstm", "gru")
+_PRODUCTS = ("mm", "bmm", "matmul", "attention", "linear", "_rnn", "lstm", "gru")
+_PLANNED = ("convolution", "batch_norm", "group_norm")
 # Without a tag for reductions, although each reads a whole row per result.
 _OVER_ROWS = ("softmax", "norm", "cumsum", "cumprod", "sort", "topk", "nll_loss", "cross_entropy",
               "pool")  # fmt: skip
@@ -43,6 +48,10 @@ def host_part(func: Any, full_name: str, *, is_free: bool) -> HostPart:
         return HostPart.FACTORY if is_factory else HostPart.VIEW
     if not name.startswith("_thnn_fused") and any(product in name for product in _PRODUCTS):
         return HostPart.PRODUCT
+    if name == "native_batch_norm":
+        return HostPart.BATCH_NORM
+    if any(planned in name for planned in _PLANNED):
+        return HostPart.PLANNED
     if name == "logsumexp":
         return HostPart.LOG_SUM_EXP
     if torch.Tag.reduction in func.tags or any(row in name for row in _OVER_ROWS):

@@ -30,6 +30,8 @@ class HostTimes:
             HostPart.PRODUCT: of.product_us,
             HostPart.FOREACH: of.foreach_us,
             HostPart.FREE: Fraction(0),
+            HostPart.PLANNED: of.planned_us,
+            HostPart.BATCH_NORM: of.reduction_us,
             HostPart.LOG_SUM_EXP: of.reduction_us
             + spec.backward_share * (2 * of.reduction_us + 7 * of.elementwise_us),
         }
@@ -56,6 +58,7 @@ class HostTimes:
         self.python_call_ps = ps(spec.python_call_us)
         self.uncounted_ps = self.python_call_ps * spec.python_calls_per_operation
         """The Python of an operation where calls are not counted."""
+        self.event_ps = ps(spec.event_us)
         self.collective_ps = ps(spec.collective_us)
         self.read_ps = ps(spec.read_us)
         self.cuda_malloc_ps = ps(spec.cuda_malloc_us)

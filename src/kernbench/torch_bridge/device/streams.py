@@ -147,6 +147,8 @@ class Event:
         stamp_ps = run.machine.sip_at(queue.sip_id).event_ps if self.is_timed else 0
         self._marker = Marker(run, stamp_ps)
         self._is_captured = own_queue(queue) is not queue.queue
+        if self.is_timed:
+            process.host.owe_event()
         process.host.enqueue(self._marker, queue.queue)
         if process.order is not None and not self._is_captured:
             self._point = process.order.point(queue.queue)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _is_grad_enabled = torch.is_grad_enabled
 _VIEW, _FOREACH = HostPart.VIEW, HostPart.FOREACH
+_IS_TRAINING = 5
+"""The place of ``training`` among the arguments of ``native_batch_norm``."""
 
 
 class EagerHost(Host):
@@ -57,6 +59,8 @@ class EagerHost(Host):
     def meet(self, operation: Operation, args: Any) -> None:
         """Owe the time of an operation on a device, which is paid at the next launch."""
         times, part = self.times, operation.host_part
+        if part is HostPart.BATCH_NORM and any(args[_IS_TRAINING : _IS_TRAINING + 1]):
+            part = HostPart.PLANNED
         calls = self.calls
         if self.graph is not None:
             of_parts = times.in_graph
@@ -100,6 +104,9 @@ class EagerHost(Host):
 
     def owe_graph(self, num_kernels: int) -> None:
         self._owed_ps += self.times.graph_replay_ps + num_kernels * self.times.graph_node_ps
+
+    def owe_event(self) -> None:
+        self._owed_ps += self.times.event_ps
 
     def owe_collective(self) -> None:
         self._owed_ps += self.times.collective_ps

@@ -160,6 +160,9 @@ class Host:
     def owe_graph(self, num_kernels: int) -> None:
         """Owe the launch of a graph."""
 
+    def owe_event(self) -> None:
+        """Owe the record of an event with a time stamp."""
+
     def owe_collective(self) -> None:
         """Owe the issue of a collective."""
 

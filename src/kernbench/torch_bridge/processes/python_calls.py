@@ -27,6 +27,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+from torch.nn import Module
+
 HAS_MONITORING = sys.version_info >= (3, 12)
 _getprofile: Callable[[], Any] = sys.getprofile
 
@@ -46,6 +48,8 @@ _MOST_CHANGES = 4
 """Calls from a place whose counts have changed more often are always counted."""
 _MOST_LEGS = 8
 """The same for a place that leads to more places."""
+_AROUND_FORWARD = (Module._wrapped_call_impl.__code__, Module._call_impl.__code__)
+"""What stands around each module's ``forward``: too short to count as functions of a program."""
 _FREE_TOOLS = (4, 3)
 """Tools of ``sys.monitoring`` that Python's documentation leaves to others than its own kinds."""
 
@@ -62,8 +66,8 @@ class Monitor:
         self._num_users = 0
         self._get_ident = threading.get_ident
 
-    def _called(self, *_: object) -> None:
-        if self._get_ident() == self.thread:
+    def _called(self, code: object, *_: object) -> None:
+        if self._get_ident() == self.thread and code not in _AROUND_FORWARD:
             self.counted += 1
 
     def begin(self) -> None:
@@ -301,7 +305,13 @@ class ThreadCalls:
             self.of_process.num_own += num_own
         elif _getprofile() is self._profiler:
             self._disable()
-            self.of_process.num_own += num_own
+            around = (
+                entry.callcount
+                for entry in self._profiler.getstats()
+                if entry.code in _AROUND_FORWARD
+            )
+            self.of_process.num_own += num_own + sum(around)
+            self._profiler.clear()
         else:
             self.of_process.is_counted = False
 
