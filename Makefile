@@ -60,7 +60,8 @@ validate: $(VENV)/validation.stamp ## score the model on measured rows: make val
 	$(BIN)/kernbench validate $(DATA) $(ARGS) --page docs/validation.md
 
 programs: $(VENV)/torch.stamp ## fetch programs whose rows validate answers into build/programs: [ARGS="--from CLONES"]
-	$(PIP) install --quiet --constraint constraints/locked.txt transformers==5.23.0 timm==1.0.31 torchvision scipy sentencepiece tiktoken pybind11 torchdata==0.11.0 "datasets>=4.8" tyro tensorboard torchao==0.18.0
+	$(PIP) install --quiet --constraint constraints/locked.txt transformers==5.23.0 timm==1.0.31 torchvision scipy sentencepiece tiktoken pybind11 torchdata==0.11.0 "datasets>=4.8" tyro tensorboard torchao==0.18.0 onnxscript pydantic
+	$(PIP) install --quiet --no-deps transformer_engine==2.20.2
 	$(BIN)/python -m validation.programs.sources build/programs $(ARGS)
 
 test-triton-versions: ## run the plug-in's tests on every supported Triton release: ARGS="3.8 3.7"

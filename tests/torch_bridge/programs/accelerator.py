@@ -94,10 +94,10 @@ if hasattr(accelerator, "Graph"):
 # A number alone is a device, for which C++ asks what PyTorch was built for.
 assert torch.device(0) == torch.device("cuda", 0) == torch.zeros(1, device=torch.device(0)).device
 assert isinstance(torch.device(torch.tensor(1)), torch.device)
-wrong: Any
-for wrong in (-2, "nowhere", 1.5):
+no_device: Any
+for no_device in (-2, "nowhere", 1.5):
     try:
-        torch.device(wrong)
+        torch.device(no_device)
     except (RuntimeError, TypeError):
         continue
-    raise AssertionError(f"torch.device({wrong!r}) is no device")
+    raise AssertionError(f"torch.device({no_device!r}) is no device")

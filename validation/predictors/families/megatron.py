@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -13,6 +14,7 @@ from validation.programs import Program, ProgramError, folder_of, loop
 
 COMMIT = "d98e8a6"
 """Whose tests the rows are of."""
+_ENGINE = "transformer_engine"
 _SCRIPTS = {"t5": "examples/t5/pretrain_t5.py", "bert": "examples/bert/pretrain_bert.py"}
 _CHECKPOINTS = ("--async-save", "--use-persistent-ckpt-worker", "--verify-integrity")
 _FILES = ("--data-cache-path", "--tokenizer-type", "--vocab-extra-ids", "--exit-interval")
@@ -35,6 +37,9 @@ def golden(row: Row, programs: Path) -> ChosenProgram:
     if not written.is_file():
         raise ProgramError("needs Megatron-LM: make programs")
     data = yaml.safe_load(written.read_text(encoding="utf-8"))
+    implementation = data["MODEL_ARGS"].get("--transformer-impl", _ENGINE)
+    if implementation == _ENGINE and find_spec(_ENGINE) is None:
+        raise ProgramError(f"needs {_ENGINE}: make programs")
     kind = path.parts[3]
     script = _SCRIPTS.get(kind, "pretrain_gpt.py")
     # A test that takes Apex away does so before it begins.
