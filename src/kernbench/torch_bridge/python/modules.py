@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, SupportsIndex
 
 from kernbench.torch_bridge.assigned import Assignments
+from kernbench.torch_bridge.base.loaders import LoaderAround
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.library_state import LibraryStates
 from kernbench.torch_bridge.processes.process import HERE, Process
@@ -216,19 +217,12 @@ class ProcessModules(importlib.abc.MetaPathFinder):
                 sys.modules[name] = self._known[name]
 
 
-class _BaseLoader(importlib.abc.Loader):
+class _BaseLoader(LoaderAround):
     """Executes a library's module as the process that started all ranks."""
 
     def __init__(self, loader: Any, modules: ProcessModules) -> None:
-        self._loader = loader
+        super().__init__(loader)
         self._modules = modules
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__spec__ is not None:

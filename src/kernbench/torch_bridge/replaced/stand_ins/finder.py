@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from kernbench.errors import UsageError, nearest
+from kernbench.torch_bridge.base.loaders import LoaderAround
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.replaced.package_kernels import flash_operations
 
@@ -92,19 +93,12 @@ class _StandInFinder(importlib.abc.MetaPathFinder):
             _PACKAGES[name](self._patches, lambda: self._used.add(name))
 
 
-class _DefiningLoader(importlib.abc.Loader):
+class _DefiningLoader(LoaderAround):
     """Defines a package's operations before it is executed."""
 
     def __init__(self, loader: Any, define: Callable[[], None]) -> None:
-        self._loader = loader
+        super().__init__(loader)
         self._define = define
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
 
     def exec_module(self, module: ModuleType) -> None:
         self._define()

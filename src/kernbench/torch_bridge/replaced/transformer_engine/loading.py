@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any
 
+from kernbench.torch_bridge.base.loaders import LoaderAround
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.replaced.transformer_engine import extension
 
@@ -55,18 +55,8 @@ class _ExtensionLoader(importlib.abc.Loader):
             vars(module)["varlen_bwd"] = extension.lacking("varlen_bwd")
 
 
-class _CommonLoader(importlib.abc.Loader):
+class _CommonLoader(LoaderAround):
     """Executes the module that would load CUDA's libraries, without them."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
 
     def exec_module(self, module: ModuleType) -> None:
         before = os.environ.get(_BUILDING)
