@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from typing import Any, SupportsIndex
+from typing import Any
 
 import torch
 
@@ -110,7 +110,7 @@ def _number_devices(patches: Patches) -> None:
     with_names = ctypes.PYFUNCTYPE(*[ctypes.py_object] * 4)(before)
 
     def make(kind: Any, *args: Any, **kwargs: Any) -> torch.device:
-        if len(args) == 1 and not kwargs and isinstance(args[0], SupportsIndex):
+        if len(args) == 1 and not kwargs and hasattr(args[0], "__index__"):
             args = (DEVICE_TYPE, args[0].__index__())
         result: torch.device = with_names(kind, args, kwargs) if kwargs else in_c(kind, args, None)
         return result
