@@ -150,7 +150,7 @@ def test_pipes_of_a_terminated_process_end_for_those_that_it_has_started(tmp_pat
 def test_servers_whose_peers_vanish_and_that_are_told_to_end_do_what_real_ones_do(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    simulated("served.py", machine="ahbm:4")
-    # As `python tests/torch_bridge/programs/served.py` prints it.
+    simulated("servers_end.py", machine="ahbm:4")
+    # As `python tests/torch_bridge/programs/servers_end.py` prints it.
     expected = ["up", "True", "its client has left", "-9", "down", "0", "refused"]
     assert capfd.readouterr().out.splitlines() == expected

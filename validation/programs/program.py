@@ -39,6 +39,8 @@ class Program:
     """Which such line counts: it ends the program. Earlier ones are of steps that warm up."""
     needs: tuple[str, ...] = ()
     """Packages that it imports."""
+    installed: tuple[str, ...] = ()
+    """Packages that must be there, too, and that each rank imports for itself."""
     folder: Path | None = None
     """Its working directory."""
     paths: tuple[Path, ...] = ()
@@ -63,7 +65,7 @@ class Program:
 
     def check(self) -> None:
         """Raise ``ProgramError`` where the script, or a package that it needs, is missing."""
-        missing = [need for need in self.needs if find_spec(need) is None]
+        missing = [need for need in (*self.needs, *self.installed) if find_spec(need) is None]
         if missing:
             raise ProgramError(f"needs {', '.join(missing)}: make programs")
         if not self.script.is_file():

@@ -72,7 +72,7 @@ class HostSpec(Spec):
     backward_node_us: NotNegative = Fraction(4)
     """The time added to each operation of a backward pass but views: the engine runs a node."""
     event_us: NotNegative = Fraction("6.7")
-    """Recording an event with a time stamp, which is created then (:attr:`planned_us`)."""
+    """Recording an event with a time stamp, which is created then (``planned_us``)."""
     collective_us: NotNegative = Fraction(30)
     """Issuing a collective below Python: its work object, events between streams, the launch."""
     read_us: NotNegative = Fraction(12)

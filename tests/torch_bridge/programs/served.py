@@ -1,88 +1,83 @@
-"""A server, a second one at its port, a client that leaves, and a worker that dies."""
+"""An engine that is rank 0 of the processes that it starts, and tells them at its end to end.
 
-import errno
-import http.server
-import multiprocessing
-import multiprocessing.connection
-import os
-import signal
-import socket
-import threading
-import time
+python served.py FILE NAME-OF-MEMORY
+"""
 
-SPAWN = multiprocessing.get_context("spawn")
-ADDRESS = "127.0.0.1", 8000
+import atexit
+import pickle
+import sys
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any
 
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 
-def serve(pipe):
-    class Slow(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.end_headers()
-            try:
-                for _ in range(5):
-                    self.wfile.write(b"x" * 1000)
-                    time.sleep(0.1)
-            except ConnectionError:
-                pipe.send("its client has left")
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(ADDRESS, Slow)
-    # To shut it down takes another thread: the main one, which the signal finds, serves.
-    signal.signal(signal.SIGINT, lambda *_: threading.Thread(target=server.shutdown).start())
-    pipe.send("up")
-    server.serve_forever()
-    server.server_close()
-    pipe.send("down")
+SIZE, NAME = 3, sys.argv[2]
 
 
-def serve_there_too(pipe):
-    try:
-        http.server.HTTPServer(ADDRESS, http.server.BaseHTTPRequestHandler)
-    except OSError as error:
-        pipe.send(error.errno == errno.EADDRINUSE)
+class Runner:
+    def __init__(self, rank, events):
+        self.rank, self.events = rank, events
+        self.seen: list[Any] = []
+        self.memory: Any
+        dist.init_process_group("nccl", "tcp://localhost:2333", world_size=SIZE, rank=rank)
+        torch.cuda.set_device(rank)
+        if rank == 0:
+            self.memory = SharedMemory(name=NAME, create=True, size=4096)
+            dist.barrier()
+        else:
+            dist.barrier()
+            self.memory = SharedMemory(name=NAME)
+            while self.call(*self.read()):
+                pass
 
+    def read(self):
+        self.events.wait()
+        count = int.from_bytes(self.memory.buf[:4], "little")
+        data = pickle.loads(self.memory.buf[4 : count + 4])
+        self.events.clear()
+        return data
 
-def work(pipe):
-    pipe.recv()
-    time.sleep(100)
+    def call(self, *asked):
+        if self.rank == 0:
+            data = pickle.dumps(asked)
+            self.memory.buf[: len(data) + 4] = len(data).to_bytes(4, "little") + data
+            for event in self.events:
+                event.set()
+        if asked[0] == "end":
+            self.memory.close()
+            dist.barrier()
+            if self.rank == 0:
+                self.memory.unlink()
+            torch.save(self.seen, f"{sys.argv[1]}{self.rank}")
+            dist.destroy_process_group()
+            return False
+        x = torch.full((2,), asked[1] + self.rank, device="cuda")
+        dist.all_reduce(x)
+        self.seen.append((x.tolist(), str(x.device)))
+        return True
 
 
 def main():
-    mine, its = SPAWN.Pipe()
-    server = SPAWN.Process(target=serve, args=(its,))
-    server.start()
-    print(mine.recv())
-    second = SPAWN.Process(target=serve_there_too, args=(its,))
-    second.start()
-    print(mine.recv())
-    second.join()
-    client = socket.create_connection(ADDRESS)
-    client.sendall(b"GET / HTTP/1.0\r\n\r\n")
-    client.recv(10)
-    client.close()
-    print(mine.recv())
-    pipe, end = SPAWN.Pipe()
-    worker = SPAWN.Process(target=work, args=(end,))
-    worker.start()
-    end.close()
-    pipe.send("begin")
-    assert worker.pid is not None
-    threading.Timer(0.5, os.kill, (worker.pid, signal.SIGKILL)).start()
-    multiprocessing.connection.wait([worker.sentinel])
-    worker.join()
-    print(worker.exitcode)
-    assert server.pid is not None
-    os.kill(server.pid, signal.SIGINT)
-    print(mine.recv())
-    server.join()
-    print(server.exitcode)
-    try:
-        socket.create_connection(ADDRESS)
-    except ConnectionRefusedError:
-        print("refused")
+    context = mp.get_context("spawn")
+    events = [context.Event() for _ in range(1, SIZE)]
+    started = [
+        context.Process(target=Runner, args=(rank, event))
+        for rank, event in enumerate(events, start=1)
+    ]
+    for item in started:
+        item.start()
+    runner = Runner(0, events)
+
+    def end():
+        runner.call("end")
+        for entry in started:
+            entry.join()
+
+    atexit.register(end)
+    for number in (10, 20):
+        runner.call("add", number)
 
 
 if __name__ == "__main__":

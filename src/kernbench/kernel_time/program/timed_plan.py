@@ -377,7 +377,10 @@ def with_late_loads(plan: ProgramPlan) -> ProgramPlan:
 
 
 def _is_scattered(command: SiteCommand) -> bool:
-    """Return whether no two elements of a load are neighbours, which are narrower than 4 bytes."""
+    """Return whether no two elements of a load are neighbours, which are narrower than 4 bytes.
+
+    False where they are read by numbers that are not known, whose rows may lie anywhere.
+    """
     assert isinstance(command, DmaRead)
     itemsize = command.source.dtype.itemsize
     if itemsize >= _LEAST_COPY_BYTES:
@@ -387,7 +390,7 @@ def _is_scattered(command: SiteCommand) -> bool:
         if is_axis(dims[-1]):
             along = array[(0,) * (array.ndim - 1)]
             steps[dims[-1]] += int(along[1] - along[0])
-    return itemsize not in steps.values()
+    return bool(steps) and itemsize not in steps.values()
 
 
 def _reads(body: tuple[Node, ...]) -> set[int]:

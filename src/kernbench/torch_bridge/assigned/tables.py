@@ -215,7 +215,8 @@ class _Items(Table):
         parts = value if type(value) is tuple else (value,)
         # A number alone is the identity of something.
         is_setting = type(value) is not int and all(map(is_simple, parts))
-        is_setting |= is_function(value) or self.is_changed_by_program
+        is_setting |= is_function(value) and not is_of_kernbench(value)
+        is_setting |= self.is_changed_by_program
         return is_setting or self._owners.is_own(value)
 
     def _own(self, now: Any) -> Delta:

@@ -29,7 +29,7 @@ _CALLS_ENTERING = 13
 """What is counted of Dynamo's wrapper of a compiled function."""
 _CALLS_PASSING = 5
 """The same of its wrapper of what it does not compile, as graphs are."""
-_CALLS_TO_MODULE, _CALLS_FROM_MODULE = 6, 7
+_CALLS_TO_MODULE, _CALLS_FROM_MODULE = 9, 7
 """The same of a compiled module, and of leaving it."""
 _CALLS_BEFORE_GRAPH = 17
 """The same between its last setting of the callback and the graph."""

@@ -44,7 +44,7 @@ from kernbench.torch_bridge.replaced.of_gpus import (
 )
 from kernbench.torch_bridge.replaced.package_kernels import cublas
 from kernbench.torch_bridge.replaced.stand_ins import finder
-from kernbench.torch_bridge.replaced.transformer_engine import loading as transformer_engine
+from kernbench.torch_bridge.replaced.transformer_engine import install as transformer_engine
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.front.programs import Programs
