@@ -54,7 +54,9 @@ def test_each_load_of_a_list_is_served_and_waits_more_at_a_higher_rate(tmp_path:
 
 @pytest.mark.adr("0269-D3")
 def test_the_rate_that_is_found_keeps_to_the_bound_and_the_next_does_not(tmp_path: Path) -> None:
-    result = served(tmp_path, "--find-rate", "--rate", "16000", "--attained", "0.75")
+    result = served(
+        tmp_path, "--find-rate", "--rate", "4000", "--attained", "0.75", "--slo", "ttft=100us"
+    )
     by_rate = {
         float(item["load"].removeprefix("rate ")): item["figures"]["kept"]
         for item in result["loads"]
