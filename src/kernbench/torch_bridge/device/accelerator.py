@@ -106,13 +106,12 @@ def _number_devices(patches: Patches) -> None:
     """
     device, before = torch.device, _slot(torch.device).value
     assert before is not None
-    in_c = ctypes.PYFUNCTYPE(*[ctypes.py_object] * 3, ctypes.c_void_p)(before)
-    with_names = ctypes.PYFUNCTYPE(*[ctypes.py_object] * 4)(before)
+    in_c = ctypes.PYFUNCTYPE(*[ctypes.py_object] * 4)(before)
 
     def make(kind: Any, *args: Any, **kwargs: Any) -> torch.device:
         if len(args) == 1 and not kwargs and hasattr(args[0], "__index__"):
             args = (DEVICE_TYPE, args[0].__index__())
-        result: torch.device = with_names(kind, args, kwargs) if kwargs else in_c(kind, args, None)
+        result: torch.device = in_c(kind, args, kwargs)
         return result
 
     space: dict[str, Any] = gc.get_referents(vars(device))[0]

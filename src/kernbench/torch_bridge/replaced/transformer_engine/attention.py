@@ -122,10 +122,8 @@ class _Call:
             value_dim=v.shape[-1] if v.shape[-1] != q.shape[-1] else None,
         )
         if self.layout == "THD" or self.is_padded:
-            lengths = Lengths(
-                between(ends[0], self.shown(q).shape[0] * self.shown(q).shape[1]),
-                between(ends[1], self.shown(k).shape[0] * self.shown(k).shape[1]),
-            )
+            pairs = zip(ends[:2], (q, k), strict=True)
+            lengths = Lengths(*(between(end, x.shape[:-2].numel()) for end, x in pairs))
         else:
             batch = self.shown(q).shape[0]
             lengths = Lengths(lambda: (self.queries,) * batch, lambda: (self.keys,) * batch)

@@ -147,13 +147,10 @@ def lacking(name: str) -> Callable[..., NoReturn]:
 
 def _as_cxx(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function whose Python is C++ of the extension."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with torch.no_grad():
-            return function(*args, **kwargs)
+    without_gradients = torch.no_grad()(function)
 
     def of_extension(*args: Any, **kwargs: Any) -> Any:
-        return in_cxx(partial(call, *args, **kwargs))
+        return in_cxx(partial(without_gradients, *args, **kwargs))
 
     return of_extension
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -91,8 +91,7 @@ class Target:
         """What the kernel reads besides, the first of what is stored with."""
         if self._is_fused:
             self.value = empty(quantizer, shape, dtype, like) if into is None else into
-            written = (self.value._data, self.value._transpose, self.value._scale_inv)
-            self.written = [tensor for tensor in (*written, quantizer.amax) if tensor is not None]
+            self.written = [*_parts(self.value), self.value._scale_inv, quantizer.amax]
             self.read = (quantizer.scale,)
             return
         plain = into if is_plain(into) else None
@@ -120,15 +119,23 @@ def _cast(
     wide: Tensor, scale: Tensor, parts: Sequence[Tensor], scale_inv: Tensor, value: Any,
     quantizer: Any,
 ) -> None:  # fmt: skip
-    numbers = torch_dtype(quantizer.dtype, torch.float8_e4m3fn)
-    most = torch.finfo(numbers).max
+    numbers, most = torch_dtype(quantizer.dtype, torch.float8_e4m3fn), _largest(quantizer.dtype)
     cast = (wide * scale).clamp(-most, most).to(numbers).view(torch.uint8)
     rows = cast.reshape(-1, cast.shape[-1])
-    places = [part for part in (value._data, value._transpose) if part is not None]
-    for place, part in zip(places, parts, strict=True):
+    for place, part in zip(_parts(value), parts, strict=True):
         part.copy_((rows if place is value._data else rows.t()).reshape(part.shape))
     scale_inv.copy_(scale.reciprocal().reshape(scale_inv.shape))
     value._transpose_invalid = value._transpose is None
+
+
+def _parts(value: Any) -> list[Tensor]:
+    """Return the bytes of an 8-bit tensor: its rows, its columns, or both."""
+    return [part for part in (value._data, value._transpose) if part is not None]
+
+
+def _largest(dtype: Any) -> float:
+    """Return the largest number of a ``DType`` of 8 bits."""
+    return torch.finfo(torch_dtype(dtype, torch.float8_e4m3fn)).max
 
 
 def empty(quantizer: Any, shape: Sequence[int], dtype: torch.dtype, like: Tensor) -> Any:
@@ -181,7 +188,7 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Any = Non
     if quantizer.with_amax_reduction:
         group = quantizer.amax_reduction_group
         torch.distributed.all_reduce(amax, torch.distributed.ReduceOp.MAX, group)
-    most = torch.finfo(torch_dtype(quantizer.dtype, torch.float8_e4m3fn)).max
+    most = _largest(quantizer.dtype)
 
     def scale_of(amax: Tensor, scale: Tensor) -> None:
         largest = amax.clamp(min=quantizer.amax_epsilon)
@@ -191,13 +198,12 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Any = Non
         scale.copy_(factor.clamp(max=torch.finfo(torch.float32).max))
 
     launch("compute_scale_from_amax", scale_of, (amax, scale), (scale,))
-    parts = [part for part in (value._data, value._transpose) if part is not None]
 
     def cast(x: Tensor, scale: Tensor, *written: Tensor) -> None:
         *to, scale_inv = written
         _cast(x.float(), scale, to, scale_inv, value, quantizer)
 
-    written = (*parts, value._scale_inv)
+    written = (*_parts(value), value._scale_inv)
     launch("quantize", cast, (tensor, scale, *written), written)
     return value
 
@@ -271,10 +277,8 @@ def fused_amax_and_scale_update_after_reduction(
 
     Histories are ``(steps, tensors)``, the latest first.
     """
-    most = torch.finfo(torch_dtype(fp8_dtype, torch.float8_e4m3fn)).max
-    ends = [0]
-    for scale in scales:
-        ends.append(ends[-1] + scale.numel())
+    most = _largest(fp8_dtype)
+    ends = list(accumulate((scale.numel() for scale in scales), initial=0))
 
     def compute(buffer: Tensor, *tensors: Tensor) -> None:
         count = len(scales)

@@ -16,7 +16,7 @@ from types import ModuleType
 
 from kernbench.torch_bridge.base.loaders import LoaderAround
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.replaced.transformer_engine import extension
+from kernbench.torch_bridge.processes.call_counts import uncounted
 
 _COMMON, _EXTENSION = "transformer_engine.common", "transformer_engine_torch"
 _OF_FLASH = "flash_attn_2_cuda"
@@ -27,18 +27,20 @@ _BUILDING = "NVTE_PROJECT_BUILDING"
 
 def install(patches: Patches) -> None:
     """Let programs import Transformer Engine, and find kernbench's extension module."""
-    extension.install(patches)
-    patches.set(sys, "meta_path", [_Finder(), *sys.meta_path])
+    patches.set(sys, "meta_path", [_Finder(patches), *sys.meta_path])
     for name in (_EXTENSION, _OF_FLASH):
         patches.on_close(sys.modules.pop, name, None)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, patches: Patches) -> None:
+        self._patches = patches
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname in (_EXTENSION, _OF_FLASH):
-            return ModuleSpec(fullname, _ExtensionLoader())
+            return ModuleSpec(fullname, _ExtensionLoader(self._patches))
         if fullname != _COMMON:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
@@ -48,11 +50,19 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _ExtensionLoader(importlib.abc.Loader):
+    def __init__(self, patches: Patches) -> None:
+        self._patches = patches
+
     def exec_module(self, module: ModuleType) -> None:
-        if module.__name__ == _EXTENSION:
-            vars(module).update(extension.names())
-        else:
-            vars(module)["varlen_bwd"] = extension.lacking("varlen_bwd")
+        # Few programs ask for it: its definitions are imported then.
+        with uncounted():
+            from kernbench.torch_bridge.replaced.transformer_engine import extension
+
+            if module.__name__ == _EXTENSION:
+                extension.install(self._patches)
+                vars(module).update(extension.names())
+            else:
+                vars(module)["varlen_bwd"] = extension.lacking("varlen_bwd")
 
 
 class _CommonLoader(LoaderAround):
