@@ -60,7 +60,7 @@ validate: $(VENV)/validation.stamp ## score the model on measured rows: make val
 	$(BIN)/kernbench validate $(DATA) $(ARGS) --page docs/validation.md
 
 programs: $(VENV)/torch.stamp ## fetch programs whose rows validate answers into build/programs: [ARGS="--from CLONES"]
-	$(PIP) install --quiet --constraint constraints/locked.txt transformers==5.23.0 timm==1.0.31 torchvision scipy sentencepiece tiktoken pybind11 torchdata==0.11.0 "datasets>=4.8" tyro tensorboard torchao==0.18.0 onnxscript pydantic
+	$(PIP) install --quiet --constraint constraints/locked.txt transformers==5.23.0 timm==1.0.31 torchvision scipy sentencepiece tiktoken pybind11 torchdata==0.11.0 "datasets>=4.8" tyro tensorboard torchao==0.18.0 onnxscript pydantic einops
 	$(PIP) install --quiet --no-deps transformer_engine==2.20.2
 	$(BIN)/python -m validation.programs.sources build/programs $(ARGS)
 
@@ -97,7 +97,7 @@ test-libraries: $(VENV)/torch.stamp ## compare the kernels of published librarie
 	$(PIP) install --quiet --no-deps liger-kernel==0.8.5 flash-linear-attention==0.6.0 fla-core==0.6.0 einops
 	$(BIN)/kernbench torchrun --check --nproc-per-node 1 tests/libraries/program.py $(ARGS)
 	$(PIP) install --quiet --no-deps transformer_engine==2.20.2
-	$(PIP) install --quiet onnxscript pydantic
+	$(PIP) install --quiet onnxscript pydantic einops
 	$(BIN)/kernbench torchrun --machine h100-sxm --nproc-per-node 1 tests/libraries/engine_layers.py
 	$(PIP) install --quiet --no-deps helion==1.5.1 scikit-learn joblib threadpoolctl cloudpickle
 	$(BIN)/python -m pytest -q -rs tests/torch_bridge/front/test_helion_kernels.py

@@ -275,6 +275,8 @@ def test_a_reader_picks_a_step_and_no_table_is_cut_on_a_phone(
         shown = "return [document.getElementById('time').textContent, kernbench.timeline.view.from]"
         # Of those behind the first, the median.
         assert window.run(shown)[0] == "4.00 \u00b5s"
+        launches = "return document.querySelector('#kernels-table td.number')?.textContent"
+        assert window.run(launches) == "1"
         pick = """
             const choice = document.getElementById("parts");
             choice.value = [...choice.options].find((each) => each.textContent.startsWith(arguments[0])).value;
@@ -284,7 +286,9 @@ def test_a_reader_picks_a_step_and_no_table_is_cut_on_a_phone(
         assert name in window.run(pick, "step 3")
         assert window.run(shown) == ["5.00 \u00b5s", 50_000_000]
         assert name not in window.run(pick, "start-up")
+        assert window.run(launches) is None
         window.run(pick, "the whole run")
+        assert window.run(launches) == "4"
         assert window.run(shown) == ["55.0 \u00b5s", 0]
         assert window.console() == []
     finally:

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from kernbench.commands import Engine
 from kernbench.hardware import load_machine
-from kernbench.op_log import HostSpan, OpLog
+from kernbench.op_log import HostSpan, OpLog, Window, build_spans
 from kernbench.report import (
     CollectiveReport,
     KernelReport,
     RankReport,
     Report,
     build_report,
+    kernels_within,
     peaks_of,
 )
 from kernbench.report.summary import to_ns
@@ -97,6 +98,30 @@ def test_sums_of_the_report_are_the_sums_of_the_rows() -> None:
     report, table = build_report(log, MACHINE, ranks=2, wall_s=0), log.to_arrow()
     assert sum(item["flops"] for item in report["per_rank"]) == pc.sum(table["flops"]).as_py()
     assert sum(item["hbm_bytes"] for item in report["per_rank"]) == pc.sum(table["bytes"]).as_py()
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 1), st.integers(0, 99)), max_size=9),
+    st.integers(1, 99),
+)
+def test_parts_of_a_run_divide_its_launches(
+    launches: list[tuple[str, int, int]], edge_ps: int
+) -> None:
+    builder = LogBuilder()
+    for name, rank, start_ps in launches:
+        builder.launch(kernel(name, 50_000), rank, start_ps)
+    spans = build_spans(builder.log)
+    halves = [
+        {
+            report["name"]: (report["launches"], report["time_ns"])
+            for report in kernels_within(spans, MACHINE, Window({0: [interval], 1: [interval]}))
+        }
+        for interval in ((0, edge_ps), (edge_ps, 100))
+    ]
+    for name in "ab":
+        for half, is_in in zip(halves, (range(edge_ps), range(edge_ps, 100)), strict=True):
+            number = sum(called == name and begun in is_in for called, _, begun in launches)
+            assert half.get(name, (0, 0)) == (number, number * 50)
 
 
 @pytest.mark.adr("0010-D3")

@@ -16,13 +16,13 @@ from kernbench.analysis import (
     part_of,
 )
 from kernbench.hardware import leaves
-from kernbench.op_log import find_steps, range_names
+from kernbench.op_log import build_spans, find_steps, range_names
 from kernbench.page.energy import energy
-from kernbench.page.kernels import kernels
+from kernbench.page.kernels import MOST_KERNELS, kernels
 from kernbench.page.lanes import timeline
 from kernbench.page.memory import memory
 from kernbench.page.times import times
-from kernbench.report import accuracy_line
+from kernbench.report import accuracy_line, kernels_within
 
 if TYPE_CHECKING:
     from kernbench.analysis import RunPart, Segment
@@ -83,6 +83,7 @@ def _parts(run: SavedRun, path: Sequence[Segment], part: RunPart | None) -> dict
     names += [range_name for range_name in range_names(log) if range_name not in names]
     known = {name: part_of(log, name) for name in names[: _most_parts(run)]}
     chosen = {ALL: part_of(log, ALL), **known, first.name: first}
+    spans = build_spans(log)
     values = []
     for item in chosen.values():
         window = item.window
@@ -92,12 +93,15 @@ def _parts(run: SavedRun, path: Sequence[Segment], part: RunPart | None) -> dict
             if not edges:
                 continue
             spent = attribution(log, run.machine, run.ranks, window)
+            launched = kernels_within(spans, run.machine, window)
             shown |= {
                 "time_ps": window.mean_ps,
                 "from_ps": min(edges),
                 "to_ps": max(edges),
                 "said": item.said,
                 "times": times(spent, log.ranks_of(run.ranks), clipped(path, window)),
+                "kernels": launched[:MOST_KERNELS],
+                "num_kernels": len(launched),
             }
         values.append(shown)
     at = next((n for n, entry in enumerate(values) if entry["name"] == first.name), 0)

@@ -31,6 +31,7 @@ from kernbench.report.summary import (
     Report,
     build_report,
     cost_usd,
+    kernels_within,
 )
 from kernbench.report.table import LEAST_COLUMNS, print_report
 from kernbench.report.timeline import Timeline

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields, replace
 from typing import Annotated, NotRequired, TypedDict
 
 import numpy as np
@@ -15,6 +16,7 @@ from kernbench.op_log import (
     OpLog,
     Spans,
     Template,
+    Window,
     build_spans,
     covered_ps,
     energy_of,
@@ -156,6 +158,24 @@ def build_report(
     return report
 
 
+def kernels_within(spans: Spans, machine: Machine, window: Window) -> list[KernelReport]:
+    """Return the kernels of those launches of a run that begin in a part of it, the longest first.
+
+    Args:
+        spans: What the run did.
+        machine: The machine that it ran on.
+        window: The part.
+    """
+    inside = np.zeros(len(spans), dtype=bool)
+    for rank in window.ranks:
+        mine = spans.rank == rank
+        starts_ps = spans.start_ps[mine]
+        inside[mine] = window.until(rank, starts_ps + 1) > window.until(rank, starts_ps)
+    names = [column.name for column in fields(spans) if column.name != "templates"]
+    chosen = replace(spans, **{name: getattr(spans, name)[inside] for name in names})
+    return _kernels(chosen, _times_ps(chosen), peaks_of(machine))
+
+
 def cost_usd(usd_per_device_hour: float, devices: int, time_ns: float) -> float:
     """Return what devices cost for a time.
 
@@ -237,7 +257,7 @@ def _kernels(spans: Spans, times_ps: list[int], peaks: Peaks) -> list[KernelRepo
     num_launches = np.bincount(spans.template, minlength=len(spans.templates)).tolist()
     by_name: dict[str, list[tuple[Template, int, int]]] = {}
     for template, launches, time_ps in zip(spans.templates, num_launches, times_ps, strict=True):
-        if template.kind == "kernel":
+        if template.kind == "kernel" and launches:
             by_name.setdefault(template.name, []).append((template, launches, time_ps))
     result = [_kernel(name, uses, peaks) for name, uses in by_name.items()]
     return sorted(result, key=lambda report: (-report["time_ns"], report["name"]))

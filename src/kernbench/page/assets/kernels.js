@@ -40,7 +40,7 @@ function kernelsTable(kernels, color, choose) {
     { title: "kernel", text: true, of: (row) => row.name, show: (row) => el("span", {}, swatch(color(row.name)), row.name) },
     { minor: true, title: "launches", of: (row) => row.launches, show: (row) => formatCount(row.launches) },
     { title: "time, all ranks", of: (row) => row.time_ns, show: (row) => el("span", {}, formatPs(row.time_ns * 1000), meter(row.time_ns / whole, color(row.name))) },
-    { minor: true, title: "each", of: (row) => row.time_ns / row.launches, show: (row) => formatPs((row.time_ns * 1000) / row.launches) },
+    { minor: true, title: "per launch", of: (row) => row.time_ns / row.launches, show: (row) => formatPs((row.time_ns * 1000) / row.launches) },
     { minor: true, title: "FLOP/s", of: (row) => row.flops / row.time_ns, show: (row) => (row.flops ? formatAmount((row.flops / row.time_ns) * 1e9, "") : "–") },
     { minor: true, title: "HBM B/s", of: (row) => row.bytes / row.time_ns, show: (row) => (row.bytes ? formatAmount((row.bytes / row.time_ns) * 1e9, "") : "–") },
     { title: "of peak", of: (row) => row.utilization, show: (row) => formatShare(row.utilization, 1) },
@@ -53,7 +53,7 @@ function sideBySide(left, right) {
   const facts = [
     ["launches", (row) => formatCount(row.launches)],
     ["time, all ranks", (row) => formatPs(row.time_ns * 1000)],
-    ["each launch", (row) => formatPs((row.time_ns * 1000) / row.launches)],
+    ["per launch", (row) => formatPs((row.time_ns * 1000) / row.launches)],
     ["FLOP/s", (row) => (row.flops ? formatAmount((row.flops / row.time_ns) * 1e9, "") : "–")],
     ["HBM B/s", (row) => (row.bytes ? formatAmount((row.bytes / row.time_ns) * 1e9, "") : "–")],
     ["FLOP per byte of HBM", (row) => (row.flops && row.bytes ? (row.flops / row.bytes).toPrecision(3) : "–")],

@@ -6,6 +6,8 @@ const sections = [];
 // The part of the run that tables and bars are of: all of it, a step, a range.
 let part = data.parts[data.part];
 const timesOfPart = () => part.times ?? data.times;
+// Kernels by what they did in that part; their lines and files are known of the whole run.
+const kernelsOfPart = () => part.kernels ?? data.kernels.kernels;
 
 function section(id, title, ...content) {
   const found = el("section", { id }, el("h2", {}, title), content);
@@ -204,11 +206,11 @@ function chooseKernel(name) {
   chosenKernel = kernel;
   byId("lines").replaceChildren(
     el("h3", {}, `Lines of ${kernel.name}`),
-    el("p", { class: "quiet" }, `${plural(kernel.launches, "launch")}, ${formatPs(kernel.time_ns * 1000)} in all. Times of lines add up to that; the rate is that of all ${data.kernels.roofs.num_pes} PEs while they are busy with the line.`),
+    el("p", { class: "quiet" }, `${plural(kernel.launches, "launch")}, ${formatPs(kernel.time_ns * 1000)} in all of the run. Times of lines add up to that; the rate is that of all ${data.kernels.roofs.num_pes} PEs while they are busy with the line.`),
     ...linesOf(kernel, data.kernels.roofs));
   byId("lines").dataset.kernel = kernel.name;
   if (data.kernels.kernels.length > 1) byId("lines").append(beside(kernel));
-  for (const row of byId("kernels").querySelectorAll("tr[data-kernel]")) row.setAttribute("aria-selected", String(row.dataset.kernel === kernel.name));
+  markChosen();
   drawRoofline();
 }
 
@@ -224,16 +226,17 @@ function beside(kernel) {
 }
 
 function showKernels() {
-  const { kernels, num_kernels, roofs } = data.kernels;
+  const { kernels, roofs } = data.kernels;
   if (!kernels.length) return;
   const choices = ["kernels", "lines"].map((each) => el("button", { type: "button", "data-roofs": each, onclick: () => {
     roofsOf = each;
     drawRoofline();
   } }, each === "kernels" ? "All kernels" : "Lines of the chosen one"));
   section("kernels", "Kernels",
-    el("p", { class: "quiet" }, "A click on a kernel shows its lines."),
-    el("div", { class: "wide scroll" }, kernelsTable(kernels, color, (row) => chooseKernel(row.name))), moreThan(kernels.length, num_kernels));
+    el("p", { class: "quiet" }, "Of the launches that begin in the part of the run that is chosen above. A click on a kernel shows its lines."),
+    el("div", { id: "kernels-table" }));
   byId("kernels").append(el("div", { id: "lines" }));
+  fillKernels();
   const without = kernels.filter((each) => !each.flops).length;
   section("roofline", "Roofline",
     el("p", { class: "quiet" }, `What kernels reach of one device's peaks; areas are their times. Lines are the roofs of matrix products by element type and of HBM (${formatAmount(roofs.hbm_bytes_per_ns * 1e9, "B/s")})${roofs.cache_bytes_per_ns ? `, dashed that of the cache (${formatAmount(roofs.cache_bytes_per_ns * 1e9, "B/s")})` : ""}. ${without ? `${plural(without, "kernel")} without matrix products ${without === 1 ? "is" : "are"} not in it: see the bandwidth in the table.` : ""}`),
@@ -244,11 +247,25 @@ function showKernels() {
   chooseKernel((kernels.find((each) => each.files.some((file) => file.has_source)) ?? kernels[0]).name);
 }
 
+function fillKernels() {
+  const kernels = kernelsOfPart();
+  const box = byId("kernels-table");
+  if (!box) return;
+  box.replaceChildren(...(kernels.length ? [
+    el("div", { class: "wide scroll" }, kernelsTable(kernels, color, (row) => chooseKernel(row.name))),
+    moreThan(kernels.length, part.num_kernels ?? data.kernels.num_kernels)] : [el("p", {}, "No kernel begins in it.")]).filter(Boolean));
+  markChosen();
+}
+
+function markChosen() {
+  for (const row of byId("kernels").querySelectorAll("tr[data-kernel]")) row.setAttribute("aria-selected", String(row.dataset.kernel === chosenKernel?.name));
+}
+
 function rooflineOf(width) {
-  const { kernels, roofs } = data.kernels;
+  const { roofs } = data.kernels;
   for (const button of document.querySelectorAll("[data-roofs]")) button.setAttribute("aria-pressed", String(button.dataset.roofs === roofsOf));
-  const points = roofsOf === "kernels" ? rooflinePoints(kernels) : linePoints(chosenKernel, roofs);
-  if (!points.length) return el("p", {}, roofsOf === "kernels" ? "No kernel of this run multiplies matrices." : `No line of ${chosenKernel.name} is known to multiply matrices: the table above has the rates of its lines.`);
+  const points = roofsOf === "kernels" ? rooflinePoints(kernelsOfPart()) : linePoints(chosenKernel, roofs);
+  if (!points.length) return el("p", {}, roofsOf === "kernels" ? "No kernel of this part of the run multiplies matrices." : `No line of ${chosenKernel.name} is known to multiply matrices: the table above has the rates of its lines.`);
   const shade = roofsOf === "kernels" ? color : () => color(chosenKernel.name);
   return roofline(points, roofs, { width: Math.min(width, 1000), color: shade, selected: chosenKernel?.name, choose: roofsOf === "kernels" ? chooseKernel : null });
 }
@@ -355,6 +372,7 @@ function showParts(timeline) {
     part = data.parts[Number(choice.value)];
     showTop();
     showSpent();
+    fillKernels();
     const bars = byId("rank-bars");
     if (bars.dataset.drawn) pictures.forEach((redraw) => redraw());
     zoom();
