@@ -13,7 +13,8 @@ import dis
 import linecache
 import sys
 from collections.abc import Container, Iterator, Mapping
-from itertools import groupby
+from functools import lru_cache
+from itertools import groupby, takewhile
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -23,6 +24,7 @@ from kernbench.torch_bridge.base.patches import MISSING
 
 _CFunction: Any = ctypes._CFuncPtr  # type: ignore[attr-defined]
 _RETURNS, _CACHE = dis.opmap["RETURN_VALUE"], 0
+_FOLLOWED = ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR", "RETURN_VALUE")
 _LAST_LOADS = frozenset(
     dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR", "BINARY_SUBSCR")
 )
@@ -32,26 +34,41 @@ def given_out(function: Any, space: Mapping[str, Any]) -> Iterator[Any]:
     """Yield what a function in a module or class returns that was there before it was called."""
     if isinstance(function, (classmethod, staticmethod)):
         function = function.__func__
-    if type(function) is not FunctionType or not _returns_what_it_loads(function.__code__):
+    if type(function) is not FunctionType:
         return
     code = function.__code__
-    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-    lines = groupby(
-        dis.get_instructions(code), lambda step: step.positions and step.positions.lineno
-    )
-    for _, steps in lines:
+    for steps in _lines_that_return(code):
         value: Any = MISSING
-        for step in steps:
-            if step.opname == "LOAD_GLOBAL":
-                value = function.__globals__.get(step.argval, MISSING)
-            elif step.opname == "LOAD_DEREF":
-                value = _content(cells.get(step.argval))
-            elif step.opname == "LOAD_ATTR":
-                value = (space if value is MISSING else _space(value)).get(step.argval, MISSING)
-            elif "CALL" in step.opname:
-                break
-            elif step.opname == "RETURN_VALUE" and value is not MISSING:
+        for operation, name in steps:
+            if operation == "LOAD_GLOBAL":
+                value = function.__globals__.get(name, MISSING)
+            elif operation == "LOAD_DEREF":
+                cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+                value = _content(cells.get(name))
+            elif operation == "LOAD_ATTR":
+                value = (space if value is MISSING else _space(value)).get(name, MISSING)
+            elif value is not MISSING:
                 yield value
+
+
+@lru_cache(maxsize=1 << 16)
+def _lines_that_return(code: CodeType) -> tuple[tuple[tuple[str, Any], ...], ...]:
+    """Return the steps of each line that may return what it loads, until its first call.
+
+    Disassembling takes most of the time here, and most functions of libraries have no such line.
+    """
+    if not _returns_what_it_loads(code):
+        return ()
+    steps = dis.get_instructions(code)
+    lines = (
+        tuple(
+            (step.opname, step.argval)
+            for step in takewhile(lambda step: "CALL" not in step.opname, line)
+            if step.opname in _FOLLOWED
+        )
+        for _, line in groupby(steps, lambda step: step.positions and step.positions.lineno)
+    )
+    return tuple(line for line in lines if ("RETURN_VALUE", None) in line)
 
 
 def _returns_what_it_loads(code: CodeType) -> bool:

@@ -122,6 +122,8 @@ class Table:
         self._base = self._copy()
 
     def _copy(self) -> Any:
+        if self._kind is dict and type(self.container).__iter__ is dict.__iter__:
+            return dict.copy(self.container)  # keys are not hashed again
         if issubclass(self._kind, dict):
             return dict(self._kind.items(self.container))
         return self._kind(self._kind.__iter__(self.container))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +35,7 @@ class Patches:
     """The attributes replaced so far; closing it restores them all, the latest first."""
 
     def __init__(self) -> None:
-        self._undo = ExitStack()
+        self._undo: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
         self.replaced: list[Replaced] = []
         """All of them, in order."""
 
@@ -48,7 +47,7 @@ class Patches:
             own = shown  # it is kept outside of the owner's dict, as a function's defaults are
         setattr(owner, name, value)
         self.replaced.append(Replaced(owner, name, own, value))
-        self._undo.callback(set_own, owner, name, own)
+        self._undo.append((set_own, (owner, name, own)))
         return shown
 
     def set_all(self, owner: Any, values: Mapping[str, Any]) -> None:
@@ -60,13 +59,19 @@ class Patches:
         """Remove an attribute of ``owner`` itself; an inherited one of that name shows."""
         own = vars(owner)[name]
         delattr(owner, name)
-        self._undo.callback(setattr, owner, name, own)
+        self._undo.append((setattr, (owner, name, own)))
 
     def on_close(self, callback: Any, *args: Any) -> None:
         """Call ``callback`` when this closes."""
-        self._undo.callback(callback, *args)
+        self._undo.append((callback, args))
 
     @unbroken
     def close(self) -> None:
         """Restore everything, the latest first; an interrupt (Ctrl-C) waits meanwhile."""
-        self._undo.close()
+        while self._undo:
+            callback, args = self._undo.pop()
+            try:
+                callback(*args)
+            except BaseException:
+                self.close()  # the others, too
+                raise
