@@ -18,8 +18,8 @@ from torch.distributed import ReduceOp
 from kernbench.errors import UsageError
 from kernbench.torch_bridge.c10d import data
 from kernbench.torch_bridge.c10d.calls import Call, signature
+from kernbench.torch_bridge.c10d.data import name_of
 from kernbench.torch_bridge.c10d.process_group import NcclGroup
-from kernbench.torch_bridge.c10d.reductions import name_of
 from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, META, unobserved
 from kernbench.torch_bridge.placement.residence import reside, storage_of
 from kernbench.torch_bridge.processes.process import current

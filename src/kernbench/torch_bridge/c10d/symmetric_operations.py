@@ -20,7 +20,7 @@ from kernbench.torch_bridge.base.operations import OF_SYMMETRIC_MEMORY
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.c10d import data
 from kernbench.torch_bridge.c10d.calls import Call, signature
-from kernbench.torch_bridge.c10d.reductions import reduce_in_order
+from kernbench.torch_bridge.c10d.data import reduce_in_order
 from kernbench.torch_bridge.c10d.symmetric_memory import PeerMemory, group_of, has_multicast
 from kernbench.torch_bridge.processes.of_all import library_of_all
 from kernbench.torch_bridge.processes.process import current

@@ -22,7 +22,6 @@ from kernbench.torch_bridge.replaced.extension_modules.definitions import (
     defines,
     streams,
 )
-from kernbench.torch_bridge.replaced.package_kernels.flash_caches import pages
 from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
     Lengths,
     between,
@@ -31,7 +30,7 @@ from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
     of_each,
     options_of,
 )
-from kernbench.torch_bridge.replaced.package_kernels.flash_operations import attend_sequences
+from kernbench.torch_bridge.replaced.package_kernels.flash_operations import attend_sequences, pages
 from kernbench.torch_bridge.replaced.package_kernels.flash_values import attend
 
 _LARGEST_METADATA = 4

@@ -25,7 +25,7 @@ from kernbench.torch_bridge.costs.families.gemm import Multiplication
 from kernbench.torch_bridge.costs.families.gemm import kernels as product_kernels
 from kernbench.torch_bridge.costs.products import OperandLayout, Products
 from kernbench.torch_bridge.dispatch.known_values import deal, follow_kernel
-from kernbench.torch_bridge.processes.call_counts import unseen
+from kernbench.torch_bridge.processes.call_counts import uncounted, unseen
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.replaced.extension_modules.shared_objects import (
     needs_cuda,
@@ -110,8 +110,9 @@ _DEFINITIONS: dict[str, OperatorDefinition] = {}
 @cache
 def definition_of(namespace: str, name: str) -> OperatorDefinition | None:
     """Return the definition of an operator, its namespace's own before one of all; else None."""
-    for module in _MODULES:
-        import_module(f"{__package__}.{module}")
+    with uncounted():
+        for module in _MODULES:
+            import_module(f"{__package__}.{module}")
     return _DEFINITIONS.get(f"{namespace}::{name}") or _DEFINITIONS.get(name)
 
 
