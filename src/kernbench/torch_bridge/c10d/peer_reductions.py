@@ -43,11 +43,7 @@ class OwnPeers:
 
 
 def _own() -> OwnPeers:
-    process = current()
-    own_peers: OwnPeers | None = process.peers
-    if own_peers is None:
-        own_peers = process.peers = OwnPeers()
-    return own_peers
+    return current().part(OwnPeers)
 
 
 def _in_engines(name: str) -> tuple[str, ...]:

@@ -26,8 +26,7 @@ from kernbench.runtime_api import RankState, with_restarts
 from kernbench.torch_bridge import c10d
 from kernbench.torch_bridge.assigned import Assignments
 from kernbench.torch_bridge.base.device_limit import check_one_node
-from kernbench.torch_bridge.base.installation import install_all
-from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.patches import Patches, install_all
 from kernbench.torch_bridge.base.refusals import missing_kernels_by_name
 from kernbench.torch_bridge.device.module import architecture_of
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
