@@ -22,8 +22,9 @@ from kernbench.torch_bridge.c10d.data import name_of
 from kernbench.torch_bridge.c10d.process_group import NcclGroup
 from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, META, unobserved
 from kernbench.torch_bridge.placement.residence import reside, storage_of
+from kernbench.torch_bridge.processes.of_all import OperatorCall
 from kernbench.torch_bridge.processes.process import current
-from kernbench.torch_bridge.replaced.extension_modules.definitions import OperatorCall, defines
+from kernbench.torch_bridge.replaced.extension_modules.definitions import defines
 
 _HANDLE_BYTES = 64
 _RANK_SHIFT = 40

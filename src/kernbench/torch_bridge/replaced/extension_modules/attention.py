@@ -16,9 +16,9 @@ from kernbench.library_kernels import attention_kernels
 from kernbench.torch_bridge.base.operations import describe
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs.attention import FlashCall
+from kernbench.torch_bridge.processes.of_all import OperatorCall
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.replaced.extension_modules.definitions import (
-    OperatorCall,
     defines,
     streams,
 )

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs import num_bytes
+from kernbench.torch_bridge.processes.of_all import OperatorCall
 from kernbench.torch_bridge.replaced.extension_modules.definitions import (
-    OperatorCall,
     defines,
     streams,
 )

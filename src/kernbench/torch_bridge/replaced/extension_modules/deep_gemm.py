@@ -17,9 +17,9 @@ from torch import Tensor
 
 from kernbench.torch_bridge.base.operations import describe
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.processes.of_all import OperatorCall
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.replaced.extension_modules.definitions import (
-    OperatorCall,
     as_product,
     defines,
     launches,

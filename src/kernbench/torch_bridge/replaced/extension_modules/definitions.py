@@ -26,6 +26,7 @@ from kernbench.torch_bridge.costs.families.gemm import kernels as product_kernel
 from kernbench.torch_bridge.costs.products import OperandLayout, Products
 from kernbench.torch_bridge.dispatch.known_values import deal, follow_kernel
 from kernbench.torch_bridge.processes.call_counts import uncounted, unseen
+from kernbench.torch_bridge.processes.of_all import OperatorCall, kernel_of
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.replaced.extension_modules.shared_objects import (
     needs_cuda,
@@ -54,54 +55,26 @@ class OperatorDefinition:
     """Arguments that it leaves out, as they change how it is computed, but not what."""
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorCall:
-    """A call of an operator, with its arguments as attributes."""
+def _launch(
+    call: OperatorCall,
+    compute: Callable[[OperatorCall], None],
+    written: Sequence[Tensor],
+    timing: Callable[[int], Any],
+    *,
+    follows: bool = False,
+) -> None:
+    """Run ``compute`` as one kernel of ``timing``, which writes some of the arguments.
 
-    func: Any
-    """Its overload."""
-    named: Mapping[str, Any]
-    """Its arguments, those left out included."""
-    defaults: Mapping[str, Any]
-    """As of its :class:`OperatorDefinition`."""
+    ``follows``: without data, numbers that are known make what is written known, too.
+    """
+    value, names = tuple(call.named.values()), tuple(call.named)
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self.named[name] if name in self.named else self.defaults[name]
-        except KeyError:
-            raise AttributeError(f"the definition of {self.func} takes no {name}") from None
+    def by_position(*value: Any) -> None:
+        compute(replace(call, named=dict(zip(names, value, strict=True))))
 
-    @property
-    def written(self) -> list[Tensor]:
-        """The tensors that it writes by its schema."""
-        return [
-            result
-            for argument in self.func._schema.arguments
-            if argument.alias_info is not None
-            and argument.alias_info.is_write
-            and isinstance(result := self.named.get(argument.name), Tensor)
-        ]
-
-    def launch(
-        self,
-        compute: Callable[[OperatorCall], None],
-        written: Sequence[Tensor],
-        timing: Callable[[int], Any],
-        *,
-        follows: bool = False,
-    ) -> None:
-        """Run ``compute`` as one kernel of ``timing``, which writes some of the arguments.
-
-        ``follows``: without data, numbers that are known make what is written known, too.
-        """
-        value, names = tuple(self.named.values()), tuple(self.named)
-
-        def by_position(*value: Any) -> None:
-            compute(replace(self, named=dict(zip(names, value, strict=True))))
-
-        run_kernel(self.func, by_position, value, written, timing)
-        if follows:
-            follow_kernel(by_position, value, written)
+    run_kernel(call.func, by_position, value, written, timing)
+    if follows:
+        follow_kernel(by_position, value, written)
 
 
 _DEFINITIONS: dict[str, OperatorDefinition] = {}
@@ -158,7 +131,7 @@ def launches(
     def add(compute: Callable[[OperatorCall], None]) -> Callable[[OperatorCall], None]:
         @defines(*names, takes=takes, ignores=ignores)
         def run(call: OperatorCall) -> None:
-            call.launch(compute, call.written, timing(call))
+            _launch(call, compute, call.written, timing(call))
 
         return compute
 
@@ -195,7 +168,8 @@ def streams(
                 read += num_bytes([getattr(call, name) for name in over])
             name = describe(call.func).name
             costs = current().session.costs
-            call.launch(
+            _launch(
+                call,
                 compute,
                 written,
                 lambda sip_id: costs.streamed(name, read, stored, sip_id),
@@ -301,8 +275,8 @@ def bind(definition: OperatorDefinition, func: Any) -> Callable[..., Any]:
     arguments = {argument.name: argument.default_value for argument in func._schema.arguments}
     name = describe(func).name
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        named = {**arguments, **kwargs, **dict(zip(arguments, args, strict=False))}
+    def run(call: OperatorCall) -> Any:
+        named = dict(call.named)
         for argument in arguments.keys() - definition.defaults.keys():
             if (
                 argument not in definition.ignores
@@ -317,20 +291,14 @@ def bind(definition: OperatorDefinition, func: Any) -> Callable[..., Any]:
             del named[argument]
         if not definition.on_host:
             current().session.operators[name] = None
-        return definition.run(OperatorCall(func, named, definition.defaults))
+        return definition.run(replace(call, named=named))
 
-    return kernel
+    return kernel_of(func, run, definition.defaults)
 
 
 def shapes_of(definition: OperatorDefinition, func: Any) -> Callable[..., Any]:
     """Return the kernel of an operator for tensors without data."""
-    arguments = {argument.name: argument.default_value for argument in func._schema.arguments}
-
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        named = {**arguments, **kwargs, **dict(zip(arguments, args, strict=False))}
-        return definition.shapes(OperatorCall(func, named, definition.defaults))
-
-    return kernel
+    return kernel_of(func, definition.shapes, definition.defaults)
 
 
 def _nothing(call: OperatorCall) -> None:

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn.functional import gelu, silu
 
 from kernbench.torch_bridge.costs import num_bytes
-from kernbench.torch_bridge.replaced.extension_modules.definitions import OperatorCall, streams
+from kernbench.torch_bridge.processes.of_all import OperatorCall
+from kernbench.torch_bridge.replaced.extension_modules.definitions import streams
 from kernbench.torch_bridge.replaced.package_kernels.flash_values import rotated
 
 

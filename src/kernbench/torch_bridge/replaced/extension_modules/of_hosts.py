@@ -9,8 +9,9 @@ from kernbench.torch_bridge.base.operations import describe
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, META, unobserved
 from kernbench.torch_bridge.placement.residence import reside, storage_of
+from kernbench.torch_bridge.processes.of_all import OperatorCall
 from kernbench.torch_bridge.processes.process import current
-from kernbench.torch_bridge.replaced.extension_modules.definitions import OperatorCall, defines
+from kernbench.torch_bridge.replaced.extension_modules.definitions import defines
 
 
 def view_of_host(host: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from kernbench.torch_bridge.costs import num_bytes
+from kernbench.torch_bridge.processes.of_all import OperatorCall
 from kernbench.torch_bridge.replaced.extension_modules.definitions import (
-    OperatorCall,
     as_operation,
     launches,
     makes,

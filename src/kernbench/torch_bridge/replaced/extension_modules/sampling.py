@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernbench.torch_bridge.replaced.extension_modules.definitions import OperatorCall, streams
+from kernbench.torch_bridge.processes.of_all import OperatorCall
+from kernbench.torch_bridge.replaced.extension_modules.definitions import streams
 
 
 @streams(
