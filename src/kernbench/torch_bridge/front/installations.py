@@ -16,7 +16,7 @@ from kernbench.torch_bridge.compiler import install as compiler
 from kernbench.torch_bridge.compiler import scripts
 from kernbench.torch_bridge.dispatch import addresses
 from kernbench.torch_bridge.front import hosts, signals, storage, workers
-from kernbench.torch_bridge.placement import call_stacks, passes
+from kernbench.torch_bridge.placement import call_stacks, process_memory
 from kernbench.torch_bridge.processes import call_counts, float32, naming
 from kernbench.torch_bridge.python import clocks, endings, environ, locks, output, queues, sockets
 from kernbench.torch_bridge.replaced import (
@@ -117,7 +117,7 @@ def installations(programs: Programs) -> list[Installation]:
 
 def _note_passes(programs: Programs, patches: Patches) -> None:
     if programs.session.run.op_log.allocations is not None:
-        passes.install(patches)
+        process_memory.note_passes(patches)
 
 
 def _install_compiler(programs: Programs, patches: Patches) -> None:

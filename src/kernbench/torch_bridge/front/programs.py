@@ -33,12 +33,12 @@ from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import observer_of
 from kernbench.torch_bridge.dispatch.touching import Touching
 from kernbench.torch_bridge.front import helion_kernels
-from kernbench.torch_bridge.front.forks import Memory
 from kernbench.torch_bridge.front.globals import Globals
 from kernbench.torch_bridge.front.hosts import name_of
 from kernbench.torch_bridge.front.installations import installations
 from kernbench.torch_bridge.front.remarks import remarks_of
 from kernbench.torch_bridge.front.session import Session
+from kernbench.torch_bridge.front.workers import Memory
 from kernbench.torch_bridge.memory.host_heap import HostHeap
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.processes.call_counts import counting_calls, unseen

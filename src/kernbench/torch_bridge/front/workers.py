@@ -1,6 +1,8 @@
 """``multiprocessing.Process``: it is a worker of a rank (ADR-0177), or a rank (ADR-0101).
 
-``torch.multiprocessing.spawn`` starts ranks of the run in place of processes.
+``torch.multiprocessing.spawn`` starts ranks of the run in place of processes. All processes share
+one real process: a worker uses its rank's modules, whose values are exchanged for its own while it
+runs.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, update_wrapper
 from multiprocessing import get_start_method
 from multiprocessing import process as processes
@@ -22,6 +24,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch.multiprocessing
+import torch.utils.data._utils.worker as loaders
 from torch import Tensor
 
 from kernbench.clock import CtrlC
@@ -29,16 +32,69 @@ from kernbench.lazy import refuse_lazy_result
 from kernbench.torch_bridge.base.device_limit import check_one_node, check_ranks
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.front import executors, signals
-from kernbench.torch_bridge.front.forks import Memory
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.process import HERE, Process, current
 from kernbench.torch_bridge.python.endings import live
-from kernbench.torch_bridge.python.pipes import PipeEnd, pipe, sent
+from kernbench.torch_bridge.python.pipes import PipeEnd, copied, pipe, sent
 from kernbench.torch_bridge.python.queues import is_shared
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import SpawnContext, StartedRank
     from kernbench.torch_bridge.front.programs import Programs, StartedWorker
+
+
+class Memory:
+    """A worker's own values of the modules of its program, and of what it was given."""
+
+    def __init__(self, modules: Sequence[ModuleType], argument: Mapping[str, Any]) -> None:
+        own = frozenset(("__main__", "__mp_main__", *(module.__name__ for module in modules)))
+        self._spaces = [vars(module) for module in modules]
+        values = [
+            {name: value for name, value in space.items() if not name.startswith("__")}
+            for space in self._spaces
+        ]
+        try:
+            *mine, self.argument = copied([*values, dict(argument)], own)
+        except Exception:
+            # Something cannot be copied: then each value for itself, as far as it can.
+            mine = [_each_copied(item, own) for item in values]
+            self.argument = _each_copied(argument, own)
+        self._mine = [{**space, **copies} for space, copies in zip(self._spaces, mine, strict=True)]
+        self._theirs: list[dict[str, Any]] = []
+        self._shown: list[tuple[Any, str, Any]] = [(loaders, "_worker_info", None)]
+
+    def be(self, child: processes.BaseProcess) -> None:
+        """Let ``multiprocessing.current_process`` return a process."""
+        self._shown.append((processes, "_current_process", child))
+
+    def show(self) -> None:
+        """Put the worker's values in place of its parent's."""
+        self._theirs = [dict(space) for space in self._spaces]
+        self._put(self._mine)
+
+    def hide(self) -> None:
+        """Put the parent's values back."""
+        self._mine = [dict(space) for space in self._spaces]
+        self._put(self._theirs)
+
+    def _put(self, values: Sequence[Mapping[str, Any]]) -> None:
+        for space, item in zip(self._spaces, values, strict=True):
+            space.clear()
+            space.update(item)
+        shown = [(owner, name, getattr(owner, name)) for owner, name, _ in self._shown]
+        for owner, name, value in self._shown:
+            setattr(owner, name, value)
+        self._shown = shown
+
+
+def _each_copied(values: Mapping[str, Any], own: frozenset[str]) -> dict[str, Any]:
+    result = {}
+    for name, value in values.items():
+        try:
+            result[name] = copied(value, own)
+        except Exception:
+            result[name] = value
+    return result
 
 
 def _let_programs_spawn(patches: Patches, programs: Programs) -> None:

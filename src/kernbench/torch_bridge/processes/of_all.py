@@ -79,7 +79,7 @@ class OperatorCall:
         ]
 
 
-def kernel_of(
+def as_kernel(
     func: Any, function: Callable[[OperatorCall], Any], defaults: Mapping[str, Any] = _NOTHING
 ) -> Callable[..., Any]:
     """Return a kernel for the dispatcher that calls a function of an :class:`OperatorCall`."""
@@ -97,6 +97,6 @@ def implement(
 ) -> None:
     """Let functions of an :class:`OperatorCall` be kernels of ATen's operations, by their names."""
     for name, function in kernels.items():
-        kernel = kernel_of(getattr(torch.ops.aten, name).default, function)
+        kernel = as_kernel(getattr(torch.ops.aten, name).default, function)
         for key in keys:
             library.impl(name, kernel, key, allow_override=True)

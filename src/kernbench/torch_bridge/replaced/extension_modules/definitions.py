@@ -26,7 +26,7 @@ from kernbench.torch_bridge.costs.families.gemm import kernels as product_kernel
 from kernbench.torch_bridge.costs.products import OperandLayout, Products
 from kernbench.torch_bridge.dispatch.known_values import deal, follow_kernel
 from kernbench.torch_bridge.processes.call_counts import uncounted, unseen
-from kernbench.torch_bridge.processes.of_all import OperatorCall, kernel_of
+from kernbench.torch_bridge.processes.of_all import OperatorCall, as_kernel
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.replaced.extension_modules.shared_objects import (
     needs_cuda,
@@ -293,12 +293,12 @@ def bind(definition: OperatorDefinition, func: Any) -> Callable[..., Any]:
             current().session.operators[name] = None
         return definition.run(replace(call, named=named))
 
-    return kernel_of(func, run, definition.defaults)
+    return as_kernel(func, run, definition.defaults)
 
 
 def shapes_of(definition: OperatorDefinition, func: Any) -> Callable[..., Any]:
     """Return the kernel of an operator for tensors without data."""
-    return kernel_of(func, definition.shapes, definition.defaults)
+    return as_kernel(func, definition.shapes, definition.defaults)
 
 
 def _nothing(call: OperatorCall) -> None:
