@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from kernbench import torch_bridge
-from kernbench.torch_bridge.base.installation import Installation, install_all
-from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.patches import Installation, Patches, install_all
 from tests.tiers import of_campaigns
 from tests.torch_bridge.running import simulated
 
@@ -137,7 +136,7 @@ def test_what_a_build_for_cuda_has_too_is_put_there_after_that_is_hidden(
         for row in replaced.rows[place]
         if name.startswith("torch._C._cuda_")
     }
-    assert {"module", "replaced.spinning"} <= put
+    assert {"module", "replaced.library_calls"} <= put
     after = {row.name: row.after.keys() for table in replaced.tables for row in table}
     assert [row for row in put if not after[row] & {"cuda_builds", "device"}] == []
 

@@ -12,8 +12,7 @@ torch = pytest.importorskip("torch")
 from rich.console import Console  # noqa: E402
 from rich.file_proxy import FileProxy  # noqa: E402
 
-from kernbench.torch_bridge.front.globals import known_globals  # noqa: E402
-from kernbench.torch_bridge.front.switches import Switches  # noqa: E402
+from kernbench.torch_bridge.front.globals import Switches, known_globals  # noqa: E402
 
 
 def test_a_bar_stays_in_front_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ pytest.importorskip("torch")
 from kernbench.cli.app import app
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.process import HERE
-from kernbench.torch_bridge.python.hash_seeds.sets import (
+from kernbench.torch_bridge.python.hash_seeds import (
     OwnFrozenSet,
     OwnSet,
     hash_of,

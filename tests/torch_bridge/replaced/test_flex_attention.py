@@ -44,7 +44,7 @@ def test_numbers_and_gradients_are_those_of_the_definition(
     monkeypatch.setenv("KERNBENCH_COMPILE", "eager")
     if most is not None:
         # 26 queries at a time, cut to blocks of 32 where there are any; and one at a time.
-        monkeypatch.setattr("kernbench.torch_bridge.replaced.flex_pieces.MOST_SCORES", most)
+        monkeypatch.setattr("kernbench.torch_bridge.replaced.flex_attention.MOST_SCORES", most)
     context = simulated(PROGRAM, "compared", "masked" if masked else "", kv_heads)
     assert set(times(context)) == {"flex_attention", "flex_attention_backward"}
 
@@ -89,17 +89,17 @@ def test_on_the_host_it_is_pytorchs_own() -> None:
 def test_long_sequences_are_done_a_piece_at_a_time_with_the_keys_that_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from kernbench.torch_bridge.replaced import flex_pieces
+    from kernbench.torch_bridge.replaced import flex_attention
 
     shapes = []
-    attend: Any = vars(flex_pieces)["math_attention"]
+    attend: Any = vars(flex_attention)["math_attention"]
 
     def seen(query, key, *rest):
         shapes.append((query.size(2), key.size(2)))
         return attend(query, key, *rest)
 
-    monkeypatch.setattr(flex_pieces, "math_attention", seen)
-    monkeypatch.setattr(flex_pieces, "MOST_SCORES", 8 * 256 * 1024)
+    monkeypatch.setattr(flex_attention, "math_attention", seen)
+    monkeypatch.setattr(flex_attention, "MOST_SCORES", 8 * 256 * 1024)
     simulated(PROGRAM, "long", "window")
     # A window of 128 reaches into one block of 128 before the piece's own.
     assert shapes == [(256, 256), (256, 384), (256, 384), (256, 384)]

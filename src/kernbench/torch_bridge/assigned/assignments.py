@@ -12,9 +12,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from kernbench.torch_bridge.assigned.given_out import changed_results
 from kernbench.torch_bridge.assigned.in_c import Setting, say_of_calls, tell_of_calls
-from kernbench.torch_bridge.assigned.objects import WRITES_DIRECTLY, NamedObjects
+from kernbench.torch_bridge.assigned.objects import WRITES_DIRECTLY, NamedObjects, changed_results
 from kernbench.torch_bridge.assigned.owners import Owners, is_simple
 from kernbench.torch_bridge.assigned.registries import (
     changes_containers,

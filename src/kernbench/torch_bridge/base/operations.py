@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kernbench.torch_bridge.base.host_parts import HostPart, host_part
+from kernbench.torch_bridge.base.host_times import HostPart, host_part
 from kernbench.torch_bridge.base.refusals import WITHOUT_SYMMETRIC_MEMORY, UnsupportedTorchError
 
 _KEYS = torch._C.DispatchKey

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from kernbench.interrupts import unbroken
@@ -75,3 +75,29 @@ class Patches:
             except BaseException:
                 self.close()  # the others, too
                 raise
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """One row of a table of what is installed."""
+
+    name: str
+    gives: str
+    """What programs get from it."""
+    install: Callable[[Patches], None]
+    after: Mapping[str, str] = field(default_factory=dict)
+    """Names of rows that must come before, each with the reason.
+
+    Rows without one may come in any order.
+    """
+
+
+def install_all(patches: Patches, table: Sequence[Installation]) -> None:
+    """Install the rows of a table, the first one first."""
+    installed: set[str] = set()
+    for installation in table:
+        missing = installation.after.keys() - installed
+        assert not missing, f"{installation.name} is listed before {', '.join(sorted(missing))}"
+        assert installation.name not in installed, f"{installation.name} is listed twice"
+        installation.install(patches)
+        installed.add(installation.name)

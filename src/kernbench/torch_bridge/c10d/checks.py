@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.runtime_api import ProcessGroup
-from kernbench.torch_bridge.c10d.reductions import is_of_bits, name_of
+from kernbench.torch_bridge.c10d.data import is_of_bits, name_of
 from kernbench.torch_bridge.processes.process import current
 
 _OF_IMAGES = {4: torch.channels_last, 5: torch.channels_last_3d}

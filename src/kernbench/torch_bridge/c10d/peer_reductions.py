@@ -18,12 +18,13 @@ from torch.distributed import ReduceOp
 from kernbench.errors import UsageError
 from kernbench.torch_bridge.c10d import data
 from kernbench.torch_bridge.c10d.calls import Call, signature
+from kernbench.torch_bridge.c10d.data import name_of
 from kernbench.torch_bridge.c10d.process_group import NcclGroup
-from kernbench.torch_bridge.c10d.reductions import name_of
 from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, META, unobserved
 from kernbench.torch_bridge.placement.residence import reside, storage_of
+from kernbench.torch_bridge.processes.of_all import OperatorCall
 from kernbench.torch_bridge.processes.process import current
-from kernbench.torch_bridge.replaced.extension_modules.definitions import OperatorAsked, defines
+from kernbench.torch_bridge.replaced.extension_modules.definitions import defines
 
 _HANDLE_BYTES = 64
 _RANK_SHIFT = 40
@@ -43,11 +44,7 @@ class OwnPeers:
 
 
 def _own() -> OwnPeers:
-    process = current()
-    own_peers: OwnPeers | None = process.peers
-    if own_peers is None:
-        own_peers = process.peers = OwnPeers()
-    return own_peers
+    return current().part(OwnPeers)
 
 
 def _in_engines(name: str) -> tuple[str, ...]:
@@ -55,17 +52,17 @@ def _in_engines(name: str) -> tuple[str, ...]:
 
 
 @defines(*_in_engines("meta_size"), on_host=True)
-def _meta_size(asked: OperatorAsked) -> int:
+def _meta_size(call: OperatorCall) -> int:
     return _SIGNALS
 
 
-@defines(*_in_engines("allocate_shared_buffer_and_handle"), on_host=True)
-def _allocate(asked: OperatorAsked, size: int) -> tuple[int, Tensor]:
+@defines(*_in_engines("allocate_shared_buffer_and_handle"), takes="size", on_host=True)
+def _allocate(call: OperatorCall) -> tuple[int, Tensor]:
     own = _own()
     address = (current().state.rank + 1 << _RANK_SHIFT) + 256 * (len(own.memory) + 1)
     has_data = current().session.run.has_data
     with unobserved():
-        memory = torch.empty(size, dtype=torch.uint8, device=CPU if has_data else META)
+        memory = torch.empty(call.size, dtype=torch.uint8, device=CPU if has_data else META)
     device = torch.device(DEVICE_TYPE, torch.cuda.current_device())
     reside(storage_of(memory), device, "memory of peers")
     own.memory[address] = memory
@@ -74,21 +71,26 @@ def _allocate(asked: OperatorAsked, size: int) -> tuple[int, Tensor]:
         return address, torch.tensor(list(raw), dtype=torch.uint8, device=CPU)
 
 
-@defines(*_in_engines("open_mem_handle"), on_host=True)
-def _open(asked: OperatorAsked, mem_handle: Tensor) -> int:
+@defines(*_in_engines("open_mem_handle"), takes="mem_handle", on_host=True)
+def _open(call: OperatorCall) -> int:
     with unobserved():
-        (address,) = struct.unpack("<q", bytes(mem_handle.tolist()[:8]))
+        (address,) = struct.unpack("<q", bytes(call.mem_handle.tolist()[:8]))
     return int(address)
 
 
-@defines(*_in_engines("free_shared_buffer"), on_host=True)
-def _free(asked: OperatorAsked, ptr: int) -> None:
-    _own().memory.pop(ptr, None)
+@defines(*_in_engines("free_shared_buffer"), takes="ptr", on_host=True)
+def _free(call: OperatorCall) -> None:
+    _own().memory.pop(call.ptr, None)
 
 
-@defines(*_in_engines("init_custom_ar"), on_host=True, ignores=("fully_connected", "full_nvlink"))
-def _init(asked: OperatorAsked, ipc_tensors: list[int], rank_data: Tensor, rank: int) -> int:
-    ranks = tuple((ipc_tensor >> _RANK_SHIFT) - 1 for ipc_tensor in ipc_tensors)
+@defines(
+    *_in_engines("init_custom_ar"),
+    takes="ipc_tensors rank_data rank",
+    on_host=True,
+    ignores="fully_connected full_nvlink",
+)
+def _init(call: OperatorCall) -> int:
+    ranks = tuple((ipc_tensor >> _RANK_SHIFT) - 1 for ipc_tensor in call.ipc_tensors)
     for group, to_position in c10d._world.pg_group_ranks.items():
         if isinstance(group, NcclGroup) and tuple(sorted(to_position)) == tuple(sorted(ranks)):
             own = _own()
@@ -100,38 +102,38 @@ def _init(asked: OperatorAsked, ipc_tensors: list[int], rank_data: Tensor, rank:
     )
 
 
-@defines(*_in_engines("register_buffer"), on_host=True, ignores=("fa", "ipc_tensors"))
-def _register(asked: OperatorAsked) -> None:
+@defines(*_in_engines("register_buffer"), on_host=True, ignores="fa ipc_tensors")
+def _register(call: OperatorCall) -> None:
     pass
 
 
-@defines(*_in_engines("get_graph_buffer_ipc_meta"), on_host=True, ignores=("fa",))
-def _graph_buffers(asked: OperatorAsked) -> tuple[list[int], list[int]]:
+@defines(*_in_engines("get_graph_buffer_ipc_meta"), on_host=True, ignores="fa")
+def _graph_buffers(call: OperatorCall) -> tuple[list[int], list[int]]:
     return [], []
 
 
-@defines(*_in_engines("register_graph_buffers"), on_host=True, ignores=("fa", "handles", "offsets"))
-def _register_graph(asked: OperatorAsked) -> None:
+@defines(*_in_engines("register_graph_buffers"), on_host=True, ignores="fa handles offsets")
+def _register_graph(call: OperatorCall) -> None:
     pass
 
 
-@defines(*_in_engines("dispose"), on_host=True, ignores=("fa",))
-def _dispose(asked: OperatorAsked) -> None:
+@defines(*_in_engines("dispose"), on_host=True, ignores="fa")
+def _dispose(call: OperatorCall) -> None:
     pass
 
 
-@defines(*_in_engines("all_reduce"), ignores=("reg_buffer_sz_bytes",))
-def _all_reduce(asked: OperatorAsked, fa: int, inp: Tensor, out: Tensor, reg_buffer: int) -> None:
+@defines(*_in_engines("all_reduce"), takes="fa inp out reg_buffer", ignores="reg_buffer_sz_bytes")
+def _all_reduce(call: OperatorCall) -> None:
     own = _own()
-    group = own.groups[fa - 1]
-    view = inp
-    if reg_buffer:
+    group = own.groups[call.fa - 1]
+    view = call.inp
+    if call.reg_buffer:
         # What peers do not see is copied to where they do.
-        used = own.memory[reg_buffer][: inp.nbytes]
-        view = used.view(inp.dtype).view(inp.shape)
-        view.copy_(inp)
+        used = own.memory[call.reg_buffer][: call.inp.nbytes]
+        view = used.view(call.inp.dtype).view(call.inp.shape)
+        view.copy_(call.inp)
     ranks = group.size()
     most = next((size for number, size in _ONE_SHOT_BYTES if ranks <= number), 0)
     described = signature("all_reduce", [view], view.numel(), name_of(ReduceOp.SUM))
-    described = replace(described, algorithm="one_shot" if inp.nbytes < most else "two_shot")
-    group._post(Call(described, [view], [out], data.all_reduce_into(ReduceOp.SUM))).wait()
+    described = replace(described, algorithm="one_shot" if call.inp.nbytes < most else "two_shot")
+    group._post(Call(described, [view], [call.out], data.all_reduce_into(ReduceOp.SUM))).wait()

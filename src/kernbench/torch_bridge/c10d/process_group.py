@@ -38,8 +38,8 @@ from kernbench.torch_bridge.c10d.checks import (
     check_whole,
     cut,
 )
+from kernbench.torch_bridge.c10d.data import name_of
 from kernbench.torch_bridge.c10d.peers import algorithm_of, buffer_of, see_each_other
-from kernbench.torch_bridge.c10d.reductions import name_of
 from kernbench.torch_bridge.placement.residence import residence_of
 from kernbench.torch_bridge.processes.host import to_ps
 from kernbench.torch_bridge.processes.process import current

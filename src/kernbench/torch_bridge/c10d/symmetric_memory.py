@@ -47,19 +47,12 @@ class OwnSharing:
         """What was exchanged, by address and group: a second rendezvous gives the same."""
 
 
-def _own(process: Process) -> OwnSharing:
-    own_sharing: OwnSharing | None = process.symmetric
-    if own_sharing is None:
-        own_sharing = process.symmetric = OwnSharing()
-    return own_sharing
-
-
 class _PadSize(type):
     """Lets ``signal_pad_size`` of the class be the calling process's."""
 
     @property
     def signal_pad_size(cls) -> int:
-        return _own(current()).pad_bytes
+        return current().part(OwnSharing).pad_bytes
 
     @signal_pad_size.setter
     def signal_pad_size(cls, size_bytes: int) -> None:
@@ -67,7 +60,7 @@ class _PadSize(type):
             raise UsageError(
                 f"set_signal_pad_size takes {_ELEMENT_BYTES} bytes or more, but got {size_bytes!r}"
             )
-        _own(current()).pad_bytes = size_bytes
+        current().part(OwnSharing).pad_bytes = size_bytes
 
 
 class PeerMemory(metaclass=_PadSize):
@@ -168,7 +161,7 @@ class PeerMemory(metaclass=_PadSize):
                 f"rendezvous: the tensor of shape {tuple(tensor.shape)} is not symmetric memory; "
                 "allocate it with torch.distributed._symmetric_memory.empty"
             )
-        members, own = group.members(), _own(process)
+        members, own = group.members(), process.part(OwnSharing)
         key = _address(tensor), group.group_name
         known = own.known.get(key)
         if (
@@ -355,7 +348,7 @@ def _refuse_kinds_of_runs(process: Process) -> None:
 
 def _workspace(group_name: str, min_size: int) -> PeerMemory:
     """``get_symm_mem_workspace``: memory of a group, which grows where more is asked for."""
-    own = _own(current())
+    own = current().part(OwnSharing)
     tensor = own.workspaces.get(group_name)
     size = 0 if tensor is None else tensor.numel()
     if tensor is None or size < min_size:

@@ -20,7 +20,7 @@ from kernbench.torch_bridge.base.operations import OF_SYMMETRIC_MEMORY
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.c10d import data
 from kernbench.torch_bridge.c10d.calls import Call, signature
-from kernbench.torch_bridge.c10d.reductions import reduce_in_order
+from kernbench.torch_bridge.c10d.data import reduce_in_order
 from kernbench.torch_bridge.c10d.symmetric_memory import PeerMemory, group_of, has_multicast
 from kernbench.torch_bridge.processes.of_all import library_of_all
 from kernbench.torch_bridge.processes.process import current
@@ -60,34 +60,17 @@ def _post(
 
 def _reduce(name: str, algorithm: str, tensor: Tensor, op: str, group: str, into: Tensor) -> Tensor:
     _check(name, tensor, op)
-    return _post(
-        "all_reduce",
-        tensor,
-        into,
-        group,
-        algorithm,
-        data.all_reduce_into(ReduceOp.SUM),
-        tensor.numel(),
-    )
+    compute = data.all_reduce_into(ReduceOp.SUM)
+    return _post("all_reduce", tensor, into, group, algorithm, compute, tensor.numel())
 
 
-def _new(name: str, algorithm: str) -> Callable[..., Tensor]:
-    def call(tensor: Tensor, op: str, group: str) -> Tensor:
-        return _reduce(name, algorithm, tensor, op, group, torch.empty_like(tensor))
+def _reduces(name: str, algorithm: str) -> Callable[..., Tensor]:
+    """Return a reduction: into a tensor that it is told, into its own, or into a new one."""
 
-    return call
-
-
-def _out(name: str, algorithm: str) -> Callable[..., Tensor]:
-    def call(tensor: Tensor, op: str, group: str, into: Tensor) -> Tensor:
+    def call(tensor: Tensor, op: str, group: str, into: Tensor | None = None) -> Tensor:
+        if into is None:
+            into = tensor if name.endswith("_") else torch.empty_like(tensor)
         return _reduce(name, algorithm, tensor, op, group, into)
-
-    return call
-
-
-def _in_place(name: str, algorithm: str) -> Callable[..., Tensor]:
-    def call(tensor: Tensor, op: str, group: str) -> Tensor:
-        return _reduce(name, algorithm, tensor, op, group, tensor)
 
     return call
 
@@ -124,16 +107,19 @@ def _reduce_scatter(tensor: Tensor, group: str, split_last_dim: bool, into: Tens
     return _post("reduce_scatter", tensor, into, group, "one_shot", compute, count)
 
 
+_ALGORITHMS = {
+    "one_shot_all_reduce": "one_shot",
+    "one_shot_all_reduce_out": "one_shot",
+    "two_shot_all_reduce_": "two_shot",
+    "two_shot_all_reduce_out": "two_shot",
+    "multimem_all_reduce_": "in_switch",
+    "multimem_one_shot_all_reduce": "in_switch",
+    "multimem_one_shot_all_reduce_out": "in_switch",
+}
 _OPERATIONS: dict[str, Callable[..., Any]] = {
-    "one_shot_all_reduce": _new("one_shot_all_reduce", "one_shot"),
-    "one_shot_all_reduce_out": _out("one_shot_all_reduce_out", "one_shot"),
+    **{name: _reduces(name, algorithm) for name, algorithm in _ALGORITHMS.items()},
     "one_shot_all_reduce_copy": _copy,
     "one_shot_all_reduce_copy_out": _copy_out,
-    "two_shot_all_reduce_": _in_place("two_shot_all_reduce_", "two_shot"),
-    "two_shot_all_reduce_out": _out("two_shot_all_reduce_out", "two_shot"),
-    "multimem_all_reduce_": _in_place("multimem_all_reduce_", "in_switch"),
-    "multimem_one_shot_all_reduce": _new("multimem_one_shot_all_reduce", "in_switch"),
-    "multimem_one_shot_all_reduce_out": _out("multimem_one_shot_all_reduce_out", "in_switch"),
     "multimem_all_gather_out": _all_gather,
     "reduce_scatter_out": _reduce_scatter,
     "memset32_": PeerMemory.memset32,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kernbench.torch_bridge.base.installation import Installation, install_all
-from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.patches import Installation, Patches, install_all
 from kernbench.torch_bridge.device import (
     accelerator,
     autocast,

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernbench.torch_bridge import c10d, device, graphs, registered
-from kernbench.torch_bridge.base.installation import Installation
-from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.patches import Installation, Patches
 from kernbench.torch_bridge.compiler import install as compiler
 from kernbench.torch_bridge.compiler import scripts
 from kernbench.torch_bridge.dispatch import addresses
-from kernbench.torch_bridge.front import hosts, signals, spawn, storage, workers
-from kernbench.torch_bridge.placement import passes, warned_lines
+from kernbench.torch_bridge.front import hosts, signals, storage, workers
+from kernbench.torch_bridge.placement import call_stacks, process_memory
 from kernbench.torch_bridge.processes import call_counts, float32, naming
 from kernbench.torch_bridge.python import clocks, endings, environ, locks, output, queues, sockets
 from kernbench.torch_bridge.replaced import (
@@ -25,23 +24,14 @@ from kernbench.torch_bridge.replaced import (
     context_parallel,
     control_flow,
     flex_attention,
-    int4_products,
     library_calls,
-    printing,
     products_for_gpus,
     profiling,
     sharding,
-    spinning,
     without_data,
 )
 from kernbench.torch_bridge.replaced.extension_modules import finder as extension_modules
-from kernbench.torch_bridge.replaced.of_gpus import (
-    dropout,
-    one_hot,
-    recurrent,
-    rms_norm,
-    sync_batch_norm,
-)
+from kernbench.torch_bridge.replaced.of_gpus import composed, recurrent, sync_batch_norm
 from kernbench.torch_bridge.replaced.package_kernels import cublas
 from kernbench.torch_bridge.replaced.stand_ins import finder
 from kernbench.torch_bridge.replaced.transformer_engine import install as transformer_engine
@@ -127,7 +117,7 @@ def installations(programs: Programs) -> list[Installation]:
 
 def _note_passes(programs: Programs, patches: Patches) -> None:
     if programs.session.run.op_log.allocations is not None:
-        passes.install(patches)
+        process_memory.note_passes(patches)
 
 
 def _install_compiler(programs: Programs, patches: Patches) -> None:
@@ -199,7 +189,7 @@ def _of_python(programs: Programs) -> list[Installation]:
         Installation("environ", "os.environ, per process", environ.install),
         Installation("hosts", "names of hosts, where there are several", name_hosts),
         Installation("output", "output of the chosen ranks, in whole lines", show_output),
-        Installation("warned_lines", "lines of warnings from C++", warned_lines.install),
+        Installation("warned_lines", "lines of warnings from C++", call_stacks.install),
         Installation("locks", "locks whose waits let other ranks run", locks.install),
         Installation("signals", "handlers of signals and alarms, per process", signals.install),
         Installation("clocks", "clocks and sleep in virtual time", clocks.install),
@@ -212,16 +202,11 @@ def _of_python(programs: Programs) -> list[Installation]:
         Installation("queues", "queues, pipes and managers between ranks", queues.install),
         Installation(
             "workers",
-            "multiprocessing.Process, which starts threads of a rank, or ranks",
+            "multiprocessing.Process and spawn, which start threads of a rank, or ranks",
             lambda patches: workers.install(patches, programs),
         ),
         Installation("threads", "threads that take turns with all ranks", programs.threads.install),
         Installation("endings", "atexit, at the end of each process", endings.install),
-        Installation(
-            "spawn",
-            "torch.multiprocessing.spawn, which starts ranks",
-            lambda patches: spawn.install(patches, programs),
-        ),
     ]
 
 
@@ -231,14 +216,12 @@ def _of_torch(programs: Programs) -> list[Installation]:
     def note_addresses(patches: Patches) -> None:
         addresses.install(patches, programs.session.addresses)
 
-    on_device = {"device": _HIDES}
     return [
         Installation("c10d", "torch.distributed among ranks", c10d.install),
         Installation(
             "registered", "kernels that a process registers for its devices", registered.install
         ),
         Installation("device", "the machine's SIPs, as CUDA's devices", device.install),
-        Installation("replaced.spinning", "torch.cuda._sleep", spinning.install, on_device),
         Installation("addresses", "data_ptr, and what is at an address", note_addresses),
         Installation("switches", "switches of C++, per process", programs.globals.install),
         Installation(
@@ -248,7 +231,12 @@ def _of_torch(programs: Programs) -> list[Installation]:
             after={"switches": "what sets a precision is noted before its price is found"},
         ),
         Installation("graphs", "CUDA graphs", graphs.install),
-        Installation("replaced.library_calls", "loaders and FSDP in ranks", library_calls.install),
+        Installation(
+            "replaced.library_calls",
+            "loaders and FSDP in ranks, printing tensors of a device, torch.cuda._sleep",
+            library_calls.install,
+            after={"device": _HIDES},
+        ),
         Installation(
             "storage",
             "torch.save and torch.load, on machines with storage",
@@ -271,13 +259,8 @@ def _of_torch(programs: Programs) -> list[Installation]:
         Installation("replaced.flex_attention", "flex_attention", flex_attention.install),
         Installation(
             "replaced.products_for_gpus",
-            "products that PyTorch has for GPUs only",
+            "products that PyTorch has for GPUs only, packed weights of four bits among them",
             products_for_gpus.install,
-        ),
-        Installation(
-            "replaced.int4_products",
-            "products with packed weights of four bits",
-            int4_products.install,
         ),
         Installation(
             "replaced.package_kernels.cublas",
@@ -289,9 +272,6 @@ def _of_torch(programs: Programs) -> list[Installation]:
             "SyncBatchNorm, which PyTorch has for GPUs only",
             sync_batch_norm.install,
         ),
-        Installation("dropout", "dropout as one operation of a GPU", dropout.install),
+        Installation("composed", "dropout, one_hot and RMS norms as a GPU's", composed.install),
         Installation("recurrent", "recurrent layers as one operation of a GPU", recurrent.install),
-        Installation("rms_norm", "RMS norms as one operation of a GPU", rms_norm.install),
-        Installation("replaced.printing", "printing tensors of a device", printing.install),
-        Installation("replaced.one_hot", "one_hot as a GPU has it", one_hot.install),
     ]

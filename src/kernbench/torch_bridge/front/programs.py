@@ -26,20 +26,19 @@ from kernbench.runtime_api import RankState, with_restarts
 from kernbench.torch_bridge import c10d
 from kernbench.torch_bridge.assigned import Assignments
 from kernbench.torch_bridge.base.device_limit import check_one_node
-from kernbench.torch_bridge.base.installation import install_all
-from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.patches import Patches, install_all
 from kernbench.torch_bridge.base.refusals import missing_kernels_by_name
 from kernbench.torch_bridge.device.module import architecture_of
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import observer_of
 from kernbench.torch_bridge.dispatch.touching import Touching
 from kernbench.torch_bridge.front import helion_kernels
-from kernbench.torch_bridge.front.forks import Memory
 from kernbench.torch_bridge.front.globals import Globals
 from kernbench.torch_bridge.front.hosts import name_of
 from kernbench.torch_bridge.front.installations import installations
 from kernbench.torch_bridge.front.remarks import remarks_of
 from kernbench.torch_bridge.front.session import Session
+from kernbench.torch_bridge.front.workers import Memory
 from kernbench.torch_bridge.memory.host_heap import HostHeap
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.processes.call_counts import counting_calls, unseen

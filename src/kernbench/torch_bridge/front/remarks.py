@@ -59,60 +59,58 @@ def remarks_of(session: Session) -> list[str]:
     return lines
 
 
+_RAN_INSTEAD = {
+    "lacks_shared_memory": (
+        "torch.compile was asked for collectives in symmetric memory, as async tensor parallelism "
+        "has them, which are not modeled: they ran, and were timed, as usual collectives"
+    ),
+    "as_nccl": (
+        "back ends of torch.distributed that torchcomms brings ran, and were timed, as NCCL: "
+        "{sorted}"
+    ),
+    "waits_for_kernels": (
+        "hosts waited for each kernel that communicates through symmetric memory, as its numbers "
+        "are known only then: what a host would have launched meanwhile begins later"
+    ),
+    "reads_peers": (
+        "PyTorch's own operations on other ranks' memory (get_buffer) are timed as on memory of "
+        "their own; the links have the traffic of Triton kernels and collectives alone"
+    ),
+    "has_loops_in_c": (
+        "event loops of asyncio ran in place of uvloop's: where Python takes time, theirs counts, "
+        "though uvloop is C"
+    ),
+    "stand_ins": (
+        "stand-ins of kernbench's ran for packages that are not installed, computed by definition "
+        "and timed as their kernels: {sorted}"
+    ),
+    "operators": (
+        "operators of extension modules, which need CUDA, were computed by definition and timed as "
+        "kernels: {sorted}"
+    ),
+    "views_host": (
+        "memory of the host that devices reach by its address (UVA) is timed as their own, and "
+        "takes as much of theirs, not the host's link"
+    ),
+    "equal_scores": (
+        "kernels that decide by scores, which a run without data does not know, were timed as if "
+        "all scores were equal, in one pass: {names}"
+    ),
+    "lacking_operators": (
+        "operators of extension modules that kernbench does not define were asked for, and the "
+        "program was told that there are none: {sorted}"
+    ),
+}
+"""What is said of a session's attributes that are true, or hold names."""
+
+
 def _of_what_ran_instead(session: Session) -> list[str]:
     lines = []
-    if session.lacks_shared_memory:
-        lines.append(
-            "torch.compile was asked for collectives in symmetric memory, as async tensor "
-            "parallelism has them, which are not modeled: they ran, and were timed, as usual "
-            "collectives"
-        )
-    if session.as_nccl:
-        lines.append(
-            "back ends of torch.distributed that torchcomms brings ran, and were timed, as NCCL: "
-            f"{', '.join(sorted(session.as_nccl))}"
-        )
-    if session.waits_for_kernels:
-        lines.append(
-            "hosts waited for each kernel that communicates through symmetric memory, as its "
-            "numbers are known only then: what a host would have launched meanwhile begins later"
-        )
-    if session.reads_peers:
-        lines.append(
-            "PyTorch's own operations on other ranks' memory (get_buffer) are timed as on memory "
-            "of their own; the links have the traffic of Triton kernels and collectives alone"
-        )
-    if session.has_loops_in_c:
-        lines.append(
-            "event loops of asyncio ran in place of uvloop's: where Python takes time, theirs "
-            "counts, though uvloop is C"
-        )
-    if session.stand_ins:
-        lines.append(
-            "stand-ins of kernbench's ran for packages that are not installed, computed by "
-            f"definition and timed as their kernels: {', '.join(sorted(session.stand_ins))}"
-        )
-    if session.operators:
-        lines.append(
-            "operators of extension modules, which need CUDA, were computed by definition and "
-            f"timed as kernels: {', '.join(sorted(session.operators))}"
-        )
-    if session.views_host:
-        lines.append(
-            "memory of the host that devices reach by its address (UVA) is timed as their own, and "
-            "takes as much of theirs, not the host's link"
-        )
-    if session.equal_scores:
-        lines.append(
-            "kernels that decide by scores, which a run without data does not know, were timed as "
-            f"if all scores were equal, in one pass: {', '.join(session.equal_scores)}"
-        )
-    if session.lacking_operators:
-        lines.append(
-            "operators of extension modules that kernbench does not define were asked for, and "
-            "the program was told that there are none: "
-            f"{', '.join(sorted(session.lacking_operators))}"
-        )
+    for attribute, said in _RAN_INSTEAD.items():
+        value = getattr(session, attribute)
+        if value:
+            names = [] if value is True else list(value)
+            lines.append(said.format(names=", ".join(names), sorted=", ".join(sorted(names))))
     return lines
 
 

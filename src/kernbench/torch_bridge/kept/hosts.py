@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.clock import Stream
 from kernbench.runtime_api import Action, Marker, WaitFor
-from kernbench.torch_bridge.base.host_parts import HostPart
-from kernbench.torch_bridge.base.host_times import HostTimes
+from kernbench.torch_bridge.base.host_times import HostPart, HostTimes
 from kernbench.torch_bridge.processes.bursts import Burst
 from kernbench.torch_bridge.processes.eager_host import EagerHost
 from kernbench.torch_bridge.processes.host import Host

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
+import warnings
 from collections.abc import Iterator
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.graph import _engine_run_backward
 from torch.optim import Optimizer
 
 from kernbench.clock import is_of_program
+from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.memory.allocator import CallFrame
 
 _CALL = torch.nn.Module._call_impl.__code__
@@ -122,3 +125,20 @@ def frames_of(frame: FrameType | None) -> Iterator[CallFrame]:
         if not is_ours(code.co_filename):
             yield code.co_filename, frame.f_lineno, code.co_qualname
         frame = frame.f_back
+
+
+_show: Any = warnings._showwarnmsg  # type: ignore[attr-defined]
+
+
+def _show_at_call(message: Any) -> None:
+    """Show a warning: C++ says the innermost line of Python as that from which it was called."""
+    if is_ours(message.filename):
+        for message.filename, message.lineno, _ in frames_of(sys._getframe(1)):
+            if message.filename != warnings.__file__:
+                break
+    _show(message)
+
+
+def install(patches: Patches) -> None:
+    """Let warnings name lines of the program, or of a library that it calls."""
+    patches.set(warnings, "_showwarnmsg", _show_at_call)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from kernbench.clock import owner_of
 from kernbench.memory import NEVER, AllocationLog, LiveAllocation, Phase
 from kernbench.torch_bridge.base.modes import NO_BACKWARD, graph_task
+from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.placement.call_stacks import CallStack, CallStacks
 from kernbench.torch_bridge.placement.roles import ModuleName, Roles
 from kernbench.torch_bridge.processes.process import HERE
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.memory.allocator import SegmentAction
     from kernbench.torch_bridge.placement.memory_history import History
     from kernbench.torch_bridge.processes.process import Process
+
 
 _node: Any = torch._C._current_autograd_node
 _sequence: Any = torch.autograd._get_sequence_nr
@@ -245,3 +248,37 @@ class ProcessMemory:
             places.append(place)
             if len(places) > _MOST_MARKS:
                 del sequences[: _MOST_MARKS // 2], places[: _MOST_MARKS // 2]
+
+
+def note_passes(patches: Patches) -> None:
+    """Let the memory of a process know of each call of the autograd engine."""
+    engine = torch.autograd._engine_run_backward
+    patches.set(torch.autograd, "_engine_run_backward", _noted(engine))
+
+
+def _noted(engine: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(engine)
+    def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        memory = None if HERE.process is None else HERE.process.memory_use
+        if memory is None:
+            return engine(outputs, *args, **kwargs)
+        _uncounted(FRAMES_OF_FUNCTION + 1, memory.backward_begins, outputs)
+        try:
+            return engine(outputs, *args, **kwargs)
+        finally:
+            # This function itself was left out before.
+            _uncounted(FRAMES_OF_FUNCTION, memory.backward_ended)
+
+    return run
+
+
+def _uncounted(num_own: int, note: Callable[..., None], *args: Any) -> None:
+    calls = IN_THREAD.calls
+    if calls is None or not calls.is_on:
+        note(*args)
+        return
+    calls.pause(num_own)
+    try:
+        note(*args)
+    finally:
+        calls.resume()

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from kernbench.torch_bridge.base.host_parts import HostPart
-from kernbench.torch_bridge.base.host_times import HostTimes
+from kernbench.torch_bridge.base.host_times import HostPart, HostTimes
 from kernbench.torch_bridge.base.modes import NO_BACKWARD, graph_task
 from kernbench.torch_bridge.processes.host import Disturbed, DisturbedHost, Host, disturb_host
 from kernbench.torch_bridge.processes.python_calls import FRAMES_OF_FUNCTION, IN_THREAD, PythonCalls

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.autograd.profiler as autograd_profiler
 import torch.cuda.nvtx
@@ -10,46 +10,30 @@ import torch.cuda.nvtx
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.process import current
 
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.processes.process import Process
 
-
-def _here() -> tuple[Process, int]:
+def _now(name: str, *args: Any) -> Any:
+    """Call a method of the process's ranges, with the time."""
     process = current()
-    return process, process.host.now_ps
+    now_ps = process.host.now_ps
+    return getattr(process.ranges, name)(*args, now_ps)
+
+
+def _of_ranges(name: str) -> Any:
+    return staticmethod(lambda *args: _now(name, *args))
 
 
 class _Nvtx:
     """Replaces ``torch._C._nvtx``; ranges on a device begin and end when they do on its host."""
 
-    @staticmethod
-    def rangePushA(name: str) -> int:  # noqa: N802 - PyTorch calls these by NVTX's names
-        process, now_ps = _here()
-        return process.ranges.push(name, now_ps)
-
-    @staticmethod
-    def rangePop() -> int:  # noqa: N802
-        process, now_ps = _here()
-        return process.ranges.pop(now_ps)
-
-    @staticmethod
-    def rangeStartA(name: str) -> int:  # noqa: N802
-        process, now_ps = _here()
-        return process.ranges.start(name, now_ps)
-
-    @staticmethod
-    def rangeEnd(handle: int) -> None:  # noqa: N802
-        process, now_ps = _here()
-        process.ranges.end(handle, now_ps)
-
-    @staticmethod
-    def markA(name: str) -> None:  # noqa: N802
-        process, now_ps = _here()
-        process.ranges.mark(name, now_ps)
+    rangePushA = _of_ranges("push")  # noqa: N815 - PyTorch calls these by NVTX's names
+    rangePop = _of_ranges("pop")  # noqa: N815
+    rangeStartA = _of_ranges("start")  # noqa: N815
+    rangeEnd = _of_ranges("end")  # noqa: N815
+    markA = _of_ranges("mark")  # noqa: N815
 
     @staticmethod
     def deviceRangeStart(name: str, stream: int) -> int:  # noqa: N802
-        return _Nvtx.rangeStartA(name)
+        return int(_Nvtx.rangeStartA(name))
 
     @staticmethod
     def deviceRangeEnd(handle: Any, stream: int) -> None:  # noqa: N802
@@ -57,14 +41,12 @@ class _Nvtx:
 
 
 def _enter(self: Any) -> Any:
-    process, now_ps = _here()
-    self.record = process.ranges.start(self.name, now_ps)
+    self.record = _now("start", self.name)
     return self
 
 
 def _exit(self: Any, *error: object) -> None:
-    process, now_ps = _here()
-    process.ranges.end(self.record, now_ps)
+    _now("end", self.record)
 
 
 def _enter_emitting(self: Any) -> Any:

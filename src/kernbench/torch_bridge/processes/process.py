@@ -6,7 +6,7 @@ import signal
 import threading
 import warnings
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from kernbench.clock import Handle
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.graphs import Capture
     from kernbench.torch_bridge.memory import CachingAllocator, PrivatePool
     from kernbench.torch_bridge.processes.float32 import Float32
+
+
+_Part = TypeVar("_Part")
 
 
 @dataclass(slots=True, eq=False)
@@ -167,12 +170,8 @@ class Process:
         """The named ranges of its host time."""
         self.world: Any = None
         """Its ``torch.distributed`` world, once it was used."""
-        self.context_parallel: Any = None
-        """Its settings of context parallel attention, once it has any."""
-        self.symmetric: Any = None
-        """What it has of symmetric memory besides tensors, once it has any."""
-        self.peers: Any = None
-        """What it shares by handles of CUDA's IPC, once it does."""
+        self.parts: dict[type, Any] = {}
+        """What parts of the bridge keep of it, by class (:meth:`part`)."""
         self.random_state = RandomState()
         """The state of its devices' default generator."""
         self.random_positions: dict[tuple[int, int], Any] = {}
@@ -254,6 +253,13 @@ class Process:
 
     def __repr__(self) -> str:
         return f"Process(rank {self.rank})"
+
+    def part(self, kind: type[_Part]) -> _Part:
+        """Return the process's own object of a class, which is made when it is first asked for."""
+        known: _Part | None = self.parts.get(kind)
+        if known is None:
+            known = self.parts[kind] = kind()
+        return known
 
     def price(self, precision: Float32) -> None:
         """Set the costs of operations by the requested precision of float32 products."""

@@ -19,9 +19,33 @@ from kernbench.torch_bridge.base.loaders import LoaderAround
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.library_state import LibraryStates
 from kernbench.torch_bridge.processes.process import HERE, Process
-from kernbench.torch_bridge.python import benchmarks, hash_seeds, import_locks
+from kernbench.torch_bridge.python import benchmarks, hash_seeds
 from kernbench.torch_bridge.python.hash_seeds import SeededLoader
+from kernbench.torch_bridge.python.locks import WaitingLock
 from kernbench.torch_bridge.python.packages import Packages
+
+_bootstrap: Any = sys.modules["_frozen_importlib"]
+_lock_of_name = _bootstrap._get_module_lock
+
+
+def let_imports_wait(patches: Patches, is_shared: Callable[[str], bool]) -> None:
+    """Let imports of simulated processes wait in simulated time."""
+
+    def lock_of(name: str) -> Any:
+        process = HERE.process
+        if process is None or HERE.is_foreign:
+            return _lock_of_name(name)
+        return lock_for_all(name if is_shared(name) else f"{name} of process {id(process)}")
+
+    patches.set(_bootstrap, "_get_module_lock", lock_of)
+
+
+def lock_for_all(name: str) -> Any:
+    """Return the lock of a name for all processes, with the methods that ``importlib`` needs."""
+    lock = _lock_of_name(name)
+    if not isinstance(lock.wakeup, WaitingLock):
+        lock.wakeup = WaitingLock()
+    return lock
 
 
 class _Absent:
@@ -91,7 +115,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
             # Imported by an earlier run of this process.
             if name in sys.modules:
                 patch(sys.modules[name], patches)
-        import_locks.install(patches, self._shared.__contains__)
+        let_imports_wait(patches, self._shared.__contains__)
         self._patches = patches
 
     def load(self, process: Process) -> None:
@@ -229,7 +253,7 @@ class _BaseLoader(LoaderAround):
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         # Another rank that finds it in sys.modules waits until its import ends.
-        lock = import_locks.lock_for_all(module.__name__)
+        lock = lock_for_all(module.__name__)
         lock.acquire()
         try:
             with self._modules.of_nobody():

@@ -36,11 +36,7 @@ class ContextParallel:
 
 
 def _own() -> ContextParallel:
-    process = current()
-    context_parallel: ContextParallel | None = process.context_parallel
-    if context_parallel is None:
-        context_parallel = process.context_parallel = ContextParallel()
-    return context_parallel
+    return current().part(ContextParallel)
 
 
 def _option(name: str) -> property:
@@ -147,7 +143,7 @@ def _attention_like(original: Any) -> Any:
             shown = F.scaled_dot_product_attention
             return handle_torch_function(shown, tensors, *args, **kwargs)
         process = HERE.process
-        own = None if process is None else process.context_parallel
+        own = None if process is None else process.parts.get(ContextParallel)
         if own is not None and own.handlers is not None:
             if own.wrap is not None:
                 return own.wrap(*args, **kwargs)

@@ -1,23 +1,37 @@
-"""Replacements for parts of PyTorch and Python that assume real processes or devices."""
+"""Replacements for parts of PyTorch and Python that assume real processes or devices.
+
+A tensor of a device is printed by operations that run there, and the host waits for what it shows.
+PyTorch prints below all dispatch modes, so that no program's mode sees it; here that would hide it
+from the observer, too. Source: ``_str`` of PyTorch's ``torch/_tensor_str.py``.
+"""
 
 from __future__ import annotations
 
 import gc
 import os
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import wraps
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
+import torch._tensor_str as tensor_str
 import torch.distributed.fsdp._init_utils as fsdp_init
 import torch.distributed.fsdp.fully_sharded_data_parallel as fsdp_api
 import torch.serialization
 import torch.utils.data._utils.signal_handling as signals
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader
 
 from kernbench.errors import OsExit
+from kernbench.op_log import Limit
+from kernbench.torch_bridge.base.arguments import checked
+from kernbench.torch_bridge.base.modes import Mode
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE, META, is_simulated, with_index
 from kernbench.torch_bridge.placement.residence import Residence, reside
 from kernbench.torch_bridge.processes.process import HERE, current, warn_once
@@ -63,6 +77,8 @@ def install(patches: Patches) -> None:
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     patches.on_close(torch.backends.mha.set_fastpath_enabled, before)
+    patches.set(tensor_str, "_str", _shown)
+    patches.set(torch._C, "_cuda_sleep", spin)
     _let_storages_be_saved(patches)
     _let_storages_be_copied(patches)
 
@@ -243,3 +259,33 @@ def _let_storages_be_copied(patches: Patches) -> None:
 
     replaced = {"clone": clone_there, "to": to, "cuda": cuda, "cpu": cpu}
     patches.set_all(torch.UntypedStorage, {**replaced, "_write_file": write_copied})
+
+
+def _shown(self: Tensor, *, tensor_contents: Any = None) -> Any:
+    """Return what ``Tensor.__repr__`` prints."""
+    with torch.no_grad(), _disable_current_modes() as modes, ExitStack() as kept:
+        for mode in modes:
+            if isinstance(mode, Mode):
+                kept.enter_context(mode)
+        guard = torch._C._DisableFuncTorch()  # noqa: F841 - it lives until the end
+        return tensor_str._str_intern(self, tensor_contents=tensor_contents)
+
+
+@checked
+def spin(cycles: int) -> None:
+    """Keep the current stream of the caller's device busy for a number of its clock cycles."""
+    process = current()
+    if process.capture is not None:
+        raise UnsupportedTorchError(
+            "torch.cuda._sleep in the capture of a CUDA graph: only operations on tensors are "
+            "captured; sleep outside of the capture"
+        )
+    sip_id = process.state.sip_id
+    sip = process.session.run.machine.sip_at(sip_id)
+    template = timing_by_bytes("_sleep", sip, 0, 0).template(True)
+    more_ps = sip.cycles_ps(cycles)
+    limits_ps = {**template.limits_ps, Limit.LATENCY: sip.hbm_latency_ps + more_ps}
+    # A single program on one PE: kernels of other streams run concurrently, as with a copy.
+    process.host.copy(
+        replace(template, duration_ps=template.duration_ps + more_ps, limits_ps=limits_ps), sip_id
+    )

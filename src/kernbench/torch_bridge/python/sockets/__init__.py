@@ -9,11 +9,10 @@ from typing import Any
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.python.sockets import polling, sockets, zmq_backend
 from kernbench.torch_bridge.python.sockets.channels import Wake
-from kernbench.torch_bridge.python.sockets.connecting import ConnectingSocket
 from kernbench.torch_bridge.python.sockets.endpoints import SocketNetwork
 from kernbench.torch_bridge.python.sockets.handles import SocketHandle, close_all
 from kernbench.torch_bridge.python.sockets.polling import WaitingSelector
-from kernbench.torch_bridge.python.sockets.sockets import SimulatedSocket
+from kernbench.torch_bridge.python.sockets.sockets import ConnectingSocket, SimulatedSocket
 
 IN_C = (
     SocketHandle, ConnectingSocket, SimulatedSocket, WaitingSelector, polling.WaitingPoll,

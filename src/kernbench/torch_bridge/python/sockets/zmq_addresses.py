@@ -10,8 +10,8 @@ from pathlib import Path
 
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.processes.process import Process
-from kernbench.torch_bridge.python.sockets.connecting import file_key
 from kernbench.torch_bridge.python.sockets.endpoints import Endpoint, RealSocket, SocketNetwork
+from kernbench.torch_bridge.python.sockets.sockets import file_key
 from kernbench.torch_bridge.python.sockets.zmq_options import ZmqFailureError
 
 

@@ -24,9 +24,9 @@ from kernbench.torch_bridge.python.sockets.channels import (
     host_spec,
     wait_until,
 )
-from kernbench.torch_bridge.python.sockets.connecting import file_key
 from kernbench.torch_bridge.python.sockets.endpoints import Endpoint, SocketNetwork
 from kernbench.torch_bridge.python.sockets.handles import network
+from kernbench.torch_bridge.python.sockets.sockets import file_key
 from kernbench.torch_bridge.python.sockets.zmq_addresses import connecting, listening
 from kernbench.torch_bridge.python.sockets.zmq_options import (
     DEFAULTS,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.processes.of_all import library_of_all
+from kernbench.torch_bridge.processes.of_all import OperatorCall, implement, library_of_all
 from kernbench.torch_bridge.replaced.attention.operations import ALIGNED_BIAS, for_each_head
 
 _aten: Any = torch.ops.aten
@@ -26,120 +26,62 @@ def install(patches: Patches) -> None:
     """Let the host compute them."""
     library = library_of_all("aten")
     patches.on_close(library._destroy)
-    for name, function in (
-        ("_scaled_dot_product_flash_attention", _flash),
-        ("_scaled_dot_product_flash_attention_backward", _flash_backward),
-        ("_scaled_dot_product_efficient_attention", _efficient),
-        ("_scaled_dot_product_efficient_attention_backward", _efficient_backward),
-    ):
-        library.impl(name, function, "CPU")
+    kernels = {
+        "_scaled_dot_product_flash_attention": _flash,
+        "_scaled_dot_product_flash_attention_backward": _flash_backward,
+        "_scaled_dot_product_efficient_attention": _efficient,
+        "_scaled_dot_product_efficient_attention_backward": _efficient_backward,
+    }
+    implement(library, kernels, "CPU")
 
 
-def _flash(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Any, ...]:
-    """``_scaled_dot_product_flash_attention``."""
-    seed = _seed(dropout_p)
-    bias, is_causal = _from_last(query, key, is_causal)
-    out, lse = _forward(query, key, value, bias, dropout_p, is_causal, scale, seed)
+def _flash(call: OperatorCall) -> tuple[Any, ...]:
+    query, seed = call.query, _seed(call.dropout_p)
+    out, lse = _forward(call, *_from_last(call), seed)
     tensor = torch.empty_like(query).copy_(out) if _lies_otherwise(out, query) else out
     state = torch.tensor([seed, 0], dtype=torch.int64).to(torch.uint64)
-    unused = torch.zeros((), dtype=torch.uint64)
-    return tensor, lse, None, None, query.size(2), key.size(2), state, unused, query.new_empty(0)
+    unused, nothing = torch.zeros((), dtype=torch.uint64), query.new_empty(0)
+    return tensor, lse, None, None, query.size(2), call.key.size(2), state, unused, nothing
 
 
-def _flash_backward(
-    grad_out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    logsumexp: Tensor,
-    cum_seq_q: Tensor,
-    cum_seq_k: Tensor,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    philox_seed: Tensor,
-    philox_offset: Tensor,
-    *,
-    scale: float | None = None,
-) -> tuple[Tensor, ...]:
-    """``_scaled_dot_product_flash_attention_backward``."""
-    seed = int(philox_seed.to(torch.int64).flatten()[0]) if dropout_p else 0
-    bias, is_causal = _from_last(query, key, is_causal)
-    asked = (dropout_p, is_causal, scale, seed)
-    backward = _backward(grad_out, query, key, value, bias, out, logsumexp, *asked)
+def _flash_backward(call: OperatorCall) -> tuple[Tensor, ...]:
+    seed = int(call.philox_seed.to(torch.int64).flatten()[0]) if call.dropout_p else 0
+    backward = _backward(call, call.grad_out, call.logsumexp, *_from_last(call), seed)
     return tuple(
         torch.empty_like(to).copy_(item)
-        for item, to in zip(backward, (query, key, value), strict=False)
+        for item, to in zip(backward, (call.query, call.key, call.value), strict=False)
     )
 
 
-def _efficient(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_bias: Tensor | None,
-    compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Tensor, ...]:
-    """``_scaled_dot_product_efficient_attention``."""
-    seed = _seed(dropout_p)
-    out, lse = _forward(query, key, value, attn_bias, dropout_p, is_causal, scale, seed)
-    rows = -(-query.size(2) // _LSE_ROWS) * _LSE_ROWS if compute_log_sumexp else 0
+def _efficient(call: OperatorCall) -> tuple[Tensor, ...]:
+    seed, queries = _seed(call.dropout_p), call.query.size(2)
+    out, lse = _forward(call, call.attn_bias, call.is_causal, seed)
+    rows = -(-queries // _LSE_ROWS) * _LSE_ROWS if call.compute_log_sumexp else 0
     kept = lse.new_full((*lse.shape[:2], rows), float("inf"))
     if rows:
-        kept[..., : query.size(2)] = lse
+        kept[..., :queries] = lse
     return _by_row(out), kept, torch.tensor(seed), torch.tensor(0)
 
 
-def _efficient_backward(
-    grad_out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_bias: Tensor | None,
-    out: Tensor,
-    logsumexp: Tensor,
-    philox_seed: Tensor,
-    philox_offset: Tensor,
-    dropout_p: float,
-    grad_input_mask: list[bool],
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Tensor | None, ...]:
-    """``_scaled_dot_product_efficient_attention_backward``."""
-    of_bias = attn_bias is not None and bool(grad_input_mask[3])
-    seed = int(philox_seed) if dropout_p else 0
-    lse = logsumexp[..., : query.size(2)]
-    asked = (dropout_p, is_causal, scale, seed)
-    *result, bias = _backward(grad_out, query, key, value, attn_bias, out, lse, *asked, of_bias)
-    return (*map(_by_row, result), None if bias is None else _in_aligned_rows(bias))
+def _efficient_backward(call: OperatorCall) -> tuple[Tensor | None, ...]:
+    bias, lse = call.attn_bias, call.logsumexp[..., : call.query.size(2)]
+    of_bias = bias is not None and bool(call.grad_input_mask[3])
+    seed = int(call.philox_seed) if call.dropout_p else 0
+    *result, grad = _backward(call, call.grad_out_, lse, bias, call.is_causal, seed, of_bias)
+    return (*map(_by_row, result), None if grad is None else _in_aligned_rows(grad))
 
 
-def _from_last(query: Tensor, key: Tensor, is_causal: bool) -> tuple[Tensor | None, bool]:
+def _from_last(call: OperatorCall) -> tuple[Tensor | None, bool]:
     """Return flash attention's causal mask as a bias where it is aligned with the last key alone.
 
     It is that of the host, aligned with the first, for as many queries as keys.
     """
-    queries, keys = query.size(2), key.size(2)
-    if not is_causal or queries == keys:
-        return None, is_causal
+    queries, keys = call.query.size(2), call.key.size(2)
+    if not call.is_causal or queries == keys:
+        return None, call.is_causal
     seen = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
-    return torch.zeros(queries, keys, dtype=query.dtype).masked_fill(~seen, float("-inf")), False
+    zeros = torch.zeros(queries, keys, dtype=call.query.dtype)
+    return zeros.masked_fill(~seen, float("-inf")), False
 
 
 def _seed(dropout_p: float) -> int:
@@ -148,17 +90,11 @@ def _seed(dropout_p: float) -> int:
 
 
 def _forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-    seed: int,
+    call: OperatorCall, bias: Tensor | None, is_causal: bool, seed: int
 ) -> tuple[Tensor, Tensor]:
     """Return attention, and the log of each query's sum."""
-    key, value = for_each_head(query, key), for_each_head(query, value)
+    query, dropout_p, scale = call.query, call.dropout_p, call.scale
+    key, value = for_each_head(query, call.key), for_each_head(query, call.value)
     if not dropout_p and query.size(-1) == value.size(-1):
         out, lse = _aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, 0.0, is_causal, attn_mask=bias, scale=scale
@@ -174,20 +110,17 @@ def _forward(
 
 
 def _backward(
+    call: OperatorCall,
     grad_out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
     lse: Tensor,
-    dropout_p: float,
+    bias: Tensor | None,
     is_causal: bool,
-    scale: float | None,
     seed: int,
     of_bias: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return the gradients of queries, keys, values, and of the bias if it is asked for."""
+    query, key, value, out = call.query, call.key, call.value, call.out
+    dropout_p, scale = call.dropout_p, call.scale
     every_key, every_value = for_each_head(query, key), for_each_head(query, value)
     if not dropout_p and not of_bias and query.size(-1) == value.size(-1):
         gradients = _aten._scaled_dot_product_flash_attention_for_cpu_backward(

@@ -16,13 +16,12 @@ from kernbench.library_kernels import attention_kernels
 from kernbench.torch_bridge.base.operations import describe
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs.attention import FlashCall
+from kernbench.torch_bridge.processes.of_all import OperatorCall
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.replaced.extension_modules.definitions import (
-    OperatorAsked,
     defines,
     streams,
 )
-from kernbench.torch_bridge.replaced.package_kernels.flash_caches import pages
 from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
     Lengths,
     between,
@@ -31,45 +30,41 @@ from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
     of_each,
     options_of,
 )
-from kernbench.torch_bridge.replaced.package_kernels.flash_operations import attend_sequences
+from kernbench.torch_bridge.replaced.package_kernels.flash_operations import attend_sequences, pages
 from kernbench.torch_bridge.replaced.package_kernels.flash_values import attend
 
 _LARGEST_METADATA = 4
 """Integers that FlashAttention-3's scheduler keeps of a sequence."""
 
 
-def _results(q: Tensor, v: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
+def _results(call: OperatorCall) -> tuple[Tensor, Tensor]:
+    q, out = call.q, call.out
     if out is None:
         dtype = torch.bfloat16 if q.element_size() == 1 else q.dtype
-        out = q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=dtype)
+        out = q.new_empty((*q.shape[:-1], call.v.shape[-1]), dtype=dtype)
     return out, q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
 
 
 def _varlen(
-    asked: OperatorAsked,
+    call: OperatorCall,
     generation: int,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor | None,
-    ends_q: Tensor | None,
-    ends_k: Tensor | None,
-    used: Tensor | None,
     table: Tensor | None,
-    alibi: Tensor | None,
-    most: tuple[int, int],
-    options: tuple[float, float, bool, int, int, float],
-    scales: Sequence[Tensor | None],
+    scales: Sequence[Tensor | None] = (),
+    alibi: Tensor | None = None,
     of_values: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    name = describe(asked.func).name
+    q, k, v, name = call.q, call.k, call.v, describe(call.func).name
+    ends_q, ends_k, used = call.cu_seqlens_q, call.cu_seqlens_k, call.seqused_k
     if ends_q is None or (ends_k is None and (used is None or table is None)):
         raise UnsupportedTorchError(
             f"{name} without cu_seqlens_q, and cu_seqlens_k or pages with seqused_k: kernbench "
             "defines attention of sequences of own lengths; pass the sums of lengths"
         )
-    flash = options_of(*options)
-    out, lse = _results(q, v, out)
+    head_dim = q.shape[-1] + (0 if of_values is None else of_values.shape[-1])
+    scale = head_dim**-0.5 if call.softmax_scale is None else call.softmax_scale
+    window = call.window_size_left, call.window_size_right
+    flash = options_of(0.0, scale, call.is_causal, *window, call.softcap)
+    out, lse = _results(call)
 
     def compute(
         q: Tensor, k: Tensor, v: Tensor, ends_q: Tensor, ends_k: Any, table: Any, used: Any,
@@ -80,21 +75,20 @@ def _varlen(
             of_values,
         )  # fmt: skip
 
-    count = ends_q.numel() - 1
     of_keys = (
-        of_each(used, count, most[1])
+        of_each(used, ends_q.numel() - 1, call.max_seqlen_k or k.shape[0])
         if ends_k is None or used is not None
         else between(ends_k, k.shape[0])
     )
     library = attention_kernels(current().session.run.machine.spec.kernel_library or "")
-    kind = kernel_of(most[0])
+    kind = kernel_of(call.max_seqlen_q or q.shape[0])
     kernel = f"flash{generation}_{kind}"
-    call = FlashCall(
+    flash_call = FlashCall(
         name=name,
         kernel=kernel if kernel in library else f"flash2_{kind}",
         heads=q.shape[-2],
         kv_heads=k.shape[-2],
-        head_dim=q.shape[-1] + (0 if of_values is None else of_values.shape[-1]),
+        head_dim=head_dim,
         dtype=q.dtype,
         causal=flash.causal,
         window=max(flash.left, 0),
@@ -102,144 +96,99 @@ def _varlen(
     )
     lengths = Lengths(between(ends_q, q.shape[0]), of_keys)
     operands = (q, k, v, ends_q, ends_k, table, used, alibi, of_values, out, lse, *scales)
-    launch(asked.func, compute, operands, (out, lse), call, lengths)
+    launch(call.func, compute, operands, (out, lse), flash_call, lengths)
     return out, lse
 
 
-def _fa3_shapes(q: Tensor, v: Tensor, out: Tensor | None, **named: Any) -> list[Tensor]:
-    return [*_results(q, v, out), q.new_empty(0), q.new_empty(0)]
+def _fa3_shapes(call: OperatorCall) -> list[Tensor]:
+    return [*_results(call), call.q.new_empty(0), call.q.new_empty(0)]
 
 
 @defines(
     *("_vllm_fa3_C::fwd", "sgl_kernel::fwd", "flash_ops::fwd"),
+    takes=(
+        "q k v out cu_seqlens_q cu_seqlens_k seqused_k max_seqlen_q max_seqlen_k page_table "
+        "q_descale k_descale v_descale softmax_scale is_causal window_size_left "
+        "window_size_right softcap cp_world_size=1 q_v attention_chunk"
+    ),
     shapes=_fa3_shapes,
     ignores=(
-        *("scheduler_metadata", "num_splits", "pack_gqa", "sm_margin"),
-        *("is_rotary_interleaved", "cp_rank", "cp_tot_seqused_k"),
+        "scheduler_metadata num_splits pack_gqa sm_margin is_rotary_interleaved cp_rank "
+        "cp_tot_seqused_k"
     ),
 )
-def _fa3(
-    asked: OperatorAsked,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor | None,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    seqused_k: Tensor | None,
-    max_seqlen_q: int | None,
-    max_seqlen_k: int | None,
-    page_table: Tensor | None,
-    q_descale: Tensor | None,
-    k_descale: Tensor | None,
-    v_descale: Tensor | None,
-    softmax_scale: float | None,
-    is_causal: bool,
-    window_size_left: int,
-    window_size_right: int,
-    softcap: float,
-    cp_world_size: int = 1,
-    q_v: Tensor | None = None,
-    attention_chunk: int = 0,
-) -> Sequence[Tensor]:
-    if attention_chunk:
+def _fa3(call: OperatorCall) -> Sequence[Tensor]:
+    if call.attention_chunk:
         raise UnsupportedTorchError(
-            f"{describe(asked.func).name} with attention_chunk={attention_chunk}: kernbench "
+            f"{describe(call.func).name} with attention_chunk={call.attention_chunk}: kernbench "
             "defines attention to all keys, or to a window; use another attention backend"
         )
-    if cp_world_size > 1:
+    if call.cp_world_size > 1:
         raise UnsupportedTorchError(
-            f"_vllm_fa3_C.fwd with cp_world_size={cp_world_size}: kernbench defines attention of "
-            "one rank's own keys; leave decode context parallelism out"
+            f"_vllm_fa3_C.fwd with cp_world_size={call.cp_world_size}: kernbench defines attention "
+            "of one rank's own keys; leave decode context parallelism out"
         )
-    size = q.shape[-1] + (0 if q_v is None else q_v.shape[-1])
-    scale = size**-0.5 if softmax_scale is None else softmax_scale
-    options = 0.0, scale, is_causal, window_size_left, window_size_right, softcap
-    scales = (q_descale, k_descale, v_descale) if q.element_size() == 1 else ()
-    most = max_seqlen_q or q.shape[0], max_seqlen_k or k.shape[0]
-    varlen = _varlen(
-        asked, 3, q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_k, page_table, None, most,
-        options, scales, q_v,
-    )  # fmt: skip
-    result = [*varlen, q.new_empty(0), q.new_empty(0)]
+    is_fp8 = call.q.element_size() == 1
+    scales = (call.q_descale, call.k_descale, call.v_descale) if is_fp8 else ()
+    varlen = _varlen(call, 3, call.page_table, scales, of_values=call.q_v)
+    result = [*varlen, call.q.new_empty(0), call.q.new_empty(0)]
     # vLLM's build returns a list.
-    return tuple(result) if len(asked.func._schema.returns) > 1 else result
+    return tuple(result) if len(call.func._schema.returns) > 1 else result
 
 
-def _metadata(batch_size: int, seqused_k: Tensor) -> Tensor:
-    return seqused_k.new_zeros(_LARGEST_METADATA * batch_size + 1, dtype=torch.int32)
+def _metadata(call: OperatorCall) -> Tensor:
+    return call.seqused_k.new_zeros(_LARGEST_METADATA * call.batch_size + 1, dtype=torch.int32)
 
 
-@defines(
+defines(
     "_vllm_fa3_C::get_scheduler_metadata",
+    takes="batch_size seqused_k",
     shapes=_metadata,
     ignores=(
-        *("max_seqlen_q", "max_seqlen_k", "num_heads", "num_heads_k", "headdim", "headdim_v"),
-        *("qkv_dtype", "cu_seqlens_q", "cu_seqlens_k", "cu_seqlens_k_new", "seqused_q"),
-        *("leftpad_k", "page_size", "max_seqlen_k_new", "is_causal", "window_size_left"),
-        *("window_size_right", "has_softcap", "num_splits", "pack_gqa", "sm_margin"),
+        "max_seqlen_q max_seqlen_k num_heads num_heads_k headdim headdim_v qkv_dtype "
+        "cu_seqlens_q cu_seqlens_k cu_seqlens_k_new seqused_q leftpad_k page_size "
+        "max_seqlen_k_new is_causal window_size_left window_size_right has_softcap num_splits "
+        "pack_gqa sm_margin"
     ),
-)
-def _scheduler_metadata(asked: OperatorAsked, batch_size: int, seqused_k: Tensor) -> Tensor:
-    return _metadata(batch_size, seqused_k)
+)(_metadata)
 
 
 @defines(
     "_vllm_fa2_C::varlen_fwd",
-    shapes=lambda q, v, out, **named: [*_results(q, v, out)],
-    ignores=("zero_tensors", "return_softmax", "num_splits"),
+    takes=(
+        "q k v out cu_seqlens_q cu_seqlens_k seqused_k block_table alibi_slopes max_seqlen_q "
+        "max_seqlen_k p_dropout softmax_scale is_causal window_size_left window_size_right "
+        "softcap"
+    ),
+    shapes=lambda call: [*_results(call)],
+    ignores="zero_tensors return_softmax num_splits",
 )
-def _fa2(
-    asked: OperatorAsked,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor | None,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    seqused_k: Tensor | None,
-    block_table: Tensor | None,
-    alibi_slopes: Tensor | None,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    p_dropout: float,
-    softmax_scale: float,
-    is_causal: bool,
-    window_size_left: int,
-    window_size_right: int,
-    softcap: float,
-) -> list[Tensor]:
-    if p_dropout:
+def _fa2(call: OperatorCall) -> list[Tensor]:
+    if call.p_dropout:
         raise UnsupportedTorchError(
-            f"_vllm_fa2_C.varlen_fwd with p_dropout={p_dropout}: kernbench defines it without; use "
-            "flash_attn for training"
+            f"_vllm_fa2_C.varlen_fwd with p_dropout={call.p_dropout}: kernbench defines it "
+            "without; use flash_attn for training"
         )
-    options = 0.0, softmax_scale, is_causal, window_size_left, window_size_right, softcap
-    varlen = _varlen(
-        asked, 2, q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, alibi_slopes,
-        (max_seqlen_q, max_seqlen_k), options, (),
-    )  # fmt: skip
-    return [*varlen]
+    return [*_varlen(call, 2, call.block_table, alibi=call.alibi_slopes)]
 
 
 def _latent(
-    asked: OperatorAsked,
+    call: OperatorCall,
     queries_of: tuple[Tensor, ...],
     cache: Tensor,
     used: Tensor,
     table: Tensor,
-    out: Tensor,
-    lse: Tensor,
+    results: tuple[Tensor, Tensor],
     scale: float,
     causal: bool,
     scales: Sequence[Tensor | None] = (None, None),
 ) -> None:
     """Run attention of queries ``(batch, queries, heads, size)`` to latent vectors in pages.
 
-    Queries are the parts of ``queries_of``, one after another; ``out`` is ``(batch, queries, heads,
-    values)``, as long as the first elements of vectors; ``lse`` ``(batch, heads, queries)``.
+    Queries are the parts of ``queries_of``, one after another; results are ``(batch, queries,
+    heads, values)``, as long as the first elements of vectors, and ``(batch, heads, queries)``.
     """
-    batch, queries, heads, values = out.shape
+    batch, queries, heads, values = results[0].shape
     size, dtype = cache.shape[-1], queries_of[0].dtype
     count = len(queries_of)
     options = options_of(0.0, scale, causal, -1, -1, 0.0)
@@ -257,8 +206,8 @@ def _latent(
             out[number], lse[number] = pair[0][0].to(out.dtype), pair[1][0]
 
     library = attention_kernels(current().session.run.machine.spec.kernel_library or "")
-    call = FlashCall(
-        name=describe(asked.func).name,
+    flash_call = FlashCall(
+        name=describe(call.func).name,
         kernel="flash3_decode" if "flash3_decode" in library else "flash2_decode",
         heads=heads,
         kv_heads=1,
@@ -270,141 +219,118 @@ def _latent(
     lengths = Lengths(
         lambda: (queries,) * batch, of_each(used, batch, table.shape[1] * cache.shape[1])
     )
-    operands = (*queries_of, cache, used, table, out, lse, *scales)
-    launch(asked.func, compute, operands, (out, lse), call, lengths)
+    operands = (*queries_of, cache, used, table, *results, *scales)
+    launch(call.func, compute, operands, results, flash_call, lengths)
 
 
-def _latent_results(q: Tensor, head_size_v: int, out_: Tensor | None = None, **_: Any) -> Any:
+def _latent_results(call: OperatorCall, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    q = call.q
     batch, queries, heads, _ = q.shape
-    dtype = torch.bfloat16 if q.element_size() == 1 else q.dtype
-    out = q.new_empty((batch, queries, heads, head_size_v), dtype=dtype) if out_ is None else out_
+    if out is None:
+        dtype = torch.bfloat16 if q.element_size() == 1 else q.dtype
+        out = q.new_empty((batch, queries, heads, call.head_size_v), dtype=dtype)
     return out, q.new_empty((batch, heads, queries), dtype=torch.float32)
+
+
+def _flash_mla_results(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    tiles = call.tile_scheduler_metadata, call.num_splits
+    return *_latent_results(call, call.out_), *tiles
 
 
 @defines(
     "dense_decode_fwd",
-    shapes=lambda q, head_size_v, out_, tile_scheduler_metadata, num_splits, **_: (
-        *_latent_results(q, head_size_v, out_),
-        tile_scheduler_metadata,
-        num_splits,
+    takes=(
+        "q kcache head_size_v seqlens_k block_table softmax_scale is_causal "
+        "tile_scheduler_metadata num_splits out_"
     ),
+    shapes=_flash_mla_results,
 )
-def _flash_mla(
-    asked: OperatorAsked,
-    q: Tensor,
-    kcache: Tensor,
-    head_size_v: int,
-    seqlens_k: Tensor,
-    block_table: Tensor,
-    softmax_scale: float,
-    is_causal: bool,
-    tile_scheduler_metadata: Tensor | None,
-    num_splits: Tensor | None,
-    out_: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    out, lse = _latent_results(q, head_size_v, out_)
-    _latent(asked, (q,), kcache, seqlens_k, block_table, out, lse, softmax_scale, is_causal)
-    return out, lse, tile_scheduler_metadata, num_splits
+def _flash_mla(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    results, how = _flash_mla_results(call), (call.softmax_scale, call.is_causal)
+    _latent(call, (call.q,), call.kcache, call.seqlens_k, call.block_table, results[:2], *how)
+    return results
 
 
 @defines(
     "fwd_kvcache_mla",
     "fwd_kvcache_mla_fp8",
-    shapes=lambda q, head_size_v, **_: [*_latent_results(q, head_size_v)],
-    ignores=("tile_scheduler_metadata", "num_splits"),
+    takes="q kcache head_size_v seqlens_k block_table softmax_scale is_causal descale_q descale_k",
+    shapes=lambda call: [*_latent_results(call)],
+    ignores="tile_scheduler_metadata num_splits",
 )
-def _flash_mla_of_lists(
-    asked: OperatorAsked,
-    q: Tensor,
-    kcache: Tensor,
-    head_size_v: int,
-    seqlens_k: Tensor,
-    block_table: Tensor,
-    softmax_scale: float,
-    is_causal: bool,
-    descale_q: Tensor | None = None,
-    descale_k: Tensor | None = None,
-) -> list[Tensor]:
-    out, lse = _latent_results(q, head_size_v)
-    _latent(
-        asked, (q,), kcache, seqlens_k, block_table, out, lse, softmax_scale, is_causal,
-        (descale_q, descale_k),
-    )  # fmt: skip
-    return [out, lse]
+def _flash_mla_of_lists(call: OperatorCall) -> list[Tensor]:
+    results, how = _latent_results(call), (call.softmax_scale, call.is_causal)
+    scales = call.descale_q, call.descale_k
+    _latent(call, (call.q,), call.kcache, call.seqlens_k, call.block_table, results, *how, scales)
+    return [*results]
 
 
-def _tiles(seqlens_k: Tensor, **_: Any) -> list[Tensor]:
-    numbers = {"dtype": torch.int32}
+def _tiles(call: OperatorCall) -> list[Tensor]:
+    lengths, numbers = call.seqlens_k, {"dtype": torch.int32}
     return [
-        seqlens_k.new_zeros((1, _LARGEST_METADATA), **numbers),
-        seqlens_k.new_zeros(seqlens_k.numel() + 1, **numbers),
+        lengths.new_zeros((1, _LARGEST_METADATA), **numbers),
+        lengths.new_zeros(lengths.numel() + 1, **numbers),
     ]
 
 
-@defines(
+defines(
     "get_mla_decoding_metadata",
     "get_mla_decoding_metadata_dense_fp8",
+    takes="seqlens_k",
     shapes=_tiles,
-    ignores=(
-        *("num_heads_per_head_k", "num_q_tokens_per_head_k", "num_heads_k", "h_k", "h_q"),
-        *("is_fp8_kvcache", "topk"),
-    ),
-)
-def _mla_metadata(asked: OperatorAsked, seqlens_k: Tensor) -> list[Tensor]:
-    return _tiles(seqlens_k)
-
-
-@defines("sm100_cutlass_mla_decode", "cutlass_mla_decode", ignores=("workspace", "num_kv_splits"))
-def _cutlass_mla(
-    asked: OperatorAsked,
-    out: Tensor,
-    q_nope: Tensor,
-    q_pe: Tensor,
-    kv_c_and_k_pe_cache: Tensor,
-    seq_lens: Tensor,
-    page_table: Tensor,
-    lse: Tensor | None = None,
-    scale: float = 1.0,
-    sm_scale: float | None = None,
-) -> None:
-    q = q_nope.unsqueeze(1), q_pe.unsqueeze(1)
-    if lse is None or not lse.numel():
-        lse = q_nope.new_empty(q_nope.shape[:2], dtype=torch.float32)
-    _latent(
-        asked, q, kv_c_and_k_pe_cache, seq_lens, page_table, out.unsqueeze(1), lse.unsqueeze(2),
-        scale if sm_scale is None else sm_scale, False,
-    )  # fmt: skip
+    ignores="num_heads_per_head_k num_q_tokens_per_head_k num_heads_k h_k h_q is_fp8_kvcache topk",
+)(_tiles)
 
 
 @defines(
-    "sm100_cutlass_mla_get_workspace_size", "cutlass_mla_get_workspace_size", on_host=True,
-    ignores=("page_size",),
-)  # fmt: skip
-def _cutlass_mla_workspace(
-    asked: OperatorAsked, max_seq_len: int, num_batches: int, sm_count: int, num_kv_splits: int
-) -> int:
+    "sm100_cutlass_mla_decode",
+    "cutlass_mla_decode",
+    takes="out q_nope q_pe kv_c_and_k_pe_cache seq_lens page_table lse scale=1.0 sm_scale",
+    ignores="workspace num_kv_splits",
+)
+def _cutlass_mla(call: OperatorCall) -> None:
+    q, lse = (call.q_nope.unsqueeze(1), call.q_pe.unsqueeze(1)), call.lse
+    if lse is None or not lse.numel():
+        lse = call.q_nope.new_empty(call.q_nope.shape[:2], dtype=torch.float32)
+    results = call.out.unsqueeze(1), lse.unsqueeze(2)
+    scale = call.scale if call.sm_scale is None else call.sm_scale
+    pages_of = call.kv_c_and_k_pe_cache, call.seq_lens, call.page_table
+    _latent(call, q, *pages_of, results, scale, False)
+
+
+@defines(
+    "sm100_cutlass_mla_get_workspace_size",
+    "cutlass_mla_get_workspace_size",
+    takes="max_seq_len num_batches sm_count num_kv_splits",
+    on_host=True,
+    ignores="page_size",
+)
+def _cutlass_mla_workspace(call: OperatorCall) -> int:
     # Parts of results in float32, one for each multiprocessor and 128 heads.
-    return 4 * 128 * 512 * sm_count
+    return 4 * 128 * 512 * call.sm_count
 
 
-@streams("merge_attn_states")
-def _merge(
-    output: Tensor,
-    output_lse: Tensor | None,
-    prefix_output: Tensor,
-    prefix_lse: Tensor,
-    suffix_output: Tensor,
-    suffix_lse: Tensor,
-    prefill_tokens_with_context: int | None = None,
-) -> None:
+@streams(
+    "merge_attn_states",
+    takes=(
+        "output output_lse prefix_output prefix_lse suffix_output suffix_lse "
+        "prefill_tokens_with_context"
+    ),
+)
+def _merge(call: OperatorCall) -> None:
     # Sums of no keys may be infinite of either sign.
-    sums = [item.masked_fill(item.isposinf(), float("-inf")) for item in (prefix_lse, suffix_lse)]
-    if prefill_tokens_with_context is not None:
-        sums[0] = sums[0].clone()
-        sums[0][:, prefill_tokens_with_context:] = float("-inf")
-    whole = torch.logaddexp(*sums)
-    parts = [(item - whole).exp().nan_to_num(0.0).t().unsqueeze(-1) for item in sums]
-    nan = prefix_output.float().nan_to_num(0.0) * parts[0] + suffix_output.float() * parts[1]
-    output.copy_(nan)
-    if output_lse is not None:
-        output_lse.copy_(whole)
+    before, after = (
+        item.masked_fill(item.isposinf(), float("-inf"))
+        for item in (call.prefix_lse, call.suffix_lse)
+    )
+    if call.prefill_tokens_with_context is not None:
+        before = before.clone()
+        before[:, call.prefill_tokens_with_context :] = float("-inf")
+    whole = torch.logaddexp(before, after)
+    first, second = (
+        (item - whole).exp().nan_to_num(0.0).t().unsqueeze(-1) for item in (before, after)
+    )
+    prefix = call.prefix_output.float().nan_to_num(0.0) * first
+    call.output.copy_(prefix + call.suffix_output.float() * second)
+    if call.output_lse is not None:
+        call.output_lse.copy_(whole)

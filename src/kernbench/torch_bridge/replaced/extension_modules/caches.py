@@ -6,15 +6,13 @@ Source: the definitions that vLLM's own tests compare its kernels with
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs import num_bytes
+from kernbench.torch_bridge.processes.of_all import OperatorCall
 from kernbench.torch_bridge.replaced.extension_modules.definitions import (
-    OperatorAsked,
     defines,
     streams,
 )
@@ -60,14 +58,14 @@ def as_read(x: Tensor, kind: str, scale: Tensor | None, dtype: torch.dtype) -> T
     return (x.view(stored).float() * scale).to(dtype)
 
 
-@streams("convert_fp8")
-def _convert_fp8(dst_cache: Tensor, src_cache: Tensor, scale: float, kv_cache_dtype: str) -> None:
-    kind = "fp8" if kv_cache_dtype == "auto" else kv_cache_dtype
-    by = torch.tensor(scale)
-    if src_cache.element_size() == 1:
-        dst_cache.copy_(as_read(src_cache, kind, by, dst_cache.dtype))
+@streams("convert_fp8", takes="dst_cache src_cache scale kv_cache_dtype")
+def _convert_fp8(call: OperatorCall) -> None:
+    kind = "fp8" if call.kv_cache_dtype == "auto" else call.kv_cache_dtype
+    by = torch.tensor(call.scale)
+    if call.src_cache.element_size() == 1:
+        call.dst_cache.copy_(as_read(call.src_cache, kind, by, call.dst_cache.dtype))
     else:
-        dst_cache.copy_(as_stored(src_cache, dst_cache, kind, by))
+        call.dst_cache.copy_(as_stored(call.src_cache, call.dst_cache, kind, by))
 
 
 def _places(slot_mapping: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,165 +75,133 @@ def _places(slot_mapping: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
     return has_slot.nonzero().flatten(), slots // size, slots % size
 
 
-def _cache_bytes(
-    key: Tensor,
-    value: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    slot_mapping: Tensor,
-    **named: Any,
-) -> tuple[int, int]:
+def _new_bytes(call: OperatorCall, cache: Tensor, *new: Tensor) -> tuple[int, int]:
     # Tokens that only fill up a batch have no slots.
-    new = key[: slot_mapping.shape[0]], value[: slot_mapping.shape[0]]
-    elements = sum(item.numel() for item in new)
-    return num_bytes((*new, slot_mapping)), elements * key_cache.element_size()
+    tokens = [item[: call.slot_mapping.shape[0]] for item in new]
+    stored = sum(item.numel() for item in tokens) * cache.element_size()
+    return num_bytes((*tokens, call.slot_mapping)), stored
 
 
-@streams("reshape_and_cache_flash", moves=_cache_bytes)
-def _reshape_and_cache_flash(
-    key: Tensor,
-    value: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    slot_mapping: Tensor,
-    kv_cache_dtype: str,
-    k_scale: Tensor,
-    v_scale: Tensor,
-) -> None:
-    tokens, pages, places = _places(slot_mapping, key_cache.shape[1])
-    for cache, new, scale in ((key_cache, key, k_scale), (value_cache, value, v_scale)):
-        cache[pages, places] = as_stored(new[tokens], cache, kv_cache_dtype, scale)
+def _cache_bytes(call: OperatorCall) -> tuple[int, int]:
+    return _new_bytes(call, call.key_cache, call.key, call.value)
 
 
-@streams("reshape_and_cache", moves=_cache_bytes)
-def _reshape_and_cache(
-    key: Tensor,
-    value: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    slot_mapping: Tensor,
-    kv_cache_dtype: str,
-    k_scale: Tensor,
-    v_scale: Tensor,
-) -> None:
+def _as_in_caches(call: OperatorCall, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    kind = call.kv_cache_dtype
+    stored = as_stored(keys, call.key_cache, kind, call.k_scale)
+    return stored, as_stored(values, call.value_cache, kind, call.v_scale)
+
+
+@streams(
+    "reshape_and_cache_flash",
+    takes="key value key_cache value_cache slot_mapping kv_cache_dtype k_scale v_scale",
+    moves=_cache_bytes,
+)
+def _reshape_and_cache_flash(call: OperatorCall) -> None:
+    tokens, pages, places = _places(call.slot_mapping, call.key_cache.shape[1])
+    keys, values = _as_in_caches(call, call.key[tokens], call.value[tokens])
+    call.key_cache[pages, places] = keys
+    call.value_cache[pages, places] = values
+
+
+@streams(
+    "reshape_and_cache",
+    takes="key value key_cache value_cache slot_mapping kv_cache_dtype k_scale v_scale",
+    moves=_cache_bytes,
+)
+def _reshape_and_cache(call: OperatorCall) -> None:
     # Keys: (pages, heads, size / x, page, x); values: (pages, heads, size, page).
-    tokens, pages, places = _places(slot_mapping, key_cache.shape[3])
-    keys = key[tokens].unflatten(-1, (-1, key_cache.shape[4]))
-    key_cache[pages, :, :, places] = as_stored(keys, key_cache, kv_cache_dtype, k_scale)
-    values = as_stored(value[tokens], value_cache, kv_cache_dtype, v_scale)
-    value_cache[pages, :, :, places] = values
+    tokens, pages, places = _places(call.slot_mapping, call.key_cache.shape[3])
+    parts = call.key[tokens].unflatten(-1, (-1, call.key_cache.shape[4]))
+    keys, values = _as_in_caches(call, parts, call.value[tokens])
+    call.key_cache[pages, :, :, places] = keys
+    call.value_cache[pages, :, :, places] = values
 
 
-def _mla_bytes(
-    kv_c: Tensor, k_pe: Tensor, kv_cache: Tensor, slot_mapping: Tensor, **named: Any
-) -> tuple[int, int]:
-    new = kv_c[: slot_mapping.shape[0]], k_pe[: slot_mapping.shape[0]]
-    stored = sum(item.numel() for item in new) * kv_cache.element_size()
-    return num_bytes((*new, slot_mapping)), stored
+def _mla_bytes(call: OperatorCall) -> tuple[int, int]:
+    return _new_bytes(call, call.kv_cache, call.kv_c, call.k_pe)
 
 
-@streams("concat_and_cache_mla", moves=_mla_bytes)
-def _concat_and_cache_mla(
-    kv_c: Tensor,
-    k_pe: Tensor,
-    kv_cache: Tensor,
-    slot_mapping: Tensor,
-    kv_cache_dtype: str,
-    scale: Tensor,
-) -> None:
-    tokens, pages, places = _places(slot_mapping, kv_cache.shape[1])
-    rows = torch.cat((kv_c[tokens], k_pe[tokens].flatten(1)), -1)
-    kv_cache[pages, places] = as_stored(rows, kv_cache, kv_cache_dtype, scale)
+def _cache_latents(call: OperatorCall, scale: Tensor) -> None:
+    tokens, pages, places = _places(call.slot_mapping, call.kv_cache.shape[1])
+    rows = torch.cat((call.kv_c[tokens], call.k_pe[tokens].flatten(1)), -1)
+    call.kv_cache[pages, places] = as_stored(rows, call.kv_cache, call.kv_cache_dtype, scale)
 
 
-@streams("concat_mla_q")
-def _concat_mla_q(ql_nope: Tensor, q_pe: Tensor, q_out: Tensor) -> None:
-    q_out.copy_(torch.cat((ql_nope, q_pe), -1))
+@streams(
+    "concat_and_cache_mla",
+    takes="kv_c k_pe kv_cache slot_mapping kv_cache_dtype scale",
+    moves=_mla_bytes,
+)
+def _concat_and_cache_mla(call: OperatorCall) -> None:
+    _cache_latents(call, call.scale)
 
 
-def _gathered_bytes(src_cache: Tensor, dst: Tensor, **named: Any) -> tuple[int, int]:
-    return dst.numel() * src_cache.element_size(), num_bytes((dst,))
+@streams("concat_mla_q", takes="ql_nope q_pe q_out")
+def _concat_mla_q(call: OperatorCall) -> None:
+    call.q_out.copy_(torch.cat((call.ql_nope, call.q_pe), -1))
 
 
-@streams("gather_and_maybe_dequant_cache", moves=_gathered_bytes)
-def _gather_cache(
-    src_cache: Tensor,
-    dst: Tensor,
-    block_table: Tensor,
-    cu_seq_lens: Tensor,
-    token_to_seq: Tensor,
-    num_tokens: int,
-    kv_cache_dtype: str,
-    scale: Tensor,
-    seq_starts: Tensor | None,
-) -> None:
-    size = src_cache.shape[1]
-    rows = token_to_seq[:num_tokens].long()
-    places = torch.arange(num_tokens) - cu_seq_lens[rows].long()
-    if seq_starts is not None:
-        places = places + seq_starts[rows].long() // size * size
-    pages = block_table[rows, places // size].long()
-    result = src_cache[pages, places % size]
-    dst[:num_tokens] = as_read(result, kv_cache_dtype, scale, dst.dtype)
+def _gather(call: OperatorCall, rows: Tensor, kind: str, scale: Tensor | None) -> None:
+    """Write what the sequences ``rows`` have in their pages, one token after another."""
+    size, count = call.src_cache.shape[1], rows.numel()
+    places = torch.arange(count) - call.cu_seq_lens[rows].long()
+    if call.seq_starts is not None:
+        places = places + call.seq_starts[rows].long() // size * size
+    pages = call.block_table[rows, places // size].long()
+    result = call.src_cache[pages, places % size]
+    call.dst[:count] = as_read(result, kind, scale, call.dst.dtype)
 
 
-def _paged_rows(src_cache: Tensor, dst: Tensor, **named: Any) -> tuple[int, int]:
-    return num_bytes((dst,)), num_bytes((dst,))
+@streams(
+    "gather_and_maybe_dequant_cache",
+    takes=(
+        "src_cache dst block_table cu_seq_lens token_to_seq num_tokens kv_cache_dtype scale "
+        "seq_starts"
+    ),
+    moves=lambda call: (
+        call.dst.numel() * call.src_cache.element_size(),
+        num_bytes((call.dst,)),
+    ),
+)
+def _gather_cache(call: OperatorCall) -> None:
+    rows = call.token_to_seq[: call.num_tokens].long()
+    _gather(call, rows, call.kv_cache_dtype, call.scale)
 
 
-@streams("cp_gather_cache", moves=_paged_rows)
-def _cp_gather_cache(
-    src_cache: Tensor,
-    dst: Tensor,
-    block_table: Tensor,
-    cu_seq_lens: Tensor,
-    batch_size: int,
-    seq_starts: Tensor | None = None,
-) -> None:
-    counts = cu_seq_lens[: batch_size + 1].long().diff()
-    rows = torch.arange(batch_size).repeat_interleave(counts)
-    kind, scale = "auto", None
-    _gather_cache(
-        src_cache, dst, block_table, cu_seq_lens, rows, rows.numel(), kind, scale, seq_starts
-    )
+@streams(
+    "cp_gather_cache",
+    takes="src_cache dst block_table cu_seq_lens batch_size seq_starts",
+    moves=lambda call: (num_bytes((call.dst,)), num_bytes((call.dst,))),
+)
+def _cp_gather_cache(call: OperatorCall) -> None:
+    counts = call.cu_seq_lens[: call.batch_size + 1].long().diff()
+    _gather(call, torch.arange(call.batch_size).repeat_interleave(counts), "auto", None)
 
 
-def _rope_and_cache_bytes(
-    q_pe: Tensor, k_pe: Tensor, kv_c: Tensor, kv_cache: Tensor, slot_mapping: Tensor, **named: Any
-) -> tuple[int, int]:
-    read, stored = _mla_bytes(kv_c, k_pe, kv_cache, slot_mapping)
-    over = num_bytes((q_pe, k_pe))
+def _rope_and_cache_bytes(call: OperatorCall) -> tuple[int, int]:
+    (read, stored), over = _mla_bytes(call), num_bytes((call.q_pe, call.k_pe))
     return read + over, stored + over
 
 
-@streams("concat_and_cache_mla_rope_fused", moves=_rope_and_cache_bytes)
-def _rope_and_cache_mla(
-    positions: Tensor,
-    q_pe: Tensor,
-    k_pe: Tensor,
-    kv_c: Tensor,
-    cos_sin_cache: Tensor,
-    is_neox: bool,
-    slot_mapping: Tensor,
-    kv_cache: Tensor,
-    kv_cache_dtype: str,
-    kv_cache_scale: Tensor,
-) -> None:
-    cos, sin = cos_sin_cache.chunk(2, -1)
-    for item in (q_pe, k_pe):
-        heads = item if item.dim() == positions.dim() + 2 else item.unsqueeze(-2)
-        heads.copy_(rotated(heads, cos, sin, positions, interleaved=not is_neox))
-    _concat_and_cache_mla(kv_c, k_pe, kv_cache, slot_mapping, kv_cache_dtype, kv_cache_scale)
+@streams(
+    "concat_and_cache_mla_rope_fused",
+    takes=(
+        "positions q_pe k_pe kv_c cos_sin_cache is_neox slot_mapping kv_cache kv_cache_dtype "
+        "kv_cache_scale"
+    ),
+    moves=_rope_and_cache_bytes,
+)
+def _rope_and_cache_mla(call: OperatorCall) -> None:
+    cos, sin = call.cos_sin_cache.chunk(2, -1)
+    for item in (call.q_pe, call.k_pe):
+        heads = item if item.dim() == call.positions.dim() + 2 else item.unsqueeze(-2)
+        heads.copy_(rotated(heads, cos, sin, call.positions, interleaved=not call.is_neox))
+    _cache_latents(call, call.kv_cache_scale)
 
 
-@defines("swap_blocks")
-def _swap_blocks(
-    asked: OperatorAsked,
-    src: Tensor,
-    dst: Tensor,
-    block_size_in_bytes: int,
-    block_mapping: Tensor,
-) -> None:
+@defines("swap_blocks", takes="src dst block_size_in_bytes block_mapping")
+def _swap_blocks(call: OperatorCall) -> None:
     # A copy for each block, as the CUDA C++ asks for it.
-    for of_source, of_target in block_mapping.tolist():
-        dst[of_target].copy_(src[of_source], non_blocking=True)
+    for of_source, of_target in call.block_mapping.tolist():
+        call.dst[of_target].copy_(call.src[of_source], non_blocking=True)

@@ -9,7 +9,7 @@ Source: DeepGEMM's README and ``tests/test_fp8.py``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -17,9 +17,9 @@ from torch import Tensor
 
 from kernbench.torch_bridge.base.operations import describe
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.processes.of_all import OperatorCall
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.replaced.extension_modules.definitions import (
-    OperatorAsked,
     as_product,
     defines,
     launches,
@@ -32,7 +32,7 @@ from kernbench.torch_bridge.replaced.package_kernels.flash_calls import numbers_
 _ROWS = 128
 """What the rows of an expert are filled up to: the height of a tile."""
 _TMA_BYTES = 16
-_HOW = ("compiled_dims", "disable_ue8m0_cast", "recipe", "recipe_a", "recipe_b")
+_HOW = "compiled_dims disable_ue8m0_cast recipe recipe_a recipe_b"
 
 
 def _wide(x: Tensor, scales: Tensor | None) -> Tensor:
@@ -54,87 +54,70 @@ def _transposed(name: str) -> tuple[bool, bool]:
 def _plain(name: str) -> None:
     a_turned, b_turned = _transposed(name)
 
-    def timing(func: Any, a: Tensor, d: Tensor, **_: Any) -> Callable[[int], Any]:
-        (m, n), k = d.shape, a.shape[0 if a_turned else 1]
+    def timing(call: OperatorCall) -> Callable[[int], Any]:
+        (m, n), k = call.d.shape, call.a.shape[0 if a_turned else 1]
         sizes = ((1, m, n, k),) if m and n and k else ()
-        return as_product(func, sizes, a.dtype, d.dtype)
+        return as_product(call.func, sizes, call.a.dtype, call.d.dtype)
 
-    @launches(f"deep_gemm::{name}", timing=timing, ignores=_HOW)
-    def compute(
-        a: Tensor,
-        b: Tensor,
-        d: Tensor,
-        c: Tensor | None = None,
-        sfa: Tensor | None = None,
-        sfb: Tensor | None = None,
-        alpha: float | None = None,
-    ) -> None:
-        rows, columns = _wide(a, sfa), _wide(b, sfb)
+    @launches(f"deep_gemm::{name}", takes="a b d c sfa sfb alpha", timing=timing, ignores=_HOW)
+    def compute(call: OperatorCall) -> None:
+        rows, columns = _wide(call.a, call.sfa), _wide(call.b, call.sfb)
         left = rows.t() if a_turned else rows
-        result = left @ (columns if b_turned else columns.t()) * (alpha or 1.0)
-        d.copy_(result if c is None else result + c.float())
+        result = left @ (columns if b_turned else columns.t()) * (call.alpha or 1.0)
+        call.d.copy_(result if call.c is None else result + call.c.float())
+
+
+def _as_experts(
+    call: OperatorCall, counts: Callable[[], Iterable[int] | None], rows: int
+) -> Callable[[int], Any]:
+    experts, n, k = call.b.shape[0], call.d.shape[-1], call.a.shape[-1]
+    sizes = groups_of(call.func, counts, rows, experts, n, k)
+    return as_product(call.func, sizes, call.a.dtype, call.d.dtype, grouped=True)
 
 
 def _contiguous(name: str) -> None:
     _, b_turned = _transposed(name.removesuffix("_contiguous"))
 
-    def timing(
-        func: Any, a: Tensor, b: Tensor, d: Tensor, grouped_layout: Tensor, **_: Any
-    ) -> Callable[[int], Any]:
+    def timing(call: OperatorCall) -> Callable[[int], Any]:
+        experts_of = call.grouped_layout
+
         def counts() -> list[int] | None:
-            numbers = numbers_of(grouped_layout)
+            numbers = numbers_of(experts_of)
             return None if numbers is None else [*Counter(x for x in numbers if x >= 0).values()]
 
-        experts, (m, n) = b.shape[0], d.shape
-        sizes = groups_of(func, counts, m, experts, n, a.shape[1])
-        return as_product(func, sizes, a.dtype, d.dtype, grouped=True)
+        return _as_experts(call, counts, call.d.shape[0])
 
-    ignores = (*_HOW, "ensure_zero_padding", "expected_m_for_psum_layout")
-
-    @launches(f"deep_gemm::{name}", timing=timing, ignores=ignores)
-    def compute(
-        a: Tensor,
-        b: Tensor,
-        d: Tensor,
-        grouped_layout: Tensor,
-        sfa: Tensor | None = None,
-        sfb: Tensor | None = None,
-    ) -> None:
-        rows = _wide(a, sfa)
-        for expert in grouped_layout.unique().tolist():
+    @launches(
+        f"deep_gemm::{name}",
+        takes="a b d grouped_layout sfa sfb",
+        timing=timing,
+        ignores=f"{_HOW} ensure_zero_padding expected_m_for_psum_layout",
+    )
+    def compute(call: OperatorCall) -> None:
+        rows, layout = _wide(call.a, call.sfa), call.grouped_layout
+        for expert in layout.unique().tolist():
             if expert >= 0:
-                own = grouped_layout == expert
-                columns = _wide(b[expert], None if sfb is None else sfb[expert])
-                row = rows[own] @ (columns if b_turned else columns.t())
-                d[own] = row.to(d.dtype)
+                columns = _wide(call.b[expert], None if call.sfb is None else call.sfb[expert])
+                row = rows[layout == expert] @ (columns if b_turned else columns.t())
+                call.d[layout == expert] = row.to(call.d.dtype)
 
 
 def _masked(name: str) -> None:
-    def timing(
-        func: Any, a: Tensor, d: Tensor, masked_m: Tensor, expected_m: int, **_: Any
-    ) -> Callable[[int], Any]:
-        experts, _, n = d.shape
-        sizes = groups_of(
-            func, lambda: numbers_of(masked_m), experts * expected_m, experts, n, a.shape[2]
-        )
-        return as_product(func, sizes, a.dtype, d.dtype, grouped=True)
+    def timing(call: OperatorCall) -> Callable[[int], Any]:
+        counts = call.masked_m
+        rows = call.d.shape[0] * call.expected_m
+        return _as_experts(call, lambda: numbers_of(counts), rows)
 
-    @launches(f"deep_gemm::{name}", timing=timing, ignores=_HOW)
-    def compute(
-        a: Tensor,
-        b: Tensor,
-        d: Tensor,
-        masked_m: Tensor,
-        expected_m: int,
-        sfa: Tensor | None = None,
-        sfb: Tensor | None = None,
-    ) -> None:
-        for expert, count in enumerate(masked_m.tolist()):
-            parts = [
+    @launches(
+        f"deep_gemm::{name}", takes="a b d masked_m expected_m sfa sfb", timing=timing, ignores=_HOW
+    )
+    def compute(call: OperatorCall) -> None:
+        for expert, count in enumerate(call.masked_m.tolist()):
+            rows, columns = (
                 _wide(x[expert], None if scales is None else scales[expert])
-                for x, scales in ((a, sfa), (b, sfb))
-            ]
-            d[expert, :count] = (parts[0][:count] @ parts[1].t()).to(d.dtype)
+                for x, scales in ((call.a, call.sfa), (call.b, call.sfb))
+            )
+            call.d[expert, :count] = (rows[:count] @ columns.t()).to(call.d.dtype)
 
 
 for _kind in ("fp8_fp4", "bf16"):
@@ -150,15 +133,15 @@ for _layout in ("nt", "nn", "tn", "tt"):
 @defines(
     *(f"deep_gemm::{name}" for name in ("_ensure_jit", "init", "shutdown", "set_num_sms")),
     *(f"deep_gemm::{name}" for name in ("set_tc_util", "set_pdl", "set_ignore_compile_dims")),
-    *(f"deep_gemm::{name}" for name in ("set_block_size_multiple_of",)),
+    "deep_gemm::set_block_size_multiple_of",
     "deep_gemm::use_deterministic_algorithms",
     on_host=True,
     ignores=(
-        *("library_root_path", "python_package_name", "new_num_sms", "new_tc_util"),
-        *("new_enable_pdl", "new_value", "enabled"),
+        "library_root_path python_package_name new_num_sms new_tc_util new_enable_pdl new_value "
+        "enabled"
     ),
 )
-def _keeps_nothing(asked: OperatorAsked) -> None:
+def _keeps_nothing(call: OperatorCall) -> None:
     pass
 
 
@@ -168,48 +151,52 @@ def _keeps_nothing(asked: OperatorAsked) -> None:
     "deep_gemm::get_token_alignment_for_mega_moe",
     "deep_gemm::get_token_alignment_for_nvfp4_mega_moe",
     on_host=True,
-    ignores=("expected_m",),
+    ignores="expected_m",
 )
-def _alignment(asked: OperatorAsked) -> int:
+def _alignment(call: OperatorCall) -> int:
     return _ROWS
 
 
 @defines("deep_gemm::get_num_sms", on_host=True)
-def _num_sms(asked: OperatorAsked) -> int:
+def _num_sms(call: OperatorCall) -> int:
     return int(torch.cuda.get_device_properties().multi_processor_count)
 
 
-@defines("deep_gemm::get_tma_aligned_size", on_host=True)
-def _aligned(asked: OperatorAsked, x: int, element_size: int) -> int:
-    tma_bytes = _TMA_BYTES // element_size
-    return -(-x // tma_bytes) * tma_bytes
+def _padded(rows: int, element_size: int) -> int:
+    tma_elements = _TMA_BYTES // element_size
+    return -(-rows // tma_elements) * tma_elements
 
 
-def _of_columns(sf: Tensor, **_: Any) -> Tensor:
+@defines("deep_gemm::get_tma_aligned_size", takes="x element_size", on_host=True)
+def _aligned(call: OperatorCall) -> int:
+    return _padded(call.x, call.element_size)
+
+
+def _of_columns(call: OperatorCall) -> Any:
     """Return a tensor of the shape of scales whose columns lie one after another."""
-    *batch, rows, columns = sf.shape
-    tma_bytes = _TMA_BYTES // sf.element_size()
-    padded = -(-rows // tma_bytes) * tma_bytes
-    return sf.new_empty(*batch, columns, padded).transpose(-1, -2)[..., :rows, :]
+    *batch, rows, columns = call.sf.shape
+    padded = _padded(rows, call.sf.element_size())
+    return call.sf.new_empty(*batch, columns, padded).transpose(-1, -2)[..., :rows, :]
 
 
-@makes("deep_gemm::get_mn_major_tma_aligned_tensor", result=_of_columns)
-def _by_columns(out: Tensor, /, sf: Tensor) -> None:
-    out.copy_(sf)
+@makes("deep_gemm::get_mn_major_tma_aligned_tensor", takes="sf", result=_of_columns)
+def _by_columns(out: Tensor, call: OperatorCall) -> None:
+    out.copy_(call.sf)
 
 
 @defines(
     "deep_gemm::transform_sf_into_required_layout",
-    shapes=lambda sf, **_: sf,
-    ignores=("mn", "k", "recipe", "num_groups", "is_sfa", "disable_ue8m0_cast"),
+    takes="sf",
+    shapes=lambda call: call.sf,
+    ignores="mn k recipe num_groups is_sfa disable_ue8m0_cast",
 )
-def _required(asked: OperatorAsked, sf: Tensor) -> Tensor:
+def _required(call: OperatorCall) -> Tensor:
     capability = current().session.run.machine.spec.cuda_architecture or 0
     if capability >= 100:
         raise UnsupportedTorchError(
-            f"{describe(asked.func).name} on a device of compute capability {capability / 10}: its "
+            f"{describe(call.func).name} on a device of compute capability {capability / 10}: its "
             "scales are packed exponents, which kernbench does not define; leave DeepGEMM out "
             "(VLLM_USE_DEEP_GEMM=0)"
         )
     # Products here read scales by whatever strides.
-    return sf
+    return call.sf

@@ -1,16 +1,16 @@
 """Operators of engines by name: what each computes, and the kernel whose time it takes.
 
-A definition's parameters have the names of the schema's arguments, so that it holds for whichever
-versions and engines have an operator of that name and meaning.
+A definition takes arguments by their names in the schema, so that it holds for whichever versions
+and engines have an operator of that name and meaning.
 """
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from kernbench.torch_bridge.costs.families.gemm import Multiplication
 from kernbench.torch_bridge.costs.families.gemm import kernels as product_kernels
 from kernbench.torch_bridge.costs.products import OperandLayout, Products
 from kernbench.torch_bridge.dispatch.known_values import deal, follow_kernel
-from kernbench.torch_bridge.processes.call_counts import unseen
+from kernbench.torch_bridge.processes.call_counts import uncounted, unseen
+from kernbench.torch_bridge.processes.of_all import OperatorCall, as_kernel
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.replaced.extension_modules.shared_objects import (
     needs_cuda,
@@ -43,59 +44,37 @@ _MODULES = (
 class OperatorDefinition:
     """An operator by its definition."""
 
-    call: Callable[..., Any]
-    """Takes an :class:`OperatorAsked` and the arguments by name."""
-    parameters: frozenset[str]
-    shapes: Callable[..., Any]
-    """Takes the arguments by name, and returns results without data."""
+    run: Callable[[OperatorCall], Any]
+    defaults: Mapping[str, Any]
+    """The arguments that it takes, with what stands for those that a version does not have."""
+    shapes: Callable[[OperatorCall], Any]
+    """Returns results without data."""
     on_host: bool = False
     """Whether it launches nothing, whatever its tensors are on."""
     ignores: frozenset[str] = frozenset()
     """Arguments that it leaves out, as they change how it is computed, but not what."""
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorAsked:
-    """A call of an operator."""
+def _launch(
+    call: OperatorCall,
+    compute: Callable[[OperatorCall], None],
+    written: Sequence[Tensor],
+    timing: Callable[[int], Any],
+    *,
+    follows: bool = False,
+) -> None:
+    """Run ``compute`` as one kernel of ``timing``, which writes some of the arguments.
 
-    func: Any
-    """Its overload."""
-    named: Mapping[str, Any]
-    """Its arguments, those left out included."""
-    into: tuple[str, ...] = ()
-    """Arguments that it writes, where its schema does not say so."""
+    ``follows``: without data, numbers that are known make what is written known, too.
+    """
+    value, names = tuple(call.named.values()), tuple(call.named)
 
-    @property
-    def written(self) -> list[Tensor]:
-        """The tensors that it writes."""
-        return [
-            result
-            for argument in self.func._schema.arguments
-            if (
-                argument.name in self.into
-                if self.into
-                else argument.alias_info is not None and argument.alias_info.is_write
-            )
-            and isinstance(result := self.named.get(argument.name), Tensor)
-        ]
+    def by_position(*value: Any) -> None:
+        compute(replace(call, named=dict(zip(names, value, strict=True))))
 
-    def run(
-        self, compute: Callable[..., None], timing: Callable[[int], Any], *, follows: bool = False
-    ) -> None:
-        """Run ``compute``, which takes the arguments by name, as one kernel of ``timing``.
-
-        ``follows``: without data, numbers that are known make what is written known, too.
-        """
-        value, written = tuple(self.named.values()), self.written
-        by_position = self.by_position(compute)
-        run_kernel(self.func, by_position, value, written, timing)
-        if follows:
-            follow_kernel(by_position, value, written)
-
-    def by_position(self, compute: Callable[..., None]) -> Callable[..., None]:
-        """Return a function of the arguments by position that calls one of them by name."""
-        names = tuple(self.named)
-        return lambda *value: compute(**dict(zip(names, value, strict=True)))
+    run_kernel(call.func, by_position, value, written, timing)
+    if follows:
+        follow_kernel(by_position, value, written)
 
 
 _DEFINITIONS: dict[str, OperatorDefinition] = {}
@@ -104,27 +83,32 @@ _DEFINITIONS: dict[str, OperatorDefinition] = {}
 @cache
 def definition_of(namespace: str, name: str) -> OperatorDefinition | None:
     """Return the definition of an operator, its namespace's own before one of all; else None."""
-    for module in _MODULES:
-        import_module(f"{__package__}.{module}")
+    with uncounted():
+        for module in _MODULES:
+            import_module(f"{__package__}.{module}")
     return _DEFINITIONS.get(f"{namespace}::{name}") or _DEFINITIONS.get(name)
 
 
 def defines(
     *names: str,
-    shapes: Callable[..., Any] | None = None,
+    takes: str = "",
+    shapes: Callable[[OperatorCall], Any] | None = None,
     on_host: bool = False,
-    ignores: Sequence[str] = (),
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Let a function of an :class:`OperatorAsked` and named arguments be operators of these names.
+    ignores: str = "",
+) -> Callable[[Callable[[OperatorCall], Any]], Callable[[OperatorCall], Any]]:
+    """Let a function of an :class:`OperatorCall` be operators of these names.
 
-    ``shapes`` returns results without data; an operator without results needs none. Arguments that
-    change how, but not what it computes, are those in ``ignores``.
+    ``takes`` are the names of the schema's arguments that it reads, e.g. ``x scale topk=1``: what a
+    version does not have is None, or what stands behind ``=``. Arguments that change how, but not
+    what it computes, are those in ``ignores``. ``shapes`` returns results without data; an operator
+    without results needs none.
     """
+    words = [word.partition("=") for word in takes.split()]
+    defaults = {word: literal_eval(value) if value else None for word, _, value in words}
 
-    def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        parameters = frozenset(list(signature(function).parameters)[1:])
+    def add(function: Callable[[OperatorCall], Any]) -> Callable[[OperatorCall], Any]:
         operator_definition = OperatorDefinition(
-            unseen(function), parameters, shapes or _nothing, on_host, frozenset(ignores)
+            unseen(function), defaults, shapes or _nothing, on_host, frozenset(ignores.split())
         )
         _DEFINITIONS.update(dict.fromkeys(names, operator_definition))
         return function
@@ -133,25 +117,22 @@ def defines(
 
 
 def launches(
-    *names: str, timing: Callable[..., Callable[[int], Any]], ignores: Sequence[str] = ()
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a function that writes to its arguments be one kernel under these names.
+    *names: str,
+    takes: str,
+    timing: Callable[[OperatorCall], Callable[[int], Any]],
+    ignores: str = "",
+) -> Callable[[Callable[[OperatorCall], None]], Callable[[OperatorCall], None]]:
+    """Let a function that writes to arguments be one kernel under these names.
 
-    ``timing`` takes the operator's overload and the arguments by name, and returns what says how
-    long the kernel takes on a SIP. ``ignores`` is as of :func:`defines`.
+    ``timing`` returns what says how long the kernel takes on a SIP. ``takes`` and ``ignores`` are
+    as of :func:`defines`.
     """
 
-    def add(compute: Callable[..., None]) -> Callable[..., None]:
-        def call(asked: OperatorAsked, **named: Any) -> None:
-            asked.run(compute, timing(asked.func, **named))
+    def add(compute: Callable[[OperatorCall], None]) -> Callable[[OperatorCall], None]:
+        @defines(*names, takes=takes, ignores=ignores)
+        def run(call: OperatorCall) -> None:
+            _launch(call, compute, call.written, timing(call))
 
-        operator_definition = OperatorDefinition(
-            unseen(call),
-            frozenset(signature(compute).parameters),
-            _nothing,
-            ignores=frozenset(ignores),
-        )
-        _DEFINITIONS.update(dict.fromkeys(names, operator_definition))
         return compute
 
     return add
@@ -159,40 +140,44 @@ def launches(
 
 def streams(
     *names: str,
+    takes: str,
     over: Sequence[str] = (),
-    moves: Callable[..., tuple[int, int]] | None = None,
+    moves: Callable[[OperatorCall], tuple[int, int]] | None = None,
     follows: bool = False,
-    parameters: Sequence[str] = (),
     into: Sequence[str] = (),
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a function that writes to its arguments be a kernel that streams their bytes.
+    deals: Sequence[str] = (),
+) -> Callable[[Callable[[OperatorCall], None]], Callable[[OperatorCall], None]]:
+    """Let a function that writes to arguments be a kernel that streams their bytes.
 
     What the schema does not say to be written is read, and what is named in ``over`` is both.
-    ``moves`` takes the arguments by name, and returns the bytes read and written where these are
-    not all of the tensors. ``parameters`` are the function's where its signature does not say them,
-    and ``into`` what is written without a word of the schema.
+    ``moves`` returns the bytes read and written where these are not all of the tensors. ``into`` is
+    written without a word of the schema; ``takes`` is as of :func:`defines`. ``deals`` are scores
+    and the experts chosen by them: even ones without data.
     """
 
-    def add(compute: Callable[..., None]) -> Callable[..., None]:
-        def call(asked: OperatorAsked, **named: Any) -> None:
-            asked = replace(asked, into=tuple(into))
+    def add(compute: Callable[[OperatorCall], None]) -> Callable[[OperatorCall], None]:
+        @defines(*names, takes=takes)
+        def run(call: OperatorCall) -> None:
+            written = [call.named[name] for name in into] if into else call.written
             if moves is not None:
-                read, stored = moves(**named)
+                read, stored = moves(call)
             else:
-                written = asked.written
                 held = {id(item) for item in written}
                 stored = num_bytes(written)
-                read = num_bytes([item for item in named.values() if id(item) not in held])
-                read += num_bytes([named[name] for name in over])
-            name = describe(asked.func).name
+                read = num_bytes([item for item in call.named.values() if id(item) not in held])
+                read += num_bytes([getattr(call, name) for name in over])
+            name = describe(call.func).name
             costs = current().session.costs
-            asked.run(
-                compute, lambda sip_id: costs.streamed(name, read, stored, sip_id), follows=follows
+            _launch(
+                call,
+                compute,
+                written,
+                lambda sip_id: costs.streamed(name, read, stored, sip_id),
+                follows=follows,
             )
+            if deals:
+                deal(*(call.named[name] for name in deals))
 
-        taken = frozenset(parameters or signature(compute).parameters)
-        operator_definition = OperatorDefinition(unseen(call), taken, _nothing)
-        _DEFINITIONS.update(dict.fromkeys(names, operator_definition))
         return compute
 
     return add
@@ -200,41 +185,39 @@ def streams(
 
 def makes(
     *names: str,
-    result: Callable[..., Any],
-    timing: Callable[..., Callable[[int], Any]] | None = None,
+    takes: str,
+    result: Callable[[OperatorCall], Any],
+    timing: Callable[[OperatorCall, Any], Callable[[int], Any]] | None = None,
+    deals: str = "",
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a function that writes to its first, positional arguments be operators that return these.
+    """Let a function that writes to its first arguments be operators that return these.
 
-    ``result`` takes the arguments by name and returns them without contents. ``timing`` takes the
-    operator, what it returns, and the arguments by name; without it, bytes are streamed.
+    ``result`` returns them without contents. ``timing`` takes the call and what it returns; without
+    it, bytes are streamed. ``takes`` is as of :func:`defines`. ``deals`` is the argument with the
+    scores by which the last result, experts, was chosen: even ones without data.
     """
 
     def add(compute: Callable[..., None]) -> Callable[..., None]:
-        parameters = signature(compute).parameters.values()
-        named = frozenset(
-            parameter.name
-            for parameter in parameters
-            if parameter.kind is not Parameter.POSITIONAL_ONLY
-        )
-
-        def call(asked: OperatorAsked, **arguments: Any) -> Any:
-            answer = result(**arguments)
-            results = answer if isinstance(answer, tuple) else (answer,)
-            count, keys = len(results), tuple(arguments)
+        @defines(*names, takes=takes, shapes=result)
+        def run(call: OperatorCall) -> Any:
+            answer = result(call)
+            results = tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
+            count, keys = len(results), tuple(call.named)
 
             def by_position(*value: Any) -> None:
-                compute(*value[:count], **dict(zip(keys, value[count:], strict=True)))
+                named = dict(zip(keys, value[count:], strict=True))
+                compute(*value[:count], replace(call, named=named))
 
-            argument = (*results, *arguments.values())
+            argument = (*results, *call.named.values())
             if timing is None:
-                takes = as_stream(asked.func, arguments.values(), results)
+                spent = as_stream(call.func, call.named.values(), results)
             else:
-                takes = timing(asked.func, answer, **arguments)
-            run_kernel(asked.func, by_position, argument, results, takes)
+                spent = timing(call, answer)
+            run_kernel(call.func, by_position, argument, results, spent)
+            if deals:
+                deal(call.named[deals], results[-1])
             return answer
 
-        operator_definition = OperatorDefinition(unseen(call), named, result)
-        _DEFINITIONS.update(dict.fromkeys(names, operator_definition))
         return compute
 
     return add
@@ -292,9 +275,9 @@ def bind(definition: OperatorDefinition, func: Any) -> Callable[..., Any]:
     arguments = {argument.name: argument.default_value for argument in func._schema.arguments}
     name = describe(func).name
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        named = {**arguments, **kwargs, **dict(zip(arguments, args, strict=False))}
-        for argument in arguments.keys() - definition.parameters:
+    def run(call: OperatorCall) -> Any:
+        named = dict(call.named)
+        for argument in arguments.keys() - definition.defaults.keys():
             if (
                 argument not in definition.ignores
                 and named[argument] is not None
@@ -308,52 +291,18 @@ def bind(definition: OperatorDefinition, func: Any) -> Callable[..., Any]:
             del named[argument]
         if not definition.on_host:
             current().session.operators[name] = None
-        return definition.call(OperatorAsked(func, named), **named)
+        return definition.run(replace(call, named=named))
 
-    return kernel
+    return as_kernel(func, run, definition.defaults)
 
 
 def shapes_of(definition: OperatorDefinition, func: Any) -> Callable[..., Any]:
     """Return the kernel of an operator for tensors without data."""
-    arguments = {argument.name: argument.default_value for argument in func._schema.arguments}
-
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        named = {**arguments, **kwargs, **dict(zip(arguments, args, strict=False))}
-        named = {name: value for name, value in named.items() if name in definition.parameters}
-        return definition.shapes(**named)
-
-    return kernel
+    return as_kernel(func, definition.shapes, definition.defaults)
 
 
-def _nothing(**named: Any) -> None:
+def _nothing(call: OperatorCall) -> None:
     """Return nothing: results are written to operands."""
-
-
-def as_routing(
-    asked: OperatorAsked,
-    compute: Callable[..., None],
-    scores: Tensor,
-    ids: Tensor,
-    value: tuple[Any, ...] | None = None,
-    written: Sequence[Tensor] | None = None,
-) -> None:
-    """Run a choice of experts by scores as one kernel, whose choice is even without data.
-
-    ``compute`` takes the arguments by name, or ``given`` by position where these are told.
-    """
-    written = asked.written if written is None else written
-    if value is None:
-        compute, value = asked.by_position(compute), tuple(asked.named.values())
-    costs, name = current().session.costs, describe(asked.func).name
-    read, stored = num_bytes((scores,)), num_bytes(written)
-    run_kernel(
-        asked.func,
-        compute,
-        value,
-        written,
-        lambda sip_id: costs.streamed(name, read, stored, sip_id),
-    )
-    deal(scores, ids)
 
 
 def operators_of_package(folder: Path) -> Iterator[tuple[Path, dict[str, bool]]]:

@@ -6,13 +6,13 @@ Source: the definitions that vLLM's own tests compare its kernels with (``tests/
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
 from kernbench.torch_bridge.costs import num_bytes
+from kernbench.torch_bridge.processes.of_all import OperatorCall
 from kernbench.torch_bridge.replaced.extension_modules.definitions import streams
 from kernbench.torch_bridge.replaced.package_kernels.flash_values import rotated
 
@@ -29,16 +29,14 @@ def added(x: Tensor, residual: Tensor) -> Tensor:
     return residual.add_(x)
 
 
-@streams("rms_norm")
-def _rms_norm(result: Tensor, input: Tensor, weight: Tensor | None, epsilon: float) -> None:
-    result.copy_(normalized(input, weight, epsilon))
+@streams("rms_norm", takes="result input weight epsilon")
+def _rms_norm(call: OperatorCall) -> None:
+    call.result.copy_(normalized(call.input, call.weight, call.epsilon))
 
 
-@streams("fused_add_rms_norm", over=("input", "residual"))
-def _fused_add_rms_norm(
-    input: Tensor, residual: Tensor, weight: Tensor | None, epsilon: float
-) -> None:
-    input.copy_(normalized(added(input, residual), weight, epsilon))
+@streams("fused_add_rms_norm", takes="input residual weight epsilon", over=("input", "residual"))
+def _fused_add_rms_norm(call: OperatorCall) -> None:
+    call.input.copy_(normalized(added(call.input, call.residual), call.weight, call.epsilon))
 
 
 def _wide_half(activate: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -105,68 +103,55 @@ _RESULTS = ("out", "result", "output")
 
 
 def _activation(name: str, activate: Callable[..., Tensor], how: tuple[str, ...]) -> None:
-    def compute(input: Tensor, **named: Any) -> None:
-        (into,) = (value for key, value in named.items() if key in _RESULTS)
-        into.copy_(activate(input, **{name: named[name] for name in how}))
-
-    streams(name, parameters=("input", *_RESULTS, *how))(compute)
+    @streams(name, takes=" ".join(("input", *_RESULTS, *how)))
+    def compute(call: OperatorCall) -> None:
+        (into,) = (value for key, value in call.named.items() if key in _RESULTS)
+        into.copy_(activate(call.input, **{name: call.named[name] for name in how}))
 
 
 for _name, (_activate, _how) in _ACTIVATIONS.items():
     _activation(_name, _activate, _how)
 
 
-def _rows_of_heads(x: Tensor, positions: Tensor, head_size: int) -> Tensor:
-    return x if x.dim() == positions.dim() + 2 else x.unflatten(-1, (-1, head_size))
+def _rotary_bytes(call: OperatorCall) -> tuple[int, int]:
+    angles, over = call.cos_sin_cache, num_bytes((call.query, call.key))
+    rows = call.positions.numel() * angles.shape[-1] * angles.element_size()
+    return over + rows + num_bytes((call.positions,)), over
 
 
-def _rotary_bytes(
-    positions: Tensor, query: Tensor, key: Tensor | None, cos_sin_cache: Tensor, **named: Any
-) -> tuple[int, int]:
-    rows = positions.numel() * cos_sin_cache.shape[-1] * cos_sin_cache.element_size()
-    over = num_bytes((query, key))
-    return over + rows + num_bytes((positions,)), over
-
-
-@streams("rotary_embedding", moves=_rotary_bytes)
-def _rotary_embedding(
-    positions: Tensor,
-    query: Tensor,
-    key: Tensor | None,
-    head_size: int,
-    cos_sin_cache: Tensor,
-    is_neox: bool,
-    rope_dim_offset: int = 0,
-    inverse: bool = False,
-) -> None:
-    cos, sin = cos_sin_cache.chunk(2, -1)
-    for item in (query, key):
+@streams(
+    "rotary_embedding",
+    takes="positions query key head_size cos_sin_cache is_neox rope_dim_offset=0 inverse=False",
+    moves=_rotary_bytes,
+)
+def _rotary_embedding(call: OperatorCall) -> None:
+    (cos, sin), places = call.cos_sin_cache.chunk(2, -1), call.positions
+    how = {"interleaved": not call.is_neox, "back": call.inverse}
+    for item in (call.query, call.key):
         if item is not None:
-            heads = _rows_of_heads(item, positions, head_size)[..., rope_dim_offset:]
-            result = rotated(heads, cos, sin, positions, interleaved=not is_neox, back=inverse)
-            heads.copy_(result)
+            is_split = item.dim() == places.dim() + 2
+            heads = item if is_split else item.unflatten(-1, (-1, call.head_size))
+            heads = heads[..., call.rope_dim_offset :]
+            heads.copy_(rotated(heads, cos, sin, places, **how))
 
 
-def _embedding_bytes(out: Tensor, input_ids: Tensor, **named: Any) -> tuple[int, int]:
-    return num_bytes((out, input_ids)), num_bytes((out,))
-
-
-@streams("vocab_parallel_embedding", moves=_embedding_bytes)
-def _vocab_parallel_embedding(
-    out: Tensor,
-    input_ids: Tensor,
-    weight: Tensor,
-    org_vocab_start_index: int,
-    org_vocab_end_index: int,
-    num_org_vocab_padding: int,
-    added_vocab_start_index: int,
-    added_vocab_end_index: int,
-) -> None:
-    is_own = (input_ids >= org_vocab_start_index) & (input_ids < org_vocab_end_index)
-    is_added = (input_ids >= added_vocab_start_index) & (input_ids < added_vocab_end_index)
-    own_rows = org_vocab_end_index - org_vocab_start_index + num_org_vocab_padding
-    rows = torch.where(
-        is_added, input_ids - added_vocab_start_index + own_rows, input_ids - org_vocab_start_index
+@streams(
+    "vocab_parallel_embedding",
+    takes=(
+        "out input_ids weight org_vocab_start_index org_vocab_end_index num_org_vocab_padding "
+        "added_vocab_start_index added_vocab_end_index"
+    ),
+    moves=lambda call: (num_bytes((call.out, call.input_ids)), num_bytes((call.out,))),
+)
+def _vocab_parallel_embedding(call: OperatorCall) -> None:
+    ids, first, first_added = (
+        call.input_ids,
+        call.org_vocab_start_index,
+        call.added_vocab_start_index,
     )
+    is_own = (ids >= first) & (ids < call.org_vocab_end_index)
+    is_added = (ids >= first_added) & (ids < call.added_vocab_end_index)
+    own_rows = call.org_vocab_end_index - first + call.num_org_vocab_padding
+    rows = torch.where(is_added, ids - first_added + own_rows, ids - first)
     there = (is_own | is_added).unsqueeze(-1)
-    out.copy_(weight[rows.where(there.squeeze(-1), 0)].where(there, 0))
+    call.out.copy_(call.weight[rows.where(there.squeeze(-1), 0)].where(there, 0))

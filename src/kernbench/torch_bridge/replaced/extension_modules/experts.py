@@ -6,16 +6,16 @@ Source: the definitions that vLLM's own tests compare its kernels with (``tests/
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from kernbench.torch_bridge.costs import num_bytes
+from kernbench.torch_bridge.processes.of_all import OperatorCall
 from kernbench.torch_bridge.replaced.extension_modules.definitions import (
-    OperatorAsked,
-    as_routing,
-    defines,
+    as_stream,
+    makes,
     streams,
 )
 
@@ -29,49 +29,24 @@ def _choose(
     return weights / weights.sum(-1, keepdim=True) if renormalize else weights, ids
 
 
-def _route(
-    asked: OperatorAsked,
-    scored: Any,
-    gating: Tensor,
-    bias: Tensor | None,
-    renormalize: bool,
-    by: float,
-) -> None:
-    def compute(
-        topk_weights: Tensor,
-        topk_indices: Tensor,
-        token_expert_indices: Tensor,
-        gating_output: Tensor,
-        bias: Tensor | None,
-        is_padding: Tensor | None,
-        **how: Any,
-    ) -> None:
-        scores = scored(gating_output.float())
-        weights, ids = _choose(scores, topk_weights.shape[1], bias, renormalize)
-        topk_weights.copy_(weights * by)
-        topk_indices.copy_(ids if is_padding is None else ids.masked_fill(is_padding[:, None], -1))
+def _chooses(name: str, score: Callable[[Tensor], Tensor]) -> None:
+    @streams(
+        name,
+        takes=(
+            "topk_weights topk_indices token_expert_indices gating_output renormalize bias "
+            "is_padding routed_scaling_factor=1.0"
+        ),
+        moves=lambda call: (num_bytes((call.gating_output,)), num_bytes(call.written)),
+        deals=("gating_output", "topk_indices"),
+    )
+    def compute(call: OperatorCall) -> None:
+        scores, padding = score(call.gating_output.float()), call.is_padding
+        weights, ids = _choose(scores, call.topk_weights.shape[1], call.bias, call.renormalize)
+        call.topk_weights.copy_(weights * call.routed_scaling_factor)
+        call.topk_indices.copy_(ids if padding is None else ids.masked_fill(padding[:, None], -1))
         tokens, count = ids.shape
         order = torch.arange(count) * tokens + torch.arange(tokens)[:, None]
-        token_expert_indices.copy_(order)
-
-    as_routing(asked, compute, gating, asked.named["topk_indices"])
-
-
-def _chooses(name: str, score: Callable[[Tensor], Tensor]) -> None:
-    def call(
-        asked: OperatorAsked,
-        topk_weights: Tensor,
-        topk_indices: Tensor,
-        token_expert_indices: Tensor,
-        gating_output: Tensor,
-        renormalize: bool,
-        bias: Tensor | None,
-        is_padding: Tensor | None,
-        routed_scaling_factor: float = 1.0,
-    ) -> None:
-        _route(asked, score, gating_output, bias, renormalize, routed_scaling_factor)
-
-    defines(name)(call)
+        call.token_expert_indices.copy_(order)
 
 
 _chooses("topk_softmax", lambda x: x.softmax(-1))
@@ -79,51 +54,48 @@ _chooses("topk_sigmoid", torch.sigmoid)
 _chooses("topk_softplus_sqrt", lambda x: softplus(x).sqrt())
 
 
-@streams("moe_align_block_size", follows=True)
-def _align(
-    topk_ids: Tensor,
-    num_experts: int,
-    block_size: int,
-    sorted_token_ids: Tensor,
-    experts_ids: Tensor,
-    num_tokens_post_pad: Tensor,
-    maybe_expert_map: Tensor | None,
-) -> None:
-    experts = topk_ids.flatten().long()
-    if maybe_expert_map is not None:
-        experts = torch.where(experts < 0, -1, maybe_expert_map[experts.clamp(min=0)].long())
+@streams(
+    "moe_align_block_size",
+    takes=(
+        "topk_ids num_experts block_size sorted_token_ids experts_ids num_tokens_post_pad "
+        "maybe_expert_map"
+    ),
+    follows=True,
+)
+def _align(call: OperatorCall) -> None:
+    experts, size, numbers = call.topk_ids.flatten().long(), call.block_size, call.experts_ids
+    if call.maybe_expert_map is not None:
+        experts = torch.where(experts < 0, -1, call.maybe_expert_map[experts.clamp(min=0)].long())
     is_here = experts >= 0
-    counts = torch.bincount(experts[is_here], minlength=num_experts)
-    blocks = -(-counts // block_size)
-    firsts, starts = counts.cumsum(0) - counts, (blocks.cumsum(0) - blocks) * block_size
+    counts = torch.bincount(experts[is_here], minlength=call.num_experts)
+    blocks = -(-counts // size)
+    firsts, starts = counts.cumsum(0) - counts, (blocks.cumsum(0) - blocks) * size
     order = experts.argsort(stable=True)[int((~is_here).sum()) :]
     of = experts[order]
-    sorted_token_ids.fill_(experts.numel())
+    call.sorted_token_ids.fill_(experts.numel())
     places = starts[of] + torch.arange(of.numel()) - firsts[of]
-    sorted_token_ids[places] = order.to(sorted_token_ids.dtype)
-    num_tokens_post_pad.fill_(int(blocks.sum()) * block_size)
-    experts_ids.fill_(-1)
-    repeat_interleave = torch.arange(num_experts).repeat_interleave(blocks)[: experts_ids.numel()]
-    experts_ids[: repeat_interleave.numel()] = repeat_interleave.to(experts_ids.dtype)
+    call.sorted_token_ids[places] = order.to(call.sorted_token_ids.dtype)
+    call.num_tokens_post_pad.fill_(int(blocks.sum()) * size)
+    numbers.fill_(-1)
+    of_blocks = torch.arange(call.num_experts).repeat_interleave(blocks)[: numbers.numel()]
+    numbers[: of_blocks.numel()] = of_blocks.to(numbers.dtype)
 
 
-@streams("moe_sum")
-def _sum(
-    input: Tensor, output: Tensor, topk_ids: Tensor | None = None, expert_map: Tensor | None = None
-) -> None:
-    parts = input.float()
-    if topk_ids is not None:
-        experts = topk_ids.long()
+@streams("moe_sum", takes="input output topk_ids expert_map")
+def _sum(call: OperatorCall) -> None:
+    parts = call.input.float()
+    if call.topk_ids is not None:
+        experts = call.topk_ids.long()
         is_here = experts >= 0
-        if expert_map is not None:
-            is_here &= expert_map[experts.clamp(min=0)] >= 0
+        if call.expert_map is not None:
+            is_here &= call.expert_map[experts.clamp(min=0)] >= 0
         parts = parts.where(is_here.unsqueeze(-1), 0.0)
-    output.copy_(parts.sum(1))
+    call.output.copy_(parts.sum(1))
 
 
-@streams("shuffle_rows")
-def _shuffle_rows(input_tensor: Tensor, dst2src_map: Tensor, output_tensor: Tensor) -> None:
-    output_tensor.copy_(input_tensor[dst2src_map.long()])
+@streams("shuffle_rows", takes="input_tensor dst2src_map output_tensor")
+def _shuffle_rows(call: OperatorCall) -> None:
+    call.output_tensor.copy_(call.input_tensor[call.dst2src_map.long()])
 
 
 def choose_in_groups(scores: Tensor, groups: int, topk_group: int, topk: int) -> Tensor:
@@ -139,33 +111,25 @@ _SCORES = (lambda x: x, torch.sigmoid)
 """By ``scoring_func``."""
 
 
-def _group_shapes(scores: Tensor, topk: int, **named: Any) -> tuple[Tensor, Tensor]:
+def chosen_shapes(scores: Tensor, topk: int) -> tuple[Tensor, Tensor]:
+    """Return the weights and numbers of chosen experts, without contents."""
     shape = scores.shape[0], topk
-    result = scores.new_empty(shape, dtype=torch.float32)
-    return result, scores.new_empty(shape, dtype=torch.int32)
+    weights = scores.new_empty(shape, dtype=torch.float32)
+    return weights, scores.new_empty(shape, dtype=torch.int32)
 
 
-@defines("grouped_topk", shapes=_group_shapes)
-def _grouped_topk(
-    asked: OperatorAsked,
-    scores: Tensor,
-    n_group: int,
-    topk_group: int,
-    topk: int,
-    renormalize: bool,
-    routed_scaling_factor: float,
-    bias: Tensor,
-    scoring_func: int,
-) -> tuple[Tensor, Tensor]:
-    weights, ids = _group_shapes(scores, topk)
-
-    def compute(scores: Tensor, bias: Tensor, weights: Tensor, ids: Tensor) -> None:
-        result = _SCORES[scoring_func](scores.float())
-        at = choose_in_groups(result + bias.float(), n_group, topk_group, topk)
-        built = result.gather(1, at)
-        built = built / (built.sum(-1, keepdim=True) + 1e-20) if renormalize else built
-        weights.copy_(built * routed_scaling_factor)
-        ids.copy_(at)
-
-    as_routing(asked, compute, scores, ids, (scores, bias, weights, ids), (weights, ids))
-    return weights, ids
+@makes(
+    "grouped_topk",
+    takes="scores n_group topk_group topk renormalize routed_scaling_factor bias scoring_func",
+    result=lambda call: chosen_shapes(call.scores, call.topk),
+    timing=lambda call, results: as_stream(call.func, (call.scores,), results),
+    deals="scores",
+)
+def _grouped_topk(weights: Tensor, ids: Tensor, call: OperatorCall) -> None:
+    scores = _SCORES[call.scoring_func](call.scores.float())
+    at = choose_in_groups(scores + call.bias.float(), call.n_group, call.topk_group, call.topk)
+    chosen = scores.gather(1, at)
+    if call.renormalize:
+        chosen = chosen / (chosen.sum(-1, keepdim=True) + 1e-20)
+    weights.copy_(chosen * call.routed_scaling_factor)
+    ids.copy_(at)

@@ -16,9 +16,9 @@ from torch import Tensor
 from kernbench.torch_bridge.base.operations import describe
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs import num_bytes
+from kernbench.torch_bridge.processes.of_all import OperatorCall
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.replaced.extension_modules.definitions import (
-    OperatorAsked,
     as_product,
     defines,
     launches,
@@ -76,181 +76,153 @@ def _sorted(topk_ids: Tensor, experts: int, of_rank: Tensor | None) -> tuple[Ten
     return ids.argsort(stable=True), torch.cat((counts.new_zeros(1), counts.cumsum(0)))
 
 
-def _permute_bytes(input: Tensor, permuted_input: Tensor, **_: Any) -> tuple[int, int]:
-    return num_bytes((input,)), num_bytes((permuted_input,))
+@streams(
+    "moe_permute",
+    "moe_permute_with_scratch",
+    takes=(
+        "input topk_ids token_expert_indices expert_map n_expert n_local_expert topk "
+        "permuted_input expert_first_token_offset inv_permuted_idx permuted_idx "
+        "sort_workspace permuted_experts_id sorted_row_idx topk_ids_for_sort"
+    ),
+    moves=lambda call: (num_bytes((call.input,)), num_bytes((call.permuted_input,))),
+)
+def _permute(call: OperatorCall) -> None:
+    order, ends = _sorted(call.topk_ids, call.n_local_expert, call.expert_map)
+    call.permuted_input.copy_(call.input[order // call.topk])
+    call.expert_first_token_offset.copy_(ends)
+    call.inv_permuted_idx.copy_(order.argsort().view(call.inv_permuted_idx.shape))
+    call.permuted_idx.copy_(
+        order.masked_fill(torch.arange(order.numel()) >= ends[-1], order.numel())
+    )
 
 
-@streams("moe_permute", "moe_permute_with_scratch", moves=_permute_bytes)
-def _permute(
-    input: Tensor,
-    topk_ids: Tensor,
-    token_expert_indices: Tensor,
-    expert_map: Tensor | None,
-    n_expert: int,
-    n_local_expert: int,
-    topk: int,
-    permuted_input: Tensor,
-    expert_first_token_offset: Tensor,
-    inv_permuted_idx: Tensor,
-    permuted_idx: Tensor,
-    sort_workspace: Tensor | None = None,
-    permuted_experts_id: Tensor | None = None,
-    sorted_row_idx: Tensor | None = None,
-    topk_ids_for_sort: Tensor | None = None,
-) -> None:
-    order, ends = _sorted(topk_ids, n_local_expert, expert_map)
-    permuted_input.copy_(input[order // topk])
-    expert_first_token_offset.copy_(ends)
-    inv_permuted_idx.copy_(order.argsort().view(inv_permuted_idx.shape))
-    permuted_idx.copy_(order.masked_fill(torch.arange(order.numel()) >= ends[-1], order.numel()))
-
-
-@streams("moe_unpermute")
-def _unpermute(
-    permuted_hidden_states: Tensor,
-    topk_weights: Tensor,
-    inv_permuted_idx: Tensor,
-    expert_first_token_offset: Tensor | None,
-    topk: int,
-    hidden_states: Tensor,
-) -> None:
-    places = inv_permuted_idx.long()
-    weights = topk_weights.float()
-    if expert_first_token_offset is not None:
-        weights = weights.where(places < expert_first_token_offset[-1], 0.0)
-    rows = permuted_hidden_states.float()[places.clamp(max=len(permuted_hidden_states) - 1)]
+@streams(
+    "moe_unpermute",
+    takes=(
+        "permuted_hidden_states topk_weights inv_permuted_idx expert_first_token_offset topk "
+        "hidden_states"
+    ),
+)
+def _unpermute(call: OperatorCall) -> None:
+    places = call.inv_permuted_idx.long()
+    weights = call.topk_weights.float()
+    if call.expert_first_token_offset is not None:
+        weights = weights.where(places < call.expert_first_token_offset[-1], 0.0)
+    rows = call.permuted_hidden_states.float()
+    rows = rows[places.clamp(max=len(rows) - 1)]
     rows = rows.where(weights.unsqueeze(-1) != 0, 0.0)
-    hidden_states.copy_((rows * weights.unsqueeze(-1)).sum(1))
+    call.hidden_states.copy_((rows * weights.unsqueeze(-1)).sum(1))
 
 
 @defines("moe_permute_unpermute_supported", on_host=True)
-def _permutes(asked: OperatorAsked) -> bool:
+def _permutes(call: OperatorCall) -> bool:
     return True
 
 
-@defines("moe_permute_sort_workspace_size", on_host=True)
-def _workspace(asked: OperatorAsked, num_expanded_rows: int, n_expert: int) -> int:
+@defines("moe_permute_sort_workspace_size", takes="num_expanded_rows n_expert", on_host=True)
+def _workspace(call: OperatorCall) -> int:
     # Of a radix sort: keys and values once more.
-    return 8 * num_expanded_rows
+    return 8 * call.num_expanded_rows
 
 
-def _sizes(into: Tensor, counts: Tensor, n: int, k: int) -> None:
-    into.copy_(torch.stack((counts, torch.full_like(counts, n), torch.full_like(counts, k)), 1))
+def _problem_sizes(call: OperatorCall, counts: Tensor, n: int) -> None:
+    """Write ``(m, n, k)`` of the experts' first products, and of the second."""
+    for sizes, *rest in ((call.problem_sizes1, n, call.k), (call.problem_sizes2, call.k, call.n)):
+        sizes.copy_(torch.stack([counts, *(torch.full_like(counts, size) for size in rest)], 1))
 
 
-@streams("get_cutlass_moe_mm_data", follows=True)
-def _problems(
-    topk_ids: Tensor,
-    expert_offsets: Tensor,
-    problem_sizes1: Tensor,
-    problem_sizes2: Tensor,
-    input_permutation: Tensor,
-    output_permutation: Tensor,
-    num_experts: int,
-    n: int,
-    k: int,
-    blockscale_offsets: Tensor | None = None,
-    is_gated: bool = True,
-) -> None:
-    order, ends = _sorted(topk_ids, num_experts, None)
+@streams(
+    "get_cutlass_moe_mm_data",
+    takes=(
+        "topk_ids expert_offsets problem_sizes1 problem_sizes2 input_permutation "
+        "output_permutation num_experts n k blockscale_offsets is_gated=True"
+    ),
+    follows=True,
+)
+def _problems(call: OperatorCall) -> None:
+    order, ends = _sorted(call.topk_ids, call.num_experts, None)
     counts = ends.diff()
-    _sizes(problem_sizes1, counts, 2 * n if is_gated else n, k)
-    _sizes(problem_sizes2, counts, k, n)
-    expert_offsets.copy_(ends[: expert_offsets.numel()])
-    input_permutation.copy_(order // topk_ids.shape[1])
-    output_permutation.copy_(order.argsort())
-    if blockscale_offsets is not None:
+    _problem_sizes(call, counts, call.n * (2 if call.is_gated else 1))
+    call.expert_offsets.copy_(ends[: call.expert_offsets.numel()])
+    call.input_permutation.copy_(order // call.topk_ids.shape[1])
+    call.output_permutation.copy_(order.argsort())
+    if call.blockscale_offsets is not None:
         padded = (-(-counts // 128) * 128).cumsum(0)
         tensor = torch.cat((padded.new_zeros(1), padded))
-        blockscale_offsets.copy_(tensor[: blockscale_offsets.numel()])
+        call.blockscale_offsets.copy_(tensor[: call.blockscale_offsets.numel()])
 
 
-@streams("get_cutlass_moe_mm_problem_sizes_from_expert_offsets", follows=True)
-def _problems_of_offsets(
-    expert_first_token_offset: Tensor,
-    problem_sizes1: Tensor,
-    problem_sizes2: Tensor,
-    n: int,
-    k: int,
-    swap_ab: bool,
-) -> None:
-    counts = expert_first_token_offset.diff()
-    _sizes(problem_sizes1, counts, 2 * n, k)
-    _sizes(problem_sizes2, counts, k, n)
+@streams(
+    "get_cutlass_moe_mm_problem_sizes_from_expert_offsets",
+    takes="expert_first_token_offset problem_sizes1 problem_sizes2 n k swap_ab",
+    follows=True,
+)
+def _problems_of_offsets(call: OperatorCall) -> None:
+    _problem_sizes(call, call.expert_first_token_offset.diff(), 2 * call.n)
 
 
-@streams("get_cutlass_batched_moe_mm_data", follows=True)
-def _batched_problems(
-    expert_offsets: Tensor,
-    problem_sizes1: Tensor,
-    problem_sizes2: Tensor,
-    expert_num_tokens: Tensor,
-    num_local_experts: int,
-    padded_m: int,
-    n: int,
-    k: int,
-) -> None:
-    expert_offsets.copy_(torch.arange(expert_offsets.numel()) * padded_m)
-    counts = expert_num_tokens.to(problem_sizes1.dtype)
-    _sizes(problem_sizes1, counts, 2 * n, k)
-    _sizes(problem_sizes2, counts, k, n)
+@streams(
+    "get_cutlass_batched_moe_mm_data",
+    takes=(
+        "expert_offsets problem_sizes1 problem_sizes2 expert_num_tokens num_local_experts "
+        "padded_m n k"
+    ),
+    follows=True,
+)
+def _batched_problems(call: OperatorCall) -> None:
+    call.expert_offsets.copy_(torch.arange(call.expert_offsets.numel()) * call.padded_m)
+    _problem_sizes(call, call.expert_num_tokens.to(call.problem_sizes1.dtype), 2 * call.n)
 
 
-def _as_groups(
-    func: Any,
-    out_tensors: Tensor,
-    a_tensors: Tensor,
-    b_tensors: Tensor,
-    problem_sizes: Tensor,
-    **_: Any,
-) -> Callable[[int], Any]:
-    rows_of = problem_sizes.select(1, 0)
-    sizes = groups_of(func, lambda: numbers_of(rows_of), a_tensors.shape[0], *b_tensors.shape)
-    return as_product(func, sizes, a_tensors.dtype, out_tensors.dtype, grouped=True)
+def _as_groups(call: OperatorCall) -> Callable[[int], Any]:
+    rows, weights, rows_of = call.a_tensors, call.b_tensors, call.problem_sizes.select(1, 0)
+    sizes = groups_of(call.func, lambda: numbers_of(rows_of), rows.shape[0], *weights.shape)
+    return as_product(call.func, sizes, rows.dtype, call.out_tensors.dtype, grouped=True)
 
 
-@launches("cutlass_moe_mm", timing=_as_groups, ignores=("a_strides", "b_strides", "c_strides"))
-def _cutlass_moe_mm(
-    out_tensors: Tensor,
-    a_tensors: Tensor,
-    b_tensors: Tensor,
-    a_scales: Tensor,
-    b_scales: Tensor,
-    expert_offsets: Tensor,
-    problem_sizes: Tensor,
-    per_act_token: bool,
-    per_out_ch: bool,
-) -> None:
-    begins, counts = expert_offsets.tolist(), problem_sizes[:, 0].tolist()
+@launches(
+    "cutlass_moe_mm",
+    takes=(
+        "out_tensors a_tensors b_tensors a_scales b_scales expert_offsets problem_sizes "
+        "per_act_token per_out_ch"
+    ),
+    timing=_as_groups,
+    ignores="a_strides b_strides c_strides",
+)
+def _cutlass_moe_mm(call: OperatorCall) -> None:
+    begins, counts = call.expert_offsets.tolist(), call.problem_sizes[:, 0].tolist()
     for number, (begin, count) in enumerate(zip(begins, counts, strict=False)):
         rows = slice(begin, begin + count)
-        wide = a_tensors[rows].float() @ b_tensors[number].float().t()
-        wide = wide * (a_scales[rows] if per_act_token else a_scales).float().view(-1, 1)
-        out_tensors[rows] = (wide * b_scales[number].float().view(1, -1)).to(out_tensors.dtype)
+        wide = call.a_tensors[rows].float() @ call.b_tensors[number].float().t()
+        of_rows = call.a_scales[rows] if call.per_act_token else call.a_scales
+        scaled = wide * of_rows.float().view(-1, 1) * call.b_scales[number].float().view(1, -1)
+        call.out_tensors[rows] = scaled.to(call.out_tensors.dtype)
 
 
-@streams("batched_moe_align_block_size", follows=True)
-def _batched_align(
-    max_tokens_per_batch: int,
-    block_size: int,
-    expert_num_tokens: Tensor,
-    sorted_token_ids: Tensor,
-    experts_ids: Tensor,
-    num_tokens_post_pad: Tensor,
-) -> None:
-    counts = expert_num_tokens.long()
-    blocks = -(-counts // block_size)
+@streams(
+    "batched_moe_align_block_size",
+    takes=(
+        "max_tokens_per_batch block_size expert_num_tokens sorted_token_ids experts_ids "
+        "num_tokens_post_pad"
+    ),
+    follows=True,
+)
+def _batched_align(call: OperatorCall) -> None:
+    counts, size = call.expert_num_tokens.long(), call.block_size
+    tokens, experts = call.sorted_token_ids, call.experts_ids
+    blocks = -(-counts // size)
     total = int(blocks.sum())
-    none = max_tokens_per_batch * counts.numel()
-    sorted_token_ids.fill_(none)
-    experts_ids.fill_(-1)
-    num_tokens_post_pad.fill_(total * block_size)
+    none = call.max_tokens_per_batch * counts.numel()
+    tokens.fill_(none)
+    experts.fill_(-1)
+    call.num_tokens_post_pad.fill_(total * size)
     of = torch.arange(counts.numel()).repeat_interleave(blocks)
-    experts_ids[:total] = of.to(experts_ids.dtype)
+    experts[:total] = of.to(experts.dtype)
     number = torch.arange(total) - (blocks.cumsum(0) - blocks)[of]
-    rows = number[:, None] * block_size + torch.arange(block_size)
-    result = (rows + of[:, None] * max_tokens_per_batch).where(rows < counts[of][:, None], none)
-    sorted_token_ids[: total * block_size] = result.flatten().to(sorted_token_ids.dtype)
+    rows = number[:, None] * size + torch.arange(size)
+    result = rows + of[:, None] * call.max_tokens_per_batch
+    result = result.where(rows < counts[of][:, None], none)
+    tokens[: total * size] = result.flatten().to(tokens.dtype)
 
 
 def blocks_of(expert_ids: Tensor, block: int) -> Callable[[], list[int] | None]:
@@ -266,89 +238,56 @@ def blocks_of(expert_ids: Tensor, block: int) -> Callable[[], list[int] | None]:
     return read
 
 
-def _of_choices(
-    a: Tensor, c_or_none: Tensor | None, size_m: int, size_n: int, top_k: int, **_: Any
-) -> Tensor:
-    return a.new_empty(size_m * top_k, size_n) if c_or_none is None else c_or_none
+def _of_choices(call: OperatorCall) -> Any:
+    if call.c_or_none is not None:
+        return call.c_or_none
+    return call.a.new_empty(call.size_m * call.top_k, call.size_n)
 
 
-def _marlin_groups(
-    func: Any,
-    out: Tensor,
-    b_q_weight: Tensor,
-    b_scales: Tensor,
-    b_zeros_or_none: Tensor | None,
-    expert_ids: Tensor,
-    moe_block_size: int,
-    size_m: int,
-    size_n: int,
-    size_k: int,
-    top_k: int,
-    **_: Any,
-) -> Callable[[int], Any]:
-    experts = b_q_weight.shape[0]
-    bytes_of = num_bytes((b_q_weight, b_scales, b_zeros_or_none)) / (experts * size_n * size_k)
-    sizes = groups_of(
-        func, blocks_of(expert_ids, moe_block_size), size_m * top_k, experts, size_n, size_k
-    )
-    return as_product(func, sizes, out.dtype, out.dtype, weight_bytes=bytes_of, grouped=True)
+def _marlin_groups(call: OperatorCall, out: Tensor) -> Callable[[int], Any]:
+    experts, n, k = call.b_q_weight.shape[0], call.size_n, call.size_k
+    weights = call.b_q_weight, call.b_scales, call.b_zeros_or_none
+    bytes_of = num_bytes(weights) / (experts * n * k)
+    counts = blocks_of(call.expert_ids, call.moe_block_size)
+    sizes = groups_of(call.func, counts, call.size_m * call.top_k, experts, n, k)
+    return as_product(call.func, sizes, out.dtype, out.dtype, weight_bytes=bytes_of, grouped=True)
 
 
-@makes("moe_wna16_marlin_gemm", result=_of_choices, timing=_marlin_groups)
-def _moe_marlin(
-    out: Tensor,
-    /,
-    a: Tensor,
-    c_or_none: Tensor | None,
-    b_q_weight: Tensor,
-    b_scales: Tensor,
-    b_zeros_or_none: Tensor | None,
-    workspace: Tensor,
-    sorted_token_ids: Tensor,
-    expert_ids: Tensor,
-    topk_weights: Tensor,
-    moe_block_size: int,
-    top_k: int,
-    mul_topk_weights: bool,
-    size_m: int,
-    size_n: int,
-    size_k: int,
-    use_atomic_add: bool,
-    use_fp32_reduce: bool,
-    is_zp_float: bool,
-    num_tokens_past_padded: Tensor | None = None,
-    num_tokens_post_padded: Tensor | None = None,
-    b_type_id: int = 0,
-    b_q_type_id: int = 0,
-    b_bias_or_none: Tensor | None = None,
-    is_k_full: bool = True,
-    is_ep: bool = False,
-    thread_k: int = -1,
-    thread_n: int = -1,
-    blocks_per_sm: int = -1,
-) -> None:
-    kind = kind_of(b_type_id or b_q_type_id)
-    if b_bias_or_none is not None:
+@makes(
+    "moe_wna16_marlin_gemm",
+    takes=(
+        "a c_or_none b_q_weight b_scales b_zeros_or_none workspace sorted_token_ids "
+        "expert_ids topk_weights moe_block_size top_k mul_topk_weights size_m size_n size_k "
+        "use_atomic_add use_fp32_reduce is_zp_float num_tokens_past_padded "
+        "num_tokens_post_padded b_type_id b_q_type_id b_bias_or_none is_k_full is_ep thread_k "
+        "thread_n blocks_per_sm"
+    ),
+    result=_of_choices,
+    timing=_marlin_groups,
+)
+def _moe_marlin(out: Tensor, call: OperatorCall) -> None:
+    kind = kind_of(call.b_type_id or call.b_q_type_id)
+    if call.b_bias_or_none is not None:
         raise UnsupportedTorchError(
             "moe_wna16_marlin_gemm with b_bias: kernbench defines it without; use experts in Triton"
         )
-    total = num_tokens_past_padded if num_tokens_post_padded is None else num_tokens_post_padded
+    past = call.num_tokens_past_padded
+    total = past if call.num_tokens_post_padded is None else call.num_tokens_post_padded
     assert total is not None
-    blocks = int(total) // moe_block_size
-    rows = sorted_token_ids[: blocks * moe_block_size].view(blocks, moe_block_size).long()
-    of = expert_ids[:blocks].long()
-    weights = topk_weights.flatten().float()
+    size = call.moe_block_size
+    blocks = int(total) // size
+    rows = call.sorted_token_ids[: blocks * size].view(blocks, size).long()
+    of = call.expert_ids[:blocks].long()
+    weights = call.topk_weights.flatten().float()
     for expert in of.unique().tolist():
         choices = rows[of == expert].flatten()
-        choices = choices[choices < size_m * top_k]
+        choices = choices[choices < call.size_m * call.top_k]
         if expert < 0:
             out[choices] = 0
             continue
-        zeros = None if b_zeros_or_none is None else b_zeros_or_none[expert]
-        weight = marlin_weights(
-            b_q_weight[expert], b_scales[expert], zeros, kind, size_k, size_n, is_zp_float
-        )
-        result = multiplied(a[choices // top_k], weight)
-        out[choices] = (result * weights[choices, None] if mul_topk_weights else result).to(
-            out.dtype
-        )
+        zeros = None if call.b_zeros_or_none is None else call.b_zeros_or_none[expert]
+        packed_as = call.b_q_weight[expert], call.b_scales[expert], zeros, kind
+        weight = marlin_weights(*packed_as, call.size_k, call.size_n, call.is_zp_float)
+        result = multiplied(call.a[choices // call.top_k], weight)
+        result = result * weights[choices, None] if call.mul_topk_weights else result
+        out[choices] = result.to(out.dtype)

@@ -7,25 +7,49 @@ from torch import Tensor
 
 from kernbench.torch_bridge.base.operations import describe
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
-from kernbench.torch_bridge.placement.host_views import view_of_host
+from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, META, unobserved
+from kernbench.torch_bridge.placement.residence import reside, storage_of
+from kernbench.torch_bridge.processes.of_all import OperatorCall
 from kernbench.torch_bridge.processes.process import current
-from kernbench.torch_bridge.replaced.extension_modules.definitions import OperatorAsked, defines
+from kernbench.torch_bridge.replaced.extension_modules.definitions import defines
 
 
-@defines("get_cuda_view_from_cpu_tensor", on_host=True)
-def _view(asked: OperatorAsked, cpu_tensor: Tensor) -> Tensor:
-    return view_of_host(cpu_tensor)
+def view_of_host(host: Tensor) -> Tensor:
+    """Return a tensor of the current device in the memory of a host's tensor.
+
+    Writes to one show in the other, in a run without data, too. Its address is one of the device's
+    memory, of which it takes as much.
+    """
+    storage = storage_of(host)
+    with unobserved():
+        whole = torch.empty(0, dtype=torch.uint8, device=CPU).set_(storage)
+        if current().session.run.has_data:
+            shared = torch.from_numpy(whole.numpy()).untyped_storage()
+        else:
+            shared = torch.UntypedStorage(storage.nbytes(), device=META)
+            shared._known = storage
+        view = torch.empty(0, dtype=host.dtype, device=shared.device)
+        view.set_(shared, host.storage_offset(), host.shape, host.stride())
+    device = torch.device(DEVICE_TYPE, torch.cuda.current_device())
+    reside(shared, device, "a view of the host's memory")
+    current().session.views_host = True
+    return view
 
 
-@defines("weak_ref_tensor", shapes=torch.empty_like)
-def _weak_ref(asked: OperatorAsked, input: Tensor) -> Tensor:
-    return input.detach()
+@defines("get_cuda_view_from_cpu_tensor", takes="cpu_tensor", on_host=True)
+def _view(call: OperatorCall) -> Tensor:
+    return view_of_host(call.cpu_tensor)
+
+
+@defines("weak_ref_tensor", takes="input", shapes=lambda call: torch.empty_like(call.input))
+def _weak_ref(call: OperatorCall) -> Tensor:
+    return call.input.detach()
 
 
 def _capability_from(*names: str, least: int) -> None:
-    @defines(*names, on_host=True)
-    def call(asked: OperatorAsked, cuda_device_capability: int) -> bool:
-        return cuda_device_capability >= least
+    @defines(*names, takes="cuda_device_capability", on_host=True)
+    def supports(call: OperatorCall) -> bool:
+        return bool(call.cuda_device_capability >= least)
 
 
 _capability_from("cutlass_scaled_mm_supports_fp8", least=89)
@@ -36,10 +60,11 @@ _capability_from("cutlass_scaled_mm_supports_block_fp8", least=90)
     "cutlass_group_gemm_supported",
     "cutlass_scaled_mm_supports_fp4",
     "mxfp4_experts_quant_supported",
+    takes="cuda_device_capability",
     on_host=True,
 )
-def _lacks(asked: OperatorAsked, cuda_device_capability: int) -> bool:
-    current().session.lacking_operators[describe(asked.func).name] = None
+def _lacks(call: OperatorCall) -> bool:
+    current().session.lacking_operators[describe(call.func).name] = None
     return False
 
 
@@ -53,16 +78,17 @@ _ATTRIBUTES = {
 """Properties of devices by the numbers of ``cudaDeviceAttr``."""
 
 
-@defines("get_device_attribute", on_host=True)
-def _attribute(asked: OperatorAsked, attribute: int, device_id: int) -> int:
-    if attribute not in _ATTRIBUTES:
+@defines("get_device_attribute", takes="attribute device_id", on_host=True)
+def _attribute(call: OperatorCall) -> int:
+    name = _ATTRIBUTES.get(call.attribute)
+    if name is None:
         raise UnsupportedTorchError(
-            f"get_device_attribute({attribute}): of cudaDeviceAttr kernbench has "
+            f"get_device_attribute({call.attribute}): of cudaDeviceAttr kernbench has "
             f"{', '.join(f'{number} ({name})' for number, name in _ATTRIBUTES.items())}"
         )
-    return int(getattr(torch.cuda.get_device_properties(device_id), _ATTRIBUTES[attribute]))
+    return int(getattr(torch.cuda.get_device_properties(call.device_id), name))
 
 
-@defines("get_max_shared_memory_per_block_device_attribute", on_host=True)
-def _most_shared_memory(asked: OperatorAsked, device_id: int) -> int:
-    return int(torch.cuda.get_device_properties(device_id).shared_memory_per_block_optin)
+@defines("get_max_shared_memory_per_block_device_attribute", takes="device_id", on_host=True)
+def _most_shared_memory(call: OperatorCall) -> int:
+    return int(torch.cuda.get_device_properties(call.device_id).shared_memory_per_block_optin)

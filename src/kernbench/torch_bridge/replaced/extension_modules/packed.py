@@ -18,6 +18,7 @@ from torch import Tensor
 
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs import num_bytes
+from kernbench.torch_bridge.processes.of_all import OperatorCall
 from kernbench.torch_bridge.replaced.extension_modules.definitions import (
     as_product,
     defines,
@@ -116,96 +117,82 @@ def multiplied(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
     return result if bias is None else result + bias.float()
 
 
-def _by_weights(*names: str, k: Callable[..., int]) -> Callable[..., Any]:
+def _by_weights(
+    *names: str, k: Callable[[OperatorCall], int]
+) -> Callable[[OperatorCall, Tensor], Callable[[int], Any]]:
     """Return the timing of a product whose weights are the arguments of these names."""
 
-    def timing(func: Any, out: Tensor, **named: Any) -> Callable[[int], Any]:
-        n, length = out.shape[-1], k(**named)
-        bytes_of = num_bytes([named[name] for name in names]) / (n * length)
+    def timing(call: OperatorCall, out: Tensor) -> Callable[[int], Any]:
+        n, length = out.shape[-1], k(call)
+        bytes_of = num_bytes([call.named[name] for name in names]) / (n * length)
         sizes = ((1, out.numel() // n, n, length),) if out.numel() and length else ()
-        return as_product(func, sizes, out.dtype, out.dtype, weight_bytes=bytes_of)
+        return as_product(call.func, sizes, out.dtype, out.dtype, weight_bytes=bytes_of)
 
     return timing
 
 
 @makes(
     "gptq_gemm",
-    result=lambda a, b_q_weight, **_: a.new_empty(a.shape[0], b_q_weight.shape[1]),
-    timing=_by_weights("b_q_weight", "b_gptq_qzeros", "b_gptq_scales", k=lambda a, **_: a.shape[1]),
+    takes=(
+        "a b_q_weight b_gptq_qzeros b_gptq_scales bit use_v2_format use_exllama use_shuffle b_g_idx"
+    ),
+    result=lambda call: call.a.new_empty(call.a.shape[0], call.b_q_weight.shape[1]),
+    timing=_by_weights(
+        "b_q_weight", "b_gptq_qzeros", "b_gptq_scales", k=lambda call: call.a.shape[1]
+    ),
 )
-def _gptq_gemm(
-    out: Tensor,
-    /,
-    a: Tensor,
-    b_q_weight: Tensor,
-    b_gptq_qzeros: Tensor,
-    b_gptq_scales: Tensor,
-    bit: int,
-    use_v2_format: bool = False,
-    use_exllama: bool = True,
-    use_shuffle: bool = True,
-    b_g_idx: Tensor | None = None,
-) -> None:
-    if b_g_idx is not None and b_g_idx.numel():
+def _gptq_gemm(out: Tensor, call: OperatorCall) -> None:
+    if call.b_g_idx is not None and call.b_g_idx.numel():
         raise UnsupportedTorchError(
             "gptq_gemm with groups in the order of activations (desc_act): kernbench defines "
             "groups of rows beside each other; use a checkpoint without desc_act"
         )
     # Version 1 of the format stores zeros less one.
-    weight = _of_gptq(b_q_weight, b_gptq_qzeros, b_gptq_scales, bit, 0 if use_v2_format else 1)
-    out.copy_(multiplied(a, weight))
+    least, zeros = 0 if call.use_v2_format else 1, call.b_gptq_qzeros
+    weight = _of_gptq(call.b_q_weight, zeros, call.b_gptq_scales, call.bit, least)
+    out.copy_(multiplied(call.a, weight))
 
 
-@streams("gptq_shuffle", over=("q_weight",))
-def _gptq_shuffle(q_weight: Tensor, bit: int, q_perm: Tensor | None = None) -> None:
+@streams("gptq_shuffle", takes="q_weight bit q_perm", over=("q_weight",))
+def _gptq_shuffle(call: OperatorCall) -> None:
     pass
 
 
 @makes(
     "awq_gemm",
-    result=lambda _in_feats, _kernel, **_: _in_feats.new_empty(
-        _in_feats.shape[0], _kernel.shape[1] * 8
+    takes="_in_feats _kernel _scaling_factors _zeros split_k_iters",
+    result=lambda call: call._in_feats.new_empty(
+        call._in_feats.shape[0], call._kernel.shape[1] * 8
     ),
     timing=_by_weights(
-        "_kernel", "_scaling_factors", "_zeros", k=lambda _kernel, **_: _kernel.shape[0]
+        "_kernel", "_scaling_factors", "_zeros", k=lambda call: call._kernel.shape[0]
     ),
 )
-def _awq_gemm(
-    out: Tensor,
-    /,
-    _in_feats: Tensor,
-    _kernel: Tensor,
-    _scaling_factors: Tensor,
-    _zeros: Tensor,
-    split_k_iters: int,
-) -> None:
-    out.copy_(multiplied(_in_feats, _awq_weights(_kernel, _zeros, _scaling_factors)))
+def _awq_gemm(out: Tensor, call: OperatorCall) -> None:
+    weight = _awq_weights(call._kernel, call._zeros, call._scaling_factors)
+    out.copy_(multiplied(call._in_feats, weight))
 
 
-def _wide_awq(_kernel: Tensor, _scaling_factors: Tensor, **_: Any) -> Tensor:
-    return _scaling_factors.new_empty(_kernel.shape[0], _kernel.shape[1] * 8)
+def _wide_awq(words: Tensor, scales: Tensor) -> Tensor:
+    return scales.new_empty(words.shape[0], words.shape[1] * 8)
 
 
-@makes("awq_dequantize", result=_wide_awq)
-def _awq_dequantize(
-    out: Tensor,
-    /,
-    _kernel: Tensor,
-    _scaling_factors: Tensor,
-    _zeros: Tensor,
-    split_k_iters: int,
-    thx: int,
-    thy: int,
-) -> None:
-    out.copy_(_awq_weights(_kernel, _zeros, _scaling_factors))
+@makes(
+    "awq_dequantize",
+    takes="_kernel _scaling_factors _zeros split_k_iters thx thy",
+    result=lambda call: _wide_awq(call._kernel, call._scaling_factors),
+)
+def _awq_dequantize(out: Tensor, call: OperatorCall) -> None:
+    out.copy_(_awq_weights(call._kernel, call._zeros, call._scaling_factors))
 
 
 @makes(
     "sgl_kernel::awq_dequantize",
-    result=lambda qweight, scales, **_: _wide_awq(qweight, scales),
+    takes="qweight scales qzeros",
+    result=lambda call: _wide_awq(call.qweight, call.scales),
 )
-def _sgl_awq_dequantize(out: Tensor, /, qweight: Tensor, scales: Tensor, qzeros: Tensor) -> None:
-    out.copy_(_awq_weights(qweight, qzeros, scales))
+def _sgl_awq_dequantize(out: Tensor, call: OperatorCall) -> None:
+    out.copy_(_awq_weights(call.qweight, call.qzeros, call.scales))
 
 
 def _order(bits: int) -> Tensor:
@@ -275,8 +262,9 @@ def marlin_weights(
     return (numbers - _grouped(of_zeros, k)).float() * _grouped(wide, k)
 
 
-def _repacked(b_q_weight: Tensor, size_k: int, size_n: int, num_bits: int, **_: Any) -> Tensor:
-    return b_q_weight.new_empty(size_k // _TILE, size_n * _TILE * num_bits // _WORD)
+def _repacked(call: OperatorCall) -> Any:
+    shape = call.size_k // _TILE, call.size_n * _TILE * call.num_bits // _WORD
+    return call.b_q_weight.new_empty(shape)
 
 
 def check_rows_of_16_bits(name: str, is_a_8bit: bool) -> None:
@@ -288,141 +276,94 @@ def check_rows_of_16_bits(name: str, is_a_8bit: bool) -> None:
         )
 
 
-@makes("gptq_marlin_repack", result=_repacked)
-def _gptq_marlin_repack(
-    out: Tensor,
-    /,
-    b_q_weight: Tensor,
-    size_k: int,
-    size_n: int,
-    num_bits: int,
-    perm: Tensor | None = None,
-    is_a_8bit: bool = False,
-) -> None:
-    check_rows_of_16_bits("gptq_marlin_repack", is_a_8bit)
-    numbers = unpacked(b_q_weight, num_bits, 0)
-    if perm is not None and perm.numel():
-        numbers = numbers[perm.long()]
-    out.copy_(to_marlin(numbers, num_bits))
+@makes(
+    "gptq_marlin_repack", takes="b_q_weight size_k size_n num_bits perm is_a_8bit", result=_repacked
+)
+def _gptq_marlin_repack(out: Tensor, call: OperatorCall) -> None:
+    check_rows_of_16_bits("gptq_marlin_repack", call.is_a_8bit)
+    numbers = unpacked(call.b_q_weight, call.num_bits, 0)
+    if call.perm is not None and call.perm.numel():
+        numbers = numbers[call.perm.long()]
+    out.copy_(to_marlin(numbers, call.num_bits))
 
 
-@makes("awq_marlin_repack", result=_repacked)
-def _awq_marlin_repack(
-    out: Tensor,
-    /,
-    b_q_weight: Tensor,
-    size_k: int,
-    size_n: int,
-    num_bits: int,
-    is_a_8bit: bool = False,
-) -> None:
-    check_rows_of_16_bits("awq_marlin_repack", is_a_8bit)
-    out.copy_(to_marlin(of_awq(b_q_weight, num_bits), num_bits))
+@makes("awq_marlin_repack", takes="b_q_weight size_k size_n num_bits is_a_8bit", result=_repacked)
+def _awq_marlin_repack(out: Tensor, call: OperatorCall) -> None:
+    check_rows_of_16_bits("awq_marlin_repack", call.is_a_8bit)
+    out.copy_(to_marlin(of_awq(call.b_q_weight, call.num_bits), call.num_bits))
 
 
-def _marlin_result(a: Tensor, c_or_none: Tensor | None, size_n: int, **_: Any) -> Tensor:
-    return a.new_empty(a.shape[0], size_n) if c_or_none is None else c_or_none
+def _marlin_result(call: OperatorCall) -> Any:
+    if call.c_or_none is not None:
+        return call.c_or_none
+    return call.a.new_empty(call.a.shape[0], call.size_n)
 
 
 @makes(
     "marlin_gemm",
     "gptq_marlin_gemm",
+    takes=(
+        "a c_or_none b_q_weight b_scales b_zeros_or_none workspace size_m size_n size_k "
+        "use_atomic_add use_fp32_reduce is_zp_float b_type_id b_q_type_id b_bias_or_none "
+        "is_k_full"
+    ),
     result=_marlin_result,
     timing=_by_weights(
-        "b_q_weight", "b_scales", "b_zeros_or_none", k=lambda size_k, **_: int(size_k)
+        "b_q_weight", "b_scales", "b_zeros_or_none", k=lambda call: int(call.size_k)
     ),
 )
-def _marlin_gemm(
-    out: Tensor,
-    /,
-    a: Tensor,
-    c_or_none: Tensor | None,
-    b_q_weight: Tensor,
-    b_scales: Tensor,
-    b_zeros_or_none: Tensor | None,
-    workspace: Tensor,
-    size_m: int,
-    size_n: int,
-    size_k: int,
-    use_atomic_add: bool,
-    use_fp32_reduce: bool,
-    is_zp_float: bool,
-    b_type_id: int = 0,
-    b_q_type_id: int = 0,
-    b_bias_or_none: Tensor | None = None,
-    is_k_full: bool = True,
-) -> None:
-    kind = kind_of(b_type_id or b_q_type_id)
-    weight = marlin_weights(
-        b_q_weight, b_scales, b_zeros_or_none, kind, size_k, size_n, is_zp_float
-    )
-    bias = None if b_bias_or_none is None else _in_order(b_bias_or_none, _OF_COLUMNS)
-    out.copy_(multiplied(a, weight, bias))
+def _marlin_gemm(out: Tensor, call: OperatorCall) -> None:
+    kind = kind_of(call.b_type_id or call.b_q_type_id)
+    packed_as = call.b_q_weight, call.b_scales, call.b_zeros_or_none, kind
+    weight = marlin_weights(*packed_as, call.size_k, call.size_n, call.is_zp_float)
+    bias = None if call.b_bias_or_none is None else _in_order(call.b_bias_or_none, _OF_COLUMNS)
+    out.copy_(multiplied(call.a, weight, bias))
 
 
-@makes("machete_prepack_B", result=lambda B, **_: torch.empty_like(B))  # noqa: N803
-def _machete_prepack(
-    out: Tensor,
-    /,
-    B: Tensor,  # noqa: N803
-    a_type: Any,
-    b_type: int,
-    group_scales_type: Any,
-) -> None:
-    out.copy_(B)
-
-
-def _machete_result(
-    A: Tensor,  # noqa: N803
-    B: Tensor,  # noqa: N803
-    out_type: torch.dtype | None,
-    **_: Any,
-) -> Tensor:
-    return A.new_empty(A.shape[0], B.shape[1], dtype=out_type or A.dtype)
+@makes(
+    "machete_prepack_B",
+    takes="B a_type b_type group_scales_type",
+    result=lambda call: torch.empty_like(call.B),
+)
+def _machete_prepack(out: Tensor, call: OperatorCall) -> None:
+    out.copy_(call.B)
 
 
 @makes(
     "machete_mm",
-    result=_machete_result,
-    timing=_by_weights("B", "group_scales", "group_zeros", k=lambda A, **_: A.shape[1]),  # noqa: N803
+    takes=(
+        "A B b_type out_type group_scales group_zeros group_size channel_scales token_scales "
+        "schedule"
+    ),
+    result=lambda call: call.A.new_empty(
+        call.A.shape[0], call.B.shape[1], dtype=call.out_type or call.A.dtype
+    ),
+    timing=_by_weights("B", "group_scales", "group_zeros", k=lambda call: call.A.shape[1]),
 )
-def _machete_mm(
-    out: Tensor,
-    /,
-    A: Tensor,  # noqa: N803
-    B: Tensor,  # noqa: N803
-    b_type: int,
-    out_type: torch.dtype | None,
-    group_scales: Tensor | None,
-    group_zeros: Tensor | None,
-    group_size: int | None,
-    channel_scales: Tensor | None,
-    token_scales: Tensor | None,
-    schedule: str | None,
-) -> None:
-    kind = kind_of(b_type)
-    weight = (unpacked(B, kind.bits, 0) - kind.bias).float()
-    if group_scales is not None:
-        weight = weight * _grouped(group_scales.float(), weight.shape[0])
-    if group_zeros is not None:
+def _machete_mm(out: Tensor, call: OperatorCall) -> None:
+    kind = kind_of(call.b_type)
+    weight = (unpacked(call.B, kind.bits, 0) - kind.bias).float()
+    if call.group_scales is not None:
+        weight = weight * _grouped(call.group_scales.float(), weight.shape[0])
+    if call.group_zeros is not None:
         # They are scaled.
-        weight = weight + _grouped(group_zeros.float(), weight.shape[0])
-    if channel_scales is not None:
-        weight = weight * channel_scales.float().view(1, -1)
-    result = multiplied(A, weight)
-    out.copy_(result if token_scales is None else result * token_scales.float().view(-1, 1))
+        weight = weight + _grouped(call.group_zeros.float(), weight.shape[0])
+    if call.channel_scales is not None:
+        weight = weight * call.channel_scales.float().view(1, -1)
+    result = multiplied(call.A, weight)
+    out.copy_(
+        result if call.token_scales is None else result * call.token_scales.float().view(-1, 1)
+    )
 
 
-@defines("machete_supported_schedules", on_host=True)
-def _machete_schedules(
-    asked: Any,
-    a_type: Any,
-    b_type: int,
-    maybe_group_scales_type: Any,
-    maybe_group_zeros_type: Any,
-    maybe_channel_scales_type: Any,
-    maybe_token_scales_type: Any,
-    maybe_out_type: Any,
-) -> list[str]:
+@defines(
+    "machete_supported_schedules",
+    takes=(
+        "a_type b_type maybe_group_scales_type maybe_group_zeros_type "
+        "maybe_channel_scales_type maybe_token_scales_type maybe_out_type"
+    ),
+    on_host=True,
+)
+def _machete_schedules(call: OperatorCall) -> list[str]:
     # The library chooses.
     return []

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from kernbench.torch_bridge.costs import num_bytes
+from kernbench.torch_bridge.processes.of_all import OperatorCall
 from kernbench.torch_bridge.replaced.extension_modules.definitions import (
     as_operation,
     launches,
@@ -75,39 +76,34 @@ def scale_all(scale: Tensor, result: Tensor, x: Tensor) -> None:
     scale.fill_(x.float().abs().max() / _largest(result.dtype))
 
 
-def _twice(result: Tensor, input: Tensor, **named: Any) -> tuple[int, int]:
+def _twice(call: OperatorCall) -> tuple[int, int]:
     # The scale is found first, and the input read again.
-    return 2 * num_bytes((input,)), num_bytes((result,))
+    return 2 * num_bytes((call.input,)), num_bytes((call.result,))
 
 
-@streams("static_scaled_fp8_quant")
-def _static_fp8(
-    result: Tensor, input: Tensor, scale: Tensor, group_shape: list[int] | None = None
-) -> None:
-    quantize(result, input, scale)
+@streams(
+    "static_scaled_fp8_quant",
+    "static_scaled_int8_quant",
+    takes="result input scale group_shape",
+)
+def _static(call: OperatorCall) -> None:
+    quantize(call.result, call.input, call.scale)
 
 
-@streams("static_scaled_int8_quant")
-def _static_int8(result: Tensor, input: Tensor, scale: Tensor) -> None:
-    quantize(result, input, scale)
+@streams("dynamic_scaled_fp8_quant", takes="result input scale", moves=_twice)
+def _dynamic_fp8(call: OperatorCall) -> None:
+    scale_all(call.scale, call.result, call.input)
+    quantize(call.result, call.input, call.scale)
 
 
-@streams("dynamic_scaled_fp8_quant", moves=_twice)
-def _dynamic_fp8(result: Tensor, input: Tensor, scale: Tensor) -> None:
-    scale_all(scale, result, input)
-    quantize(result, input, scale)
-
-
-@streams("dynamic_scaled_int8_quant")
-def _dynamic_int8(result: Tensor, input: Tensor, scale: Tensor) -> None:
-    scale_rows(scale, result, input, None)
-    quantize(result, input, scale)
-
-
-@streams("dynamic_per_token_scaled_fp8_quant")
-def _dynamic_rows(result: Tensor, input: Tensor, scale: Tensor, scale_ub: Tensor | None) -> None:
-    scale_rows(scale, result, input, scale_ub)
-    quantize(result, input, scale)
+@streams(
+    "dynamic_scaled_int8_quant",
+    "dynamic_per_token_scaled_fp8_quant",
+    takes="result input scale scale_ub",
+)
+def _dynamic_rows(call: OperatorCall) -> None:
+    scale_rows(call.scale, call.result, call.input, call.scale_ub)
+    quantize(call.result, call.input, call.scale)
 
 
 def in_groups(
@@ -140,168 +136,125 @@ def in_groups(
     result.copy_(_rounded(built.flatten(-2), result.dtype))
 
 
-@streams("per_token_group_fp8_quant")
-def _groups(
-    input: Tensor,
-    output_q: Tensor,
-    output_s: Tensor,
-    group_size: int,
-    eps: float,
-    fp8_min: float,
-    fp8_max: float,
-    scale_ue8m0: bool,
-    dummy_is_scale_transposed: bool = False,
-    dummy_is_tma_aligned: bool = False,
-) -> None:
-    in_groups(output_q, output_s, input, group_size, least=eps, powers=scale_ue8m0, largest=fp8_max)
+@streams(
+    "per_token_group_fp8_quant",
+    "per_token_group_quant_int8",
+    "sgl_per_token_group_quant_8bit",
+    "sgl_per_token_group_quant_8bit_v2",
+    takes=(
+        "input output_q output_s group_size eps fp8_min fp8_max int8_min int8_max "
+        "scale_ue8m0=False dummy_is_scale_transposed dummy_is_tma_aligned"
+    ),
+)
+def _groups(call: OperatorCall) -> None:
+    how = {"least": call.eps, "powers": call.scale_ue8m0, "largest": call.fp8_max or call.int8_max}
+    in_groups(call.output_q, call.output_s, call.input, call.group_size, **how)
 
 
-@streams("per_token_group_quant_int8")
-def _int8_groups(
-    input: Tensor,
-    output_q: Tensor,
-    output_s: Tensor,
-    group_size: int,
-    eps: float,
-    int8_min: float,
-    int8_max: float,
-) -> None:
-    in_groups(output_q, output_s, input, group_size, least=eps, largest=int8_max)
+def _normalized(call: OperatorCall) -> Tensor:
+    x = call.input if call.residual is None else added(call.input, call.residual)
+    return normalized(x, call.weight, call.epsilon)
 
 
-@streams("rms_norm_per_block_quant", over=("residual",))
-def _rms_norm_groups(
-    result: Tensor,
-    input: Tensor,
-    weight: Tensor,
-    scale: Tensor,
-    epsilon: float,
-    scale_ub: Tensor | None,
-    residual: Tensor | None,
-    group_size: int,
-    is_scale_transposed: bool = False,
-) -> None:
-    x = input if residual is None else added(input, residual)
-    in_groups(result, scale, normalized(x, weight, epsilon), group_size, most=scale_ub)
+@streams(
+    "rms_norm_per_block_quant",
+    takes="result input weight scale epsilon scale_ub residual group_size is_scale_transposed",
+    over=("residual",),
+)
+def _rms_norm_groups(call: OperatorCall) -> None:
+    in_groups(call.result, call.scale, _normalized(call), call.group_size, most=call.scale_ub)
 
 
-@streams("silu_and_mul_per_block_quant")
-def _silu_and_mul_groups(
-    out: Tensor,
-    input: Tensor,
-    scales: Tensor,
-    group_size: int,
-    scale_ub: Tensor | None = None,
-    is_scale_transposed: bool = False,
-) -> None:
-    first, second = input.float().chunk(2, -1)
-    in_groups(out, scales, silu(first) * second, group_size, most=scale_ub)
+def _gated(x: Tensor) -> Tensor:
+    """Return the SiLU of rows' first half times their second, in float32."""
+    gate, up = x.float().chunk(2, -1)
+    return silu(gate) * up
 
 
-@streams("situ_and_mul_quant")
-def _situ_and_mul_quant(
-    out: Tensor,
-    scale: Tensor,
-    input: Tensor,
-    beta: float = 1.0,
-    linear_beta: float = -1.0,
-    group_size: int = 0,
-    num_valid_tokens: Tensor | None = None,
-    topk: int = 1,
-) -> None:
-    rows = len(input) if num_valid_tokens is None else int(num_valid_tokens) * topk
-    gate, up = input[:rows].float().chunk(2, -1)
-    x = situ(gate, up, beta, linear_beta)
-    scale.fill_(1.0)
-    in_groups(out[:rows], scale[:rows], x, group_size or x.shape[-1])
+@streams(
+    "silu_and_mul_per_block_quant", takes="out input scales group_size scale_ub is_scale_transposed"
+)
+def _silu_and_mul_groups(call: OperatorCall) -> None:
+    in_groups(call.out, call.scales, _gated(call.input), call.group_size, most=call.scale_ub)
 
 
-@streams("persistent_masked_m_silu_mul_quant")
-def _silu_of_experts(
-    input: Tensor, counts: Tensor, y_q: Tensor, y_s: Tensor, use_ue8m0: bool
-) -> None:
-    for expert, count in enumerate(counts.tolist()):
-        first, second = input[expert, :count].float().chunk(2, -1)
-        in_groups(
-            y_q[expert, :count], y_s[expert, :count], silu(first) * second, 128, powers=use_ue8m0
-        )
+@streams(
+    "situ_and_mul_quant",
+    takes=("out scale input beta=1.0 linear_beta=-1.0 group_size=0 num_valid_tokens topk=1"),
+)
+def _situ_and_mul_quant(call: OperatorCall) -> None:
+    valid = call.num_valid_tokens
+    rows = len(call.input) if valid is None else int(valid) * call.topk
+    gate, up = call.input[:rows].float().chunk(2, -1)
+    x = situ(gate, up, call.beta, call.linear_beta)
+    call.scale.fill_(1.0)
+    in_groups(call.out[:rows], call.scale[:rows], x, call.group_size or x.shape[-1])
 
 
-@streams("silu_and_mul_quant")
-def _silu_and_mul_quant(result: Tensor, input: Tensor, scale: Tensor) -> None:
-    first, second = input.float().chunk(2, -1)
-    quantize(result, silu(first) * second, scale)
+@streams("persistent_masked_m_silu_mul_quant", takes="input counts y_q y_s use_ue8m0")
+def _silu_of_experts(call: OperatorCall) -> None:
+    for expert, count in enumerate(call.counts.tolist()):
+        own = expert, slice(count)
+        x = _gated(call.input[own])
+        in_groups(call.y_q[own], call.y_s[own], x, 128, powers=call.use_ue8m0)
 
 
-@streams("rms_norm_static_fp8_quant")
-def _rms_norm_fp8(
-    result: Tensor, input: Tensor, weight: Tensor, scale: Tensor, epsilon: float
-) -> None:
-    quantize(result, normalized(input, weight, epsilon), scale)
+@streams("silu_and_mul_quant", takes="result input scale")
+def _silu_and_mul_quant(call: OperatorCall) -> None:
+    quantize(call.result, _gated(call.input), call.scale)
 
 
-@streams("fused_add_rms_norm_static_fp8_quant", over=("residual",))
-def _fused_add_rms_norm_fp8(
-    result: Tensor, input: Tensor, residual: Tensor, weight: Tensor, scale: Tensor, epsilon: float
-) -> None:
-    quantize(result, normalized(added(input, residual), weight, epsilon), scale)
+@streams(
+    "rms_norm_static_fp8_quant",
+    "fused_add_rms_norm_static_fp8_quant",
+    takes="result input residual weight scale epsilon",
+    over=("residual",),
+)
+def _rms_norm_fp8(call: OperatorCall) -> None:
+    quantize(call.result, _normalized(call), call.scale)
 
 
-@streams("rms_norm_dynamic_per_token_quant", over=("residual",))
-def _rms_norm_rows(
-    result: Tensor,
-    input: Tensor,
-    weight: Tensor,
-    scale: Tensor,
-    epsilon: float,
-    scale_ub: Tensor | None,
-    residual: Tensor | None,
-) -> None:
-    x = input if residual is None else added(input, residual)
-    built = normalized(x, weight, epsilon)
-    scale_rows(scale, result, built, scale_ub)
-    quantize(result, built, scale)
+@streams(
+    "rms_norm_dynamic_per_token_quant",
+    takes="result input weight scale epsilon scale_ub residual",
+    over=("residual",),
+)
+def _rms_norm_rows(call: OperatorCall) -> None:
+    x = _normalized(call)
+    scale_rows(call.scale, call.result, x, call.scale_ub)
+    quantize(call.result, x, call.scale)
 
 
-def _as_scaled_mm(
-    func: Any, out: Tensor, a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, **_: Any
-) -> Callable[[int], Any]:
-    of_torch = aten._scaled_mm.default if a.is_floating_point() else aten._int_mm.default
-    return as_operation(of_torch, (a, b, a_scales, b_scales), out)
+def _as_scaled_mm(call: OperatorCall) -> Callable[[int], Any]:
+    of_torch = aten._scaled_mm.default if call.a.is_floating_point() else aten._int_mm.default
+    return as_operation(of_torch, (call.a, call.b, call.a_scales, call.b_scales), call.out)
 
 
-@launches("cutlass_scaled_mm", timing=_as_scaled_mm)
-def _scaled_mm(
-    out: Tensor, a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, bias: Tensor | None
-) -> None:
-    rows = a.float() * over_blocks(
-        a_scales.view(-1, 1) if a_scales.dim() < 2 else a_scales, a.shape
-    )
-    columns = b.float() * over_blocks(
-        b_scales.view(1, -1) if b_scales.dim() < 2 else b_scales, b.shape
-    )
+def _vector(scales: Tensor, *shape: int) -> Tensor:
+    return scales.view(shape) if scales.dim() < 2 else scales
+
+
+@launches("cutlass_scaled_mm", takes="out a b a_scales b_scales bias", timing=_as_scaled_mm)
+def _scaled_mm(call: OperatorCall) -> None:
+    rows = call.a.float() * over_blocks(_vector(call.a_scales, -1, 1), call.a.shape)
+    columns = call.b.float() * over_blocks(_vector(call.b_scales, 1, -1), call.b.shape)
     result = rows @ columns
-    out.copy_(result if bias is None else result + bias.float())
+    call.out.copy_(result if call.bias is None else result + call.bias.float())
 
 
-@launches("cutlass_scaled_mm_azp", timing=_as_scaled_mm)
-def _scaled_mm_azp(
-    out: Tensor,
-    a: Tensor,
-    b: Tensor,
-    a_scales: Tensor,
-    b_scales: Tensor,
-    azp_adj: Tensor,
-    azp: Tensor | None,
-    bias: Tensor | None,
-) -> None:
+@launches(
+    "cutlass_scaled_mm_azp",
+    takes="out a b a_scales b_scales azp_adj azp bias",
+    timing=_as_scaled_mm,
+)
+def _scaled_mm_azp(call: OperatorCall) -> None:
     # ``azp_adj`` are the sums of the columns of ``b``, times all rows' zero if they share it.
-    less = azp_adj.double().view(1, -1)
-    if azp is not None:
-        less = less * azp.double().view(-1, 1)
-    wide = (a.double() @ b.double() - less) * a_scales.double().view(-1, 1)
-    result = wide * b_scales.double().view(1, -1)
-    out.copy_(result if bias is None else result + bias.double())
+    less = call.azp_adj.double().view(1, -1)
+    if call.azp is not None:
+        less = less * call.azp.double().view(-1, 1)
+    wide = (call.a.double() @ call.b.double() - less) * call.a_scales.double().view(-1, 1)
+    result = wide * call.b_scales.double().view(1, -1)
+    call.out.copy_(result if call.bias is None else result + call.bias.double())
 
 
 _FP4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
@@ -346,10 +299,11 @@ def unswizzled(scales: Tensor, rows: int, groups: int) -> Tensor:
     return tiles.permute(0, 3, 2, 1, 4).reshape(high, wide)[:rows, :groups]
 
 
-def _fp4_results(input: Tensor, is_sf_swizzled_layout: bool, **_: Any) -> tuple[Tensor, Tensor]:
+def _fp4_results(call: OperatorCall) -> tuple[Tensor, Tensor]:
+    input = call.input
     rows, k = input.numel() // input.shape[-1], input.shape[-1]
     groups = k // _FP4_GROUP
-    if is_sf_swizzled_layout:
+    if call.is_sf_swizzled_layout:
         # Four scales of one byte are a word.
         shape, dtype = (-(-rows // 128) * 128, -(-groups // 4)), torch.int32
     else:
@@ -374,59 +328,43 @@ def _to_nvfp4(
     output_scale.view(torch.uint8).copy_(of_bytes.view(output_scale.view(torch.uint8).shape))
 
 
-@makes("scaled_fp4_quant", result=_fp4_results)
-def _fp4_quant(
-    output: Tensor,
-    output_scale: Tensor,
-    /,
-    input: Tensor,
-    input_scale: Tensor,
-    is_sf_swizzled_layout: bool,
-) -> None:
-    _to_nvfp4(output, output_scale, input, input_scale, is_sf_swizzled_layout)
+@makes("scaled_fp4_quant", takes="input input_scale is_sf_swizzled_layout", result=_fp4_results)
+def _fp4_quant(output: Tensor, output_scale: Tensor, call: OperatorCall) -> None:
+    _to_nvfp4(output, output_scale, call.input, call.input_scale, call.is_sf_swizzled_layout)
 
 
-@streams("scaled_fp4_quant.out")
-def _fp4_quant_out(
-    input: Tensor,
-    input_scale: Tensor,
-    is_sf_swizzled_layout: bool,
-    output: Tensor,
-    output_scale: Tensor,
-) -> None:
-    _to_nvfp4(output, output_scale, input, input_scale, is_sf_swizzled_layout)
+@streams(
+    "scaled_fp4_quant.out", takes="input input_scale is_sf_swizzled_layout output output_scale"
+)
+def _fp4_quant_out(call: OperatorCall) -> None:
+    _to_nvfp4(
+        call.output, call.output_scale, call.input, call.input_scale, call.is_sf_swizzled_layout
+    )
 
 
-@streams("silu_and_mul_nvfp4_quant")
-def _silu_and_mul_fp4(
-    result: Tensor, result_block_scale: Tensor, input: Tensor, input_global_scale: Tensor
-) -> None:
-    first, second = input.float().chunk(2, -1)
-    _to_nvfp4(result, result_block_scale, silu(first) * second, input_global_scale, True)
+@streams("silu_and_mul_nvfp4_quant", takes="result result_block_scale input input_global_scale")
+def _silu_and_mul_fp4(call: OperatorCall) -> None:
+    x = _gated(call.input)
+    _to_nvfp4(call.result, call.result_block_scale, x, call.input_global_scale, True)
 
 
-def _as_fp4_mm(func: Any, out: Tensor, a: Tensor, b: Tensor, **_: Any) -> Callable[[int], Any]:
-    pairs = (operand.view(torch.float4_e2m1fn_x2) for operand in (a, b.t()))
-    return as_operation(aten._scaled_mm.default, tuple(pairs), out)
+def _as_fp4_mm(call: OperatorCall) -> Callable[[int], Any]:
+    pairs = (operand.view(torch.float4_e2m1fn_x2) for operand in (call.a, call.b.t()))
+    return as_operation(aten._scaled_mm.default, tuple(pairs), call.out)
 
 
-@launches("cutlass_scaled_fp4_mm", timing=_as_fp4_mm)
-def _scaled_fp4_mm(
-    out: Tensor,
-    a: Tensor,
-    b: Tensor,
-    block_scale_a: Tensor,
-    block_scale_b: Tensor,
-    alpha: Tensor,
-) -> None:
+@launches(
+    "cutlass_scaled_fp4_mm", takes="out a b block_scale_a block_scale_b alpha", timing=_as_fp4_mm
+)
+def _scaled_fp4_mm(call: OperatorCall) -> None:
     parts = []
-    for pairs, scales in ((a, block_scale_a), (b, block_scale_b)):
+    for pairs, scales in ((call.a, call.block_scale_a), (call.b, call.block_scale_b)):
         numbers = of_fp4(pairs.view(torch.uint8))
         rows, groups = numbers.shape[0], numbers.shape[1] // _FP4_GROUP
         of_groups = unswizzled(scales.view(torch.uint8), rows, groups)
         wide = of_groups.contiguous().view(torch.float8_e4m3fn).float()
         parts.append(numbers * wide.repeat_interleave(_FP4_GROUP, 1))
-    out.copy_(parts[0] @ parts[1].t() * alpha.float())
+    call.out.copy_(parts[0] @ parts[1].t() * call.alpha.float())
 
 
 def hadamard(x: Tensor) -> Tensor:
@@ -439,6 +377,10 @@ def hadamard(x: Tensor) -> Tensor:
     return wide / size**0.5
 
 
-@makes("hadacore_transform", result=lambda x, inplace, **_: x if inplace else torch.empty_like(x))
-def _hadacore(out: Tensor, /, x: Tensor, inplace: bool) -> None:
-    out.copy_(hadamard(x))
+@makes(
+    "hadacore_transform",
+    takes="x inplace",
+    result=lambda call: call.x if call.inplace else torch.empty_like(call.x),
+)
+def _hadacore(out: Tensor, call: OperatorCall) -> None:
+    out.copy_(hadamard(call.x))

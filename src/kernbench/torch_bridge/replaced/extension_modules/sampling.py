@@ -5,15 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernbench.torch_bridge.processes.of_all import OperatorCall
 from kernbench.torch_bridge.replaced.extension_modules.definitions import streams
 
 
-@streams("apply_repetition_penalties_", over=("logits",))
-def _apply_repetition_penalties(
-    logits: Tensor, prompt_mask: Tensor, output_mask: Tensor, repetition_penalties: Tensor
-) -> None:
-    penalties = repetition_penalties.unsqueeze(1).where(prompt_mask | output_mask, 1.0)
-    logits.copy_(torch.where(logits > 0, logits / penalties, logits * penalties))
+@streams(
+    "apply_repetition_penalties_",
+    takes="logits prompt_mask output_mask repetition_penalties",
+    over=("logits",),
+)
+def _apply_repetition_penalties(call: OperatorCall) -> None:
+    penalties = call.repetition_penalties.unsqueeze(1).where(
+        call.prompt_mask | call.output_mask, 1.0
+    )
+    call.logits.copy_(
+        torch.where(call.logits > 0, call.logits / penalties, call.logits * penalties)
+    )
 
 
 def _largest_of(logits: Tensor, begins: Tensor, ends: Tensor, indices: Tensor, most: int) -> None:
@@ -26,31 +33,19 @@ def _largest_of(logits: Tensor, begins: Tensor, ends: Tensor, indices: Tensor, m
     indices[: len(places), : places.shape[1]] = places.to(indices.dtype)
 
 
-@streams("top_k_per_row_prefill")
-def _top_k_per_row(
-    logits: Tensor,
-    rowStarts: Tensor,  # noqa: N803
-    rowEnds: Tensor,  # noqa: N803
-    indices: Tensor,
-    numRows: int,  # noqa: N803
-    stride0: int,
-    stride1: int,
-    topK: int,  # noqa: N803
-) -> None:
-    _largest_of(logits[:numRows], rowStarts[:numRows], rowEnds[:numRows], indices, topK)
+@streams(
+    "top_k_per_row_prefill", takes="logits rowStarts rowEnds indices numRows stride0 stride1 topK"
+)
+def _top_k_per_row(call: OperatorCall) -> None:
+    rows = slice(call.numRows)
+    begins, ends = call.rowStarts[rows], call.rowEnds[rows]
+    _largest_of(call.logits[rows], begins, ends, call.indices, call.topK)
 
 
-@streams("top_k_per_row_decode")
-def _top_k_of_decode(
-    logits: Tensor,
-    next_n: int,
-    seq_lens: Tensor,
-    indices: Tensor,
-    numRows: int,  # noqa: N803
-    stride0: int,
-    stride1: int,
-    topK: int,  # noqa: N803
-) -> None:
-    rows = torch.arange(numRows)
-    ends = seq_lens.flatten()[rows // next_n] - next_n + rows % next_n + 1
-    _largest_of(logits[:numRows], torch.zeros_like(ends), ends, indices, topK)
+@streams(
+    "top_k_per_row_decode", takes="logits next_n seq_lens indices numRows stride0 stride1 topK"
+)
+def _top_k_of_decode(call: OperatorCall) -> None:
+    rows = torch.arange(call.numRows)
+    ends = call.seq_lens.flatten()[rows // call.next_n] - call.next_n + rows % call.next_n + 1
+    _largest_of(call.logits[: call.numRows], torch.zeros_like(ends), ends, call.indices, call.topK)

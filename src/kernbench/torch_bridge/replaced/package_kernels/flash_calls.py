@@ -28,10 +28,6 @@ _FEW_QUERIES = 16
 _MOST_SIZE = 256
 
 
-def overload(name: str) -> Any:
-    return getattr(getattr(torch.ops, NAMESPACE), name).default
-
-
 @dataclass(frozen=True, slots=True)
 class Lengths:
     """The lengths of a call's sequences, as they are on the device."""

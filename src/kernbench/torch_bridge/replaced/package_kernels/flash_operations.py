@@ -15,15 +15,10 @@ import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.processes.of_all import library_of_all
+from kernbench.torch_bridge.costs.attention import lengths_between
+from kernbench.torch_bridge.processes.of_all import OperatorCall, as_kernel, library_of_all
+from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.processes.registrations import BACKEND, SHARED, Kernel
-from kernbench.torch_bridge.replaced.package_kernels.flash_caches import (
-    cache_shapes,
-    no_shapes,
-    pages,
-    rotate,
-    with_cache,
-)
 from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
     NAMESPACE,
     Lengths,
@@ -38,7 +33,6 @@ from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
     made_for,
     of_each,
     options_of,
-    overload,
     paged,
     seeded,
 )
@@ -46,7 +40,145 @@ from kernbench.torch_bridge.replaced.package_kernels.flash_values import (
     FlashOptions,
     attend,
     gradients,
+    rotated,
 )
+from kernbench.torch_bridge.replaced.package_kernels.launching import run_kernel
+
+
+def pages(cache: Tensor, table: Tensor, count: int) -> Tensor:
+    """Return the first keys of sequences, ``(batch, count, heads, size)``, from their pages."""
+    size = cache.shape[1]
+    num_pages = -(-count // size)
+    # Tables are filled up with -1.
+    result = cache[table[:, :num_pages].long().clamp(min=0)]
+    return result.flatten(1, 2)[:, :count]
+
+
+def _options(call: OperatorCall) -> FlashOptions:
+    window = call.window_size_left, call.window_size_right
+    return options_of(call.dropout_p, call.softmax_scale, call.causal, *window, call.softcap)
+
+
+def _cache_shapes(call: OperatorCall) -> tuple[Tensor, Tensor]:
+    batch, queries, heads, _ = call.q.shape
+    return made_for(call.q, call.v_cache, (batch, heads, queries))
+
+
+def _with_cache(call: OperatorCall) -> tuple[Tensor, Tensor]:
+    q, k, k_cache, v_cache = call.q, call.k, call.k_cache, call.v_cache
+    used, table, interleaved = call.cache_seqlens, call.block_table, call.rotary_interleaved
+    check(q, k_cache, v_cache)
+    check_lengths(cache_seqlens=used)
+    if k is not None and used is None:
+        raise RuntimeError("FlashAttention: if key is supplied, cache_seqlens must be, too")
+    options = _options(call)
+    batch, queries = q.shape[:2]
+    out, lse = _cache_shapes(call)
+    capacity = k_cache.shape[1] * (1 if table is None else table.shape[1])
+
+    def compute(
+        q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Any, v: Any, cos: Any, sin: Any, used: Any,
+        index: Any, table: Any, alibi: Any, out: Tensor, lse: Tensor,
+    ) -> None:  # fmt: skip
+        lengths = torch.full((batch,), capacity) if used is None else used.long()
+        cache = _Cache(k_cache, v_cache, index, table, lengths)
+        if cos is not None:
+            places = lengths[:, None] + torch.arange(queries)
+            looks_back = options.causal or options.left >= 0 or options.right >= 0
+            at = places if looks_back else lengths[:, None].expand(-1, queries)
+            q = rotated(q, cos, sin, at, interleaved=interleaved)
+        if k is not None:
+            if cos is not None:
+                places = lengths[:, None] + torch.arange(k.shape[1])
+                k = rotated(k, cos, sin, places, interleaved=interleaved)
+            cache.append(k, v)
+        pair = attend(q, *cache.held(), cache.lengths, options, alibi)
+        out.copy_(pair[0])
+        lse.copy_(pair[1])
+
+    flash = call_of("_flash_attn_with_kvcache", kernel_of(queries), q, k_cache, options)
+    new = 0 if k is None else k.shape[1]
+    lengths = Lengths(lambda: (queries,) * batch, of_each(used, batch, capacity, new))
+    rotary = call.rotary_cos, call.rotary_sin
+    rows = call.cache_batch_idx, table, call.alibi_slopes
+    operands = (q, k_cache, v_cache, k, call.v, *rotary, used, *rows, out, lse)
+    written = (out, lse) if k is None else (out, lse, k_cache, v_cache)
+    launch(call.func, compute, operands, written, flash, lengths)
+    return out, lse
+
+
+class _Cache:
+    """Keys and values of sequences, each in a row of the cache, or in pages."""
+
+    def __init__(
+        self, k: Tensor, v: Tensor, index: Tensor | None, table: Tensor | None, lengths: Tensor
+    ) -> None:
+        self._caches = k, v
+        self._table = table
+        self._rows = torch.arange(lengths.numel()) if index is None else index.long()
+        self.lengths = lengths
+
+    def append(self, k: Tensor, v: Tensor) -> None:
+        """Write new keys and values behind those that are there."""
+        places = self.lengths[:, None] + torch.arange(k.shape[1])
+        if self._table is None:
+            at = (self._rows[:, None].expand_as(places), places)
+        else:
+            size = self._caches[0].shape[1]
+            at = (self._table.long().gather(1, places // size), places % size)
+        for cache, new in zip(self._caches, (k, v), strict=True):
+            cache[at] = new.to(cache.dtype)
+        self.lengths = self.lengths + k.shape[1]
+
+    def held(self) -> tuple[Tensor, Tensor]:
+        """Return keys and values up to the longest sequence, ``(batch, keys, heads, size)``."""
+        most = int(self.lengths.max()) if self.lengths.numel() else 0
+        if self._table is not None:
+            k, v = (pages(cache, self._table, most) for cache in self._caches)
+        else:
+            k, v = (cache[self._rows, :most] for cache in self._caches)
+        return k, v
+
+
+def _no_shapes(call: OperatorCall) -> None:
+    """Return nothing: the result is written to an operand."""
+
+
+def _rotate(call: OperatorCall) -> None:
+    x, cos, out, offset = call.x, call.cos, call.out, call.offset
+
+    def compute(x: Tensor, cos: Tensor, sin: Tensor, offsets: Any, ends: Any, out: Tensor) -> None:
+        if ends is None:
+            places = torch.arange(x.shape[1]) + offset
+            if offsets is not None:
+                places = places + offsets[:, None]
+        else:
+            places = _places(ends.tolist(), offset, offsets)
+        out.copy_(rotated(x, cos, sin, places, interleaved=call.interleaved, back=call.conjugate))
+
+    moved = x.numel() * x.element_size()
+    if out is x or out.data_ptr() == x.data_ptr():
+        # What is not rotated stays where it is.
+        moved = moved * 2 * cos.shape[-1] // x.shape[-1]
+    costs = current().session.costs
+    name = f"{NAMESPACE}._rotary"
+
+    def timing(sip_id: int) -> Any:
+        return costs.streamed(name, moved, moved, sip_id)
+
+    operands = (x, cos, call.sin, call.offsets, call.cu_seqlens, out)
+    run_kernel(call.func, compute, operands, (out,), timing)
+
+
+def _places(ends: list[int], offset: int, offsets: Tensor | None) -> Tensor:
+    """Return the place of each token in its sequence."""
+    first = [0] * (len(ends) - 1) if offsets is None else offsets.tolist()
+    counts = lengths_between(ends)
+    parts = [
+        torch.arange(count) + offset + begin for count, begin in zip(counts, first, strict=True)
+    ]
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.long)
+
 
 _OPTIONS = (
     "float dropout_p, float softmax_scale, bool causal, int window_size_left, "
@@ -77,23 +209,29 @@ _SCHEMAS = (
 )
 
 
+_WITHOUT = {"dropout_p": 0.0}
+"""What stands for options that an operation does not have."""
+_Kernel = Callable[[OperatorCall], Any]
+
+
 def install(patches: Patches, note: Callable[[], object]) -> None:
     """Define the operations, for all processes; ``note`` is called when one of them runs."""
     library = library_of_all(NAMESPACE, "DEF")
     patches.on_close(library._destroy)
     patches.on_close(SHARED.remove_for_all, library)
-    functions: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    functions: dict[str, tuple[_Kernel, _Kernel]] = {
         "_flash_attn_forward": (_forward, _shapes),
         "_flash_attn_varlen_forward": (_varlen_forward, _varlen_shapes),
         "_flash_attn_backward": (_backward, _rows_like),
         "_flash_attn_varlen_backward": (_varlen_backward, _rows_like),
-        "_flash_attn_with_kvcache": (with_cache, cache_shapes),
-        "_rotary": (rotate, no_shapes),
+        "_flash_attn_with_kvcache": (_with_cache, _cache_shapes),
+        "_rotary": (_rotate, _no_shapes),
     }
     for schema in _SCHEMAS:
         library.define(schema)
         name = schema.partition("(")[0]
-        on_device, shapes = functions[name]
+        func = getattr(getattr(torch.ops, NAMESPACE), name).default
+        on_device, shapes = (as_kernel(func, kernel, _WITHOUT) for kernel in functions[name])
         library.impl(name, shapes, "Meta")
         noted = _noted(on_device, note)
         SHARED.add(f"{NAMESPACE}::{name}", BACKEND, Kernel(library, noted, False))
@@ -108,10 +246,9 @@ def _noted(function: Callable[..., Any], note: Callable[[], object]) -> Callable
     return call
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, *value: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _forward(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    q, k, v, options = call.q, call.k, call.v, _options(call)
     check(q, k, v)
-    *plain, alibi, _ = value
-    options = options_of(*plain)
     batch, queries, heads, _ = q.shape
     out, lse = made_for(q, v, (batch, heads, queries))
     state = drawn(q, options.dropout)
@@ -123,33 +260,25 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *value: Any) -> tuple[Tensor, Tens
         out.copy_(pair[0])
         lse.copy_(pair[1])
 
-    name = "_flash_attn_forward"
-    call = call_of(name, kernel_of(queries), q, k, options)
+    flash = call_of("_flash_attn_forward", kernel_of(queries), q, k, options)
     lengths = Lengths(lambda: (queries,) * batch, lambda: (k.shape[1],) * batch)
-    launch(overload(name), compute, (q, k, v, alibi, state, out, lse), (out, lse), call, lengths)
+    operands = (q, k, v, call.alibi_slopes, state, out, lse)
+    launch(call.func, compute, operands, (out, lse), flash, lengths)
     return out, lse, q.new_empty(0), state
 
 
-def _shapes(q: Tensor, k: Tensor, v: Tensor, *value: Any) -> tuple[Tensor, ...]:
-    batch, queries, heads, _ = q.shape
-    pair = made_for(q, v, (batch, heads, queries))
-    return *pair, q.new_empty(0), q.new_empty(2, dtype=torch.int64)
+def _shapes(call: OperatorCall) -> tuple[Tensor, ...]:
+    batch, queries, heads, _ = call.q.shape
+    pair = made_for(call.q, call.v, (batch, heads, queries))
+    return *pair, call.q.new_empty(0), call.q.new_empty(2, dtype=torch.int64)
 
 
-def _varlen_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    ends_q: Tensor,
-    ends_k: Tensor,
-    max_q: int,
-    max_k: int,
-    *value: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _varlen_forward(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    q, k, v, options = call.q, call.k, call.v, _options(call)
+    ends_q, ends_k = call.cu_seqlens_q, call.cu_seqlens_k
+    used, block_table = call.seqused_k, call.block_table
     check(q, k, v)
     check_lengths(cu_seqlens_q=ends_q, cu_seqlens_k=ends_k)
-    *plain, alibi, _, block_table, used = value
-    options = options_of(*plain)
     out, lse = made_for(q, v, (q.shape[1], q.shape[0]))
     state = drawn(q, options.dropout)
 
@@ -161,8 +290,7 @@ def _varlen_forward(
             q, k, v, ends_q, ends_k, table, used, alibi, seeded(options, state), out, lse
         )
 
-    name = "_flash_attn_varlen_forward"
-    count = ends_q.numel() - 1
+    count, max_k = ends_q.numel() - 1, call.max_seqlen_k
     if used is not None:
         of_keys = of_each(used, count, max_k)
     elif block_table is not None:
@@ -171,15 +299,15 @@ def _varlen_forward(
     else:
         of_keys = between(ends_k, k.shape[0])
     lengths = Lengths(between(ends_q, q.shape[0]), of_keys)
-    call = call_of(name, kernel_of(max_q), q, k, options)
-    operands = (q, k, v, ends_q, ends_k, block_table, used, alibi, state, out, lse)
-    launch(overload(name), compute, operands, (out, lse), call, lengths)
+    flash = call_of("_flash_attn_varlen_forward", kernel_of(call.max_seqlen_q), q, k, options)
+    rest = block_table, used, call.alibi_slopes, state, out, lse
+    launch(call.func, compute, (q, k, v, ends_q, ends_k, *rest), (out, lse), flash, lengths)
     return out, lse, q.new_empty(0), state
 
 
-def _varlen_shapes(q: Tensor, k: Tensor, v: Tensor, *value: Any) -> tuple[Tensor, ...]:
-    pair = made_for(q, v, (q.shape[1], q.shape[0]))
-    return *pair, q.new_empty(0), q.new_empty(2, dtype=torch.int64)
+def _varlen_shapes(call: OperatorCall) -> tuple[Tensor, ...]:
+    pair = made_for(call.q, call.v, (call.q.shape[1], call.q.shape[0]))
+    return *pair, call.q.new_empty(0), call.q.new_empty(2, dtype=torch.int64)
 
 
 def attend_sequences(
@@ -232,16 +360,14 @@ def _sequences(
         yield slice(begin, end), k, v
 
 
-def _rows_like(dout: Tensor, *value: Any) -> Tensor:
-    lse: Tensor = value[4]
-    return torch.empty_like(lse)
+def _rows_like(call: OperatorCall) -> Tensor:
+    return torch.empty_like(call.softmax_lse)
 
 
-def _backward(*value: Any) -> Tensor:
-    dout, q, k, v, out, lse, dq, dk, dv, *plain, alibi, _, state = value
+def _backward(call: OperatorCall) -> Tensor:
+    q, k, lse, options = call.q, call.k, call.softmax_lse, _options(call)
     check_sums(lse, (q.shape[0], q.shape[2], q.shape[1]))
-    options = options_of(*plain)
-    rows = lse.new_empty(lse.shape)
+    rows: Tensor = lse.new_empty(lse.shape)
 
     def compute(
         dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, alibi: Any,
@@ -251,20 +377,20 @@ def _backward(*value: Any) -> Tensor:
         for target, built in zip(written, result, strict=True):
             target.copy_(built)
 
-    name = "_flash_attn_backward"
-    call = call_of(name, "backward", q, k, options)
+    flash = call_of("_flash_attn_backward", "backward", q, k, options)
     lengths = Lengths(lambda: (q.shape[1],) * q.shape[0], lambda: (k.shape[1],) * q.shape[0])
-    written = (dq, dk, dv, rows)
-    operands = (dout, q, k, v, out, lse, alibi, state, *written)
-    launch(overload(name), compute, operands, written, call, lengths)
+    written = (call.dq, call.dk, call.dv, rows)
+    random = call.alibi_slopes, call.rng_state
+    operands = (call.dout, q, k, call.v, call.out, lse, *random, *written)
+    launch(call.func, compute, operands, written, flash, lengths)
     return rows
 
 
-def _varlen_backward(*value: Any) -> Tensor:
-    dout, q, k, v, out, lse, dq, dk, dv, ends_q, ends_k, _, _, *plain, alibi, _, state = value
+def _varlen_backward(call: OperatorCall) -> Tensor:
+    q, k, lse, options = call.q, call.k, call.softmax_lse, _options(call)
+    ends_q, ends_k = call.cu_seqlens_q, call.cu_seqlens_k
     check_sums(lse, (q.shape[1], q.shape[0]))
-    options = options_of(*plain)
-    rows = lse.new_empty(lse.shape)
+    rows: Tensor = lse.new_empty(lse.shape)
 
     def compute(
         dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, ends_q: Tensor,
@@ -288,10 +414,10 @@ def _varlen_backward(*value: Any) -> Tensor:
             dq[here], dk[there], dv[there] = (item[0] for item in result[:3])
             rows[:, here] = result[3][0]
 
-    name = "_flash_attn_varlen_backward"
-    call = call_of(name, "backward", q, k, options)
+    flash = call_of("_flash_attn_varlen_backward", "backward", q, k, options)
     lengths = Lengths(between(ends_q, q.shape[0]), between(ends_k, k.shape[0]))
-    written = (dq, dk, dv, rows)
-    operands = (dout, q, k, v, out, lse, ends_q, ends_k, alibi, state, *written)
-    launch(overload(name), compute, operands, written, call, lengths)
+    written = (call.dq, call.dk, call.dv, rows)
+    rest = ends_q, ends_k, call.alibi_slopes, call.rng_state
+    operands = (call.dout, q, k, call.v, call.out, lse, *rest, *written)
+    launch(call.func, compute, operands, written, flash, lengths)
     return rows

@@ -29,11 +29,12 @@ from kernbench.torch_bridge.replaced.package_kernels.flash_values import (
     gradients,
 )
 from kernbench.torch_bridge.replaced.transformer_engine.kernels import (
+    ENUMERATIONS,
     NAMESPACE,
     launch,
+    name_of,
     refuse_quantized,
 )
-from kernbench.torch_bridge.replaced.transformer_engine.types import ENUMERATIONS, name_of
 
 _OLDEST, _WIDE_FROM = 80, 90
 _BACKENDS = ENUMERATIONS["NVTE_Fused_Attn_Backend"]

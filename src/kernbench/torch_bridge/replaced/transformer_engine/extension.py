@@ -21,7 +21,7 @@ from kernbench.torch_bridge.replaced.transformer_engine import (
     products,
     rows,
 )
-from kernbench.torch_bridge.replaced.transformer_engine.types import ENUMERATIONS
+from kernbench.torch_bridge.replaced.transformer_engine.kernels import ENUMERATIONS
 
 _CUBLAS, _CUDNN = 130100, 91200
 _STREAMS = 4

@@ -20,8 +20,8 @@ from kernbench.torch_bridge.replaced.transformer_engine.kernels import (
     is_plain,
     launch,
     refuse_quantized,
+    torch_dtype,
 )
-from kernbench.torch_bridge.replaced.transformer_engine.types import torch_dtype
 
 _TENSORS = "transformer_engine.pytorch.tensor"
 _DELAYED, _CURRENT = "Float8Quantizer", "Float8CurrentScalingQuantizer"

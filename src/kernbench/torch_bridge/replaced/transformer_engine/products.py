@@ -28,8 +28,8 @@ from kernbench.torch_bridge.replaced.transformer_engine.kernels import (
     is_plain,
     launch,
     refuse_quantized,
+    torch_dtype,
 )
-from kernbench.torch_bridge.replaced.transformer_engine.types import torch_dtype
 
 
 def generic_gemm(

@@ -17,8 +17,12 @@ from torch.nn.functional import gelu, relu, silu
 
 from kernbench.torch_bridge.replaced.extension_modules.dense import clamped_silu, situ
 from kernbench.torch_bridge.replaced.transformer_engine.fp8 import Target, quantize
-from kernbench.torch_bridge.replaced.transformer_engine.kernels import launch, refuse_quantized
-from kernbench.torch_bridge.replaced.transformer_engine.types import name_of, torch_dtype
+from kernbench.torch_bridge.replaced.transformer_engine.kernels import (
+    launch,
+    name_of,
+    refuse_quantized,
+    torch_dtype,
+)
 
 _FLOAT32 = torch.float32
 

@@ -6,6 +6,7 @@ are where each begins and the last one ends.
 
 from __future__ import annotations
 
+from inspect import Signature, signature
 from typing import Any
 
 import torch
@@ -185,14 +186,14 @@ def _unpacked(tensors: Any) -> Any:
 def _attention(
     tensors: tuple[Tensor, ...],
     lengths: tuple[Any, ...],
-    dropout_p: float,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size: tuple[int, int],
-    softcap: float,
-    alibi_slopes: Tensor | None,
-    deterministic: bool,
-    return_attn_probs: bool,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = _EVERYTHING,
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
     block_table: Tensor | None = None,
 ) -> Any:
     size = tensors[0].shape[-1]
@@ -207,63 +208,38 @@ def _attention(
     return (out, lse, None) if return_attn_probs else out
 
 
-def flash_attn_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = _EVERYTHING,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-) -> Any:
+def _with_options(function: Any) -> Any:
+    """Show the options of attention in the signature of a function that passes them on.
+
+    Packages look there for what this version takes. Keys are in pages for one function alone.
+    """
+    own = list(signature(function).parameters.values())[:-2]
+    options = list(signature(_attention).parameters.values())[2:]
+    if function.__name__ != "flash_attn_varlen_func":
+        options = options[:-1]
+    function.__signature__ = Signature([*own, *options])
+    return function
+
+
+@_with_options
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, *options: Any, **named: Any) -> Any:
     """Return attention; with ``return_attn_probs`` also the log of sums of exponentials."""
-    return _attention(
-        (q, k, v), (), dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
-        deterministic, return_attn_probs,
-    )  # fmt: skip
+    return _attention((q, k, v), (), *options, **named)
 
 
-def flash_attn_kvpacked_func(
-    q: Tensor,
-    kv: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = _EVERYTHING,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-) -> Any:
+@_with_options
+def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, *options: Any, **named: Any) -> Any:
     """Return attention to keys and values ``(batch, length, 2, heads, size)``."""
-    return _attention(
-        (q, kv), (), dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
-        deterministic, return_attn_probs,
-    )  # fmt: skip
+    return _attention((q, kv), (), *options, **named)
 
 
-def flash_attn_qkvpacked_func(
-    qkv: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = _EVERYTHING,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-) -> Any:
+@_with_options
+def flash_attn_qkvpacked_func(qkv: Tensor, *options: Any, **named: Any) -> Any:
     """Return attention of ``(batch, length, 3, heads, size)``."""
-    return _attention(
-        (qkv,), (), dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
-        deterministic, return_attn_probs,
-    )  # fmt: skip
+    return _attention((qkv,), (), *options, **named)
 
 
+@_with_options
 def flash_attn_varlen_func(
     q: Tensor,
     k: Tensor,
@@ -272,24 +248,15 @@ def flash_attn_varlen_func(
     cu_seqlens_k: Tensor,
     max_seqlen_q: int,
     max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = _EVERYTHING,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-    block_table: Tensor | None = None,
+    *options: Any,
+    **named: Any,
 ) -> Any:
     """Return attention of sequences one after another; keys are in pages with a table."""
     lengths = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    return _attention(
-        (q, k, v), lengths, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
-        deterministic, return_attn_probs, block_table,
-    )  # fmt: skip
+    return _attention((q, k, v), lengths, *options, **named)
 
 
+@_with_options
 def flash_attn_varlen_kvpacked_func(
     q: Tensor,
     kv: Tensor,
@@ -297,42 +264,21 @@ def flash_attn_varlen_kvpacked_func(
     cu_seqlens_k: Tensor,
     max_seqlen_q: int,
     max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = _EVERYTHING,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
+    *options: Any,
+    **named: Any,
 ) -> Any:
     """Return attention to keys and values ``(tokens, 2, heads, size)``."""
     lengths = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    return _attention(
-        (q, kv), lengths, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
-        deterministic, return_attn_probs,
-    )  # fmt: skip
+    return _attention((q, kv), lengths, *options, **named)
 
 
+@_with_options
 def flash_attn_varlen_qkvpacked_func(
-    qkv: Tensor,
-    cu_seqlens: Tensor,
-    max_seqlen: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = _EVERYTHING,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *options: Any, **named: Any
 ) -> Any:
     """Return attention of ``(tokens, 3, heads, size)``."""
     lengths = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
-    return _attention(
-        (qkv,), lengths, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
-        deterministic, return_attn_probs,
-    )  # fmt: skip
+    return _attention((qkv,), lengths, *options, **named)
 
 
 @torch.no_grad()

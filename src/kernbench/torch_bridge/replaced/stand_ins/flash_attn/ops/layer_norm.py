@@ -26,6 +26,8 @@ def dropout_add_layer_norm(
     prenorm: bool = False,
     residual_in_fp32: bool = False,
     return_dropout_mask: bool = False,
+    *,
+    is_rms_norm: bool = False,
 ) -> Any:
     """Return the norm of ``dropout(x0) + residual``; with ``prenorm`` the sum, too."""
     if layerscale is not None:
@@ -33,7 +35,7 @@ def dropout_add_layer_norm(
     return layer_norm_fn(
         x0, weight, bias, residual, eps=epsilon, dropout_p=dropout_p, rowscale=rowscale,
         prenorm=prenorm, residual_in_fp32=residual_in_fp32,
-        return_dropout_mask=return_dropout_mask,
+        return_dropout_mask=return_dropout_mask, is_rms_norm=is_rms_norm,
     )  # fmt: skip
 
 

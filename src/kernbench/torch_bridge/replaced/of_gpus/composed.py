@@ -1,31 +1,41 @@
-"""RMS norms as one operation, as on a GPU; PyTorch composes them of seven for the CPU.
+"""Operations that PyTorch composes of others by the device, composed as for a GPU.
 
-So it is from release 2.9 on, whose ``rms_norm`` calls ``aten::_fused_rms_norm``. Earlier ones
-compose it on GPUs too, and so do later ones where the weight has another dtype than the input.
+Dropout and RMS norms are one operation there, of four and seven on the CPU. So it is with norms
+from release 2.9 on, whose ``rms_norm`` calls ``aten::_fused_rms_norm``: earlier ones compose it on
+GPUs too, and so do later ones where the weight has another dtype than the input. ``one_hot`` is
+zeros, and ones scattered among them: for the CPU it reads the least and the largest index first,
+for which a GPU's host would wait; without data it compares with all classes.
+Source: ``Onehot.cpp`` of PyTorch's ``aten/src/ATen/native``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from kernbench.torch_bridge.base.operations import PLAIN
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.processes.of_all import compose, overriding
+from kernbench.torch_bridge.processes.registrations import KEYSET
 
 _HALVES = (torch.float16, torch.bfloat16)
 
 
 def install(patches: Patches) -> None:
-    """Let norms on devices call the operation, and implement it."""
-    if not hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
-        return
+    """Replace what they are composed of, and implement the norms' operation."""
     with overriding(patches) as library:
+        compose(library, "dropout", _dropout)
+        before = torch.library.get_kernel("aten::one_hot", "CPU")
+        compose(library, "one_hot", partial(_one_hot, before))
+        if not hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
+            return
         compose(library, "rms_norm", _rms_norm)
         for key in ("CPU", "Meta"):
             # Not Library.impl, which wants composites to decompose for tensors without data.
@@ -125,3 +135,29 @@ def _backward(
         of_mean = (-0.5 * of_scale * rstd.pow(3)).expand(x.shape).div(math.prod(normalized_shape))
         result[0] = (scaled * rstd + of_mean * (2 * x)).to(input.dtype)
     return result[0], result[1]
+
+
+def _dropout(input: Tensor, p: float, train: bool) -> Tensor:
+    if not 0 <= p <= 1:
+        raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {p}")
+    if not train or not p or not input.numel():
+        return input
+    if p < 1 and device_of(input).type == DEVICE_TYPE:
+        return torch.native_dropout(input, p, train)[0]
+    if p == 1:
+        return input.mul(torch.zeros((), dtype=input.dtype, device=input.device))
+    # As PyTorch does, so that the numbers are the same.
+    return input * torch.empty_like(input).bernoulli_(1 - p).div_(1 - p)
+
+
+def _one_hot(before: Any, tensor: Tensor, num_classes: int = -1) -> Any:
+    # The compiler's tensors are compared with all classes on a GPU, too.
+    is_there = type(tensor) in PLAIN and device_of(tensor).type == DEVICE_TYPE
+    if not is_there or tensor.dtype != torch.int64 or not tensor.numel():
+        return before.call_boxed(KEYSET, tensor, num_classes)
+    if num_classes != -1 and num_classes < 1:
+        raise RuntimeError("Class values must be smaller than num_classes.")
+    if num_classes == -1:
+        num_classes = int(tensor.max()) + 1
+    result = torch.zeros((*tensor.shape, num_classes), dtype=tensor.dtype, device=device_of(tensor))
+    return result.scatter_(-1, tensor.unsqueeze(-1), 1)
