@@ -94,8 +94,11 @@ def time_blocks(
         port_bytes += sweep.loaded_bytes + sweep.stored_bytes
     vector_us = launch.issue_cycles / clocks_per_us
     port_us = port_bytes / (float(sip.pe.dma_port_gbps) * 1e3)
-    length_us = max(alone_us, together * max(port_us, vector_us))
-    tiles_us = makespan([(launch.blocks, length_us)], sip.num_pes * together)
+    # What a PE does for one block after another leaves no place empty in the last wave.
+    tiles_us = max(
+        makespan([(launch.blocks, alone_us)], sip.num_pes * together),
+        makespan([(launch.blocks, max(port_us, vector_us))], sip.num_pes),
+    )
     port_bytes *= launch.blocks
     cache_us = 0.0
     if sip.cache is not None:

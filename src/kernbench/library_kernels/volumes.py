@@ -33,12 +33,13 @@ _COLUMNS = 32
 
 
 def volume_launch(
-    name: str, conv: Convolution, has_narrow: bool, has_few: bool
+    name: str, conv: Convolution, has_narrow: bool, gathered: float
 ) -> BlockLaunch | None:
     """Return the launch of a convolution of volumes; None where a tensor-core kernel does it.
 
-    ``has_narrow``: whether gradients of few channels have one. ``has_few``: whether the products of
-    few channels are on tensor cores.
+    ``has_narrow``: whether gradients of few channels have one. ``gathered``: how many elements of
+    patches of few channels a PE gathers in a clock for its tensor cores; 0 where these do not
+    multiply them.
     """
     if conv.dims != _VOLUME or not conv.planar or conv.itemsize != _WIDE or conv.is_depthwise:
         return None
@@ -47,7 +48,7 @@ def volume_launch(
         if conv.groups > 1 or (conv.strided and by_vector):
             return _gradient(name, conv)
     elif conv.which is ConvolutionPass.FORWARD and conv.in_channels <= _FEW and conv.groups == 1:
-        return _gathered(name, conv, has_few)
+        return _gathered(name, conv, gathered)
     return None
 
 
@@ -59,11 +60,11 @@ def _gradient(name: str, conv: Convolution) -> BlockLaunch:
     return _launch(name, blocks, cycles, conv.out_bytes, conv.in_bytes)
 
 
-def _gathered(name: str, conv: Convolution, has_few: bool) -> BlockLaunch:
-    """Return a launch whose threads gather a patch each, an element in a clock of the PE."""
+def _gathered(name: str, conv: Convolution, gathered: float) -> BlockLaunch:
+    """Return a launch whose threads gather a patch each, an element of it at a time."""
     blocks = math.ceil(conv.out_positions / _THREADS)
-    columns = 1.0 if has_few else 1 + conv.out_channels / _COLUMNS
-    cycles = conv.in_channels * conv.taps * columns * _THREADS
+    clocks = 1 / gathered if gathered else 1 + conv.out_channels / _COLUMNS
+    cycles = conv.in_channels * conv.taps * clocks * _THREADS
     return _launch(name, blocks, cycles, conv.in_bytes, conv.out_bytes)
 
 

@@ -119,8 +119,7 @@ def _of_library(
     biased = result.nbytes if has_bias else 0
     if is_forward:
         has_narrow = costs.machine.sip_at(call.sip_id).pe.gemm.native_m >= _WIDE_TILES
-        has_few = costs.has_kernel(_FEW_CHANNELS)
-        launch = volume_launch(call.name, passes[0], has_narrow, has_few)
+        launch = volume_launch(call.name, passes[0], has_narrow, _gathered(costs))
         if launch is not None:
             return _Direct(launch, biased, flops)
     return _Passes(
@@ -130,6 +129,13 @@ def _of_library(
         summed=0 if is_forward or not args[-1][2] else args[0].nbytes,
         flops=flops,
     )
+
+
+def _gathered(costs: OperationCosts) -> float:
+    """Return how many elements of few channels a PE gathers in a clock for its tensor cores."""
+    if costs.library is None or not costs.has_kernel(_FEW_CHANNELS):
+        return 0.0
+    return float(costs.library.constants(_FEW_CHANNELS).vector_share)
 
 
 def _is_of_aten(conv: Convolution) -> bool:
