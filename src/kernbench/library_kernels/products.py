@@ -94,6 +94,10 @@ class ProductTile:
     splits: tuple[int, ...] = (1,)
     slices: int = 1
     """Groups of warps in a block, each of which takes a part of every trip's K."""
+    resident: int = 0
+    """How many a PE holds at a time; 0: as its registers hold 128 x 128 of float32."""
+    at_once: bool = False
+    """Whether it is taken only where all PEs together hold all of them."""
 
 
 _MATRIX_TILES = (
@@ -123,6 +127,13 @@ _VECTOR_TILES = (
     ProductTile(128, 64, (1, 3)),
     ProductTile(128, 128, (1, 3)),
 )
+_WAVE_TILES = (
+    ProductTile(32, 32, slices=4, at_once=True),
+    ProductTile(128, 128, resident=2),
+)
+"""Those of float32 on Hopper and later: products of neusight-linear (H100) and KernelBench (H100,
+H100 PCIe) take whole waves of two tiles of 128 x 128 an SM, where those of A100 and V100 are as
+fast as the best tile of many. Few tiles are cut along K."""
 _BY_VECTOR = frozenset({"float32", "float64"})
 """Their kernels load an element at a time in any case."""
 _FAMILIES = {"float32": "float32", "tf32": "tf32", "float64": "float64"}
@@ -196,19 +207,25 @@ def _candidates(product: Product, sip: SipSpec, name: str) -> Iterator[tuple[Lib
     by_vector = product.dtype in _BY_VECTOR
     depth = 8 if by_vector else max(1 << round(math.log2(_DEPTH_BYTES / product.itemsize)), 32)
     tiles: tuple[ProductTile, ...] = _VECTOR_TILES if by_vector else _MATRIX_TILES
-    if not by_vector and sip.pe.gemm.native_m >= 64:
-        tiles += _WIDE_TILES
+    if sip.pe.gemm.native_m >= 64:
+        if not by_vector:
+            tiles += _WIDE_TILES
+        elif product.dtype == "float32" and product.a_bytes is None:
+            tiles = _WAVE_TILES
     if product.batch > 1 and product.a_bytes is not None and not by_vector:
         tiles += _NARROW_TILES
     is_long = product.a_bytes is not None and product.k >= _LONG
     is_very_long = not by_vector and product.k >= _VERY_LONG and not is_long
     for tile in tiles:
+        count = product.batch * _count(product, tile)
+        if tile.at_once and product.may_split and count > sip.num_pes * _resident(tile):
+            continue
         splits = _LONG_SPLITS if is_long else tile.splits
         if by_vector:
             splits += (_filling(product, tile, sip),)
         if is_very_long and max(product.m, product.n) <= tile.block_m == tile.block_n:
             splits += _MORE_SPLITS
-        for split in splits:
+        for split in dict.fromkeys(splits):
             may_split = product.may_split and product.batch == 1
             if split == 1 or (may_split and product.k >= split * _LEAST_PART):
                 yield _tiled(product, tile, split, depth * tile.slices, name, sip)
@@ -220,12 +237,16 @@ def _filling(product: Product, tile: ProductTile, sip: SipSpec) -> int:
     One tile of a PE waits for its loads; several take turns. Tiles that are as many as PEs are
     not cut.
     """
-    tiles = math.ceil(product.m / tile.block_m) * math.ceil(product.n / tile.block_n)
+    tiles = _count(product, tile)
     return sip.num_pes * _resident(tile) // tiles if tiles < sip.num_pes else 1
 
 
+def _count(product: Product, tile: ProductTile) -> int:
+    return math.ceil(product.m / tile.block_m) * math.ceil(product.n / tile.block_n)
+
+
 def _resident(tile: ProductTile) -> int:
-    return max(1, min(8, 128 * 128 // (tile.block_m * tile.block_n)))
+    return tile.resident or max(1, min(8, 128 * 128 // (tile.block_m * tile.block_n)))
 
 
 def _tiled(
