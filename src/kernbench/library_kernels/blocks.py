@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernbench.library_kernels.engine import KernelTime, makespan, norm_of
+from kernbench.library_kernels.engine import KernelTime, makespan, norm_of, stretch
 from kernbench.op_log import WorkCounts, pace_of
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class BlockLaunch:
     hbm_read_bytes: float
     """Bytes of all blocks, each time that they come from HBM."""
     hbm_written_bytes: float = 0.0
+    multiplies: str = ""
+    """The dtype that its instructions multiply without a pause, at the clock that this leaves."""
     hbm_share: float = 1.0
     """The share of a stream's bandwidth: less where blocks take short runs of bytes far from each
     other."""
@@ -112,6 +114,8 @@ def time_blocks(
     start_us = (start_ps + sip.hbm_latency_ps) / 1e6
     busy_us = norm_of((tiles_us, cache_us, hbm_us), _OVERLAP)
     mean_vector_us = vector_us * launch.blocks / sip.num_pes
+    if launch.multiplies:
+        busy_us *= stretch(sip, launch.multiplies, mean_vector_us, busy_us)
     work = WorkCounts(
         elements={"simple": mean_vector_us * clocks_per_us * sip.num_pes * LANES},
         port_bytes=port_bytes,

@@ -107,7 +107,7 @@ def time_kernel(
     front_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
     start_us = float(constants.fixed_us) + (front_ps + sip.hbm_latency_ps) / 1e6
     busy_us = norm_of((tiles_us, cache_us, hbm_us), kernel.overlap)
-    hot = _stretch(kernel, tensor_us, busy_us, sip)
+    hot = stretch(sip, kernel.tiles[0].trip.dtype, tensor_us, busy_us)
     energy_pj: Mapping[Energy, int] = {}
     power_us = 0.0
     if sip.power is not None:
@@ -256,11 +256,11 @@ def _hbm_bytes_per_us(kernel: LibraryKernel, sip: SipSpec, constants: KernelCons
     return min(peak, max(ports, 1e-9)) * 1e3
 
 
-def _stretch(kernel: LibraryKernel, tensor_us: float, busy_us: float, sip: SipSpec) -> float:
-    """Return how many times longer the kernel takes because its matrix engines run hot."""
+def stretch(sip: SipSpec, dtype: str, worked_us: float, busy_us: float) -> float:
+    """Return how many times longer a kernel takes because the engines of a dtype run hot."""
     sustained = sip.sustained
-    if sustained is None or not tensor_us:
+    if sustained is None or not worked_us:
         return 1.0
-    load = min(tensor_us / busy_us / float(sustained.full_load), 1.0)
+    load = min(worked_us / busy_us / float(sustained.full_load), 1.0)
     settled = busy_us / (busy_us + float(sustained.half_time_us))
-    return 1 + float(sustained.loss_of(kernel.tiles[0].trip.dtype)) * load * settled
+    return 1 + float(sustained.loss_of(dtype)) * load * settled

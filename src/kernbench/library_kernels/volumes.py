@@ -19,17 +19,19 @@ if TYPE_CHECKING:
 _VOLUME = 3
 _WIDE = 4
 _THREADS = 256
-_TAP_SLOTS, _GROUP_TAP_SLOTS = 54, 30
+_TAP_SLOTS, _GROUP_TAP_SLOTS = 47, 25
 """Issue slots of a thread for each tap of its window: divisions by strides, tests, the products of
-those few taps that a stride leaves. KernelBench level2/50, 58, 60 and 96 on A100, A6000, T4 at
-80c03d44 and 7c914ea7 (27 taps: 50 to 60; 45 for 125 taps, level2/78 on H100 at 6e6fca9c); kernels
-for groups: level1/72 (105 taps: 28 to 36 on A100, H100, A6000 and T4)."""
+those few taps that a stride leaves; kernels for groups have fewer. KernelBench level2/13, 50, 58,
+78, 96 and 100 (27 taps, 43 to 56) and level1/72 and level2/60 (groups, 23 to 29) on A100-40GB and
+RTX A6000, at the clock that power leaves. A100-80GB, L40S, L4 and T4 had no part."""
 _NARROW = 32
 """Channels that a tile of a tensor-core kernel for gradients has, but on Hopper."""
 _FEW = 8
 """Channels up to which elements of patches are gathered one by one: 32 bytes."""
-_COLUMNS = 32
-"""Multiplications of a gathered element in a clock of a PE, without tensor cores."""
+_ELEMENT_CLOCKS, _COLUMNS = 0.55, 32
+"""Clocks in which a PE without tensor cores gathers an element, and multiplications of it in one
+more: KernelBench level2/24 and level1/66 (16 and 64 columns) on RTX A6000, at the clock that power
+leaves. L40S, L4 and T4 had no part."""
 
 
 def volume_launch(
@@ -63,7 +65,7 @@ def _gradient(name: str, conv: Convolution) -> BlockLaunch:
 def _gathered(name: str, conv: Convolution, gathered: float) -> BlockLaunch:
     """Return a launch whose threads gather a patch each, an element of it at a time."""
     blocks = math.ceil(conv.out_positions / _THREADS)
-    clocks = 1 / gathered if gathered else 1 + conv.out_channels / _COLUMNS
+    clocks = 1 / gathered if gathered else _ELEMENT_CLOCKS + conv.out_channels / _COLUMNS
     cycles = conv.in_channels * conv.taps * clocks * _THREADS
     return _launch(name, blocks, cycles, conv.in_bytes, conv.out_bytes)
 
@@ -77,6 +79,7 @@ def _launch(name: str, blocks: int, cycles: float, read: int, written: int) -> B
         threads=_THREADS,
         sweeps=(sweep,),
         issue_cycles=cycles,
+        multiplies="float32",
         hbm_read_bytes=read,
         hbm_written_bytes=written,
     )
