@@ -98,7 +98,10 @@ def time_kernel(
         total_us = sum(count * length for count, length in lengths)
         longest_us = max(length for _, length in lengths)
         tiles_us = max(total_us / slots + alone_us * (1 - 1 / slots), longest_us)
-    cache_us = _cache_us(kernel, sip, constants)
+    cache_us = 0.0
+    if sip.cache is not None:
+        rate = float(sip.cache.bandwidth_gbps) * 1e3 * float(constants.cache_share)
+        cache_us = kernel.port_bytes / rate
     moved = _from_memory(kernel, sip, reuse)
     hbm_us = sum(moved) / _hbm_bytes_per_us(kernel, sip, constants)
     ramp_us = float(constants.ramp_us)
@@ -239,13 +242,6 @@ def _ends_us(
         rate = float(sip.cube.hbm_bandwidth_gbps) * sip.num_cubes * 1e3 / sip.num_pes
         stored *= 1 - kept_share(kernel.hbm_written_bytes, sip)
     return ends_us + (stored / rate if rate else 0.0)
-
-
-def _cache_us(kernel: LibraryKernel, sip: SipSpec, constants: KernelConstants) -> float:
-    if sip.cache is None:
-        return 0.0
-    rate = float(sip.cache.bandwidth_gbps) * 1e3 * float(constants.cache_share)
-    return kernel.port_bytes / rate
 
 
 def _hbm_bytes_per_us(kernel: LibraryKernel, sip: SipSpec, constants: KernelConstants) -> float:

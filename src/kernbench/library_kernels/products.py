@@ -94,8 +94,6 @@ class ProductTile:
     splits: tuple[int, ...] = (1,)
     slices: int = 1
     """Groups of warps in a block, each of which takes a part of every trip's K."""
-    resident: int = 0
-    """How many a PE holds at a time; 0: as its registers hold 128 x 128 of float32."""
 
 
 _MATRIX_TILES = (
@@ -126,10 +124,9 @@ _VECTOR_TILES = (
     ProductTile(128, 64, (1, 3)),
     ProductTile(128, 128, (1, 3)),
 )
-_WAVE_TILE = ProductTile(128, 128, (1, 3), resident=2)
-"""That of float32 on Hopper and later: products of neusight-linear (H100) and KernelBench (H100,
-H100 PCIe) take whole waves of two an SM, where those of A100 and V100 are as fast as the best tile
-of many. What has fewer rows or columns, or is held by all SMs at once, takes others."""
+_WAVE_TILE = ProductTile(128, 128, (1, 3))
+"""That of float32 on Hopper and later: products of neusight-linear and KernelBench on H100s take
+whole waves of two an SM. What is narrower, or is held by all SMs at once, takes others."""
 _CUT_WAVE = 0.6
 """The share of a wave from which on its tiles are whole: 128 of the 228 of an H100 PCIe are cut
 along K (KernelBench level2/66), 169 of the 264 of an H100 are not (1600 x 1600 x 8192)."""
@@ -219,8 +216,7 @@ def _tiles_for(product: Product, sip: SipSpec) -> tuple[ProductTile, ...]:
         of_waves = is_wide and is_plain and product.dtype == "float32" and product.may_split
         if not of_waves or min(product.m, product.n) < _WAVE_TILE.block_m:
             return _VECTOR_TILES
-        places = sip.num_pes * _resident(_SLICED)
-        fits = product.batch * _count(product, _SLICED) <= places
+        fits = product.batch * _count(product, _SLICED) <= sip.num_pes * _resident(_SLICED)
         return (_SLICED, _WAVE_TILE) if fits else (_WAVE_TILE,)
     tiles = _MATRIX_TILES + _WIDE_TILES if is_wide else _MATRIX_TILES
     return tiles + _NARROW_TILES if product.batch > 1 and not is_plain else tiles
@@ -230,25 +226,17 @@ def _splits(product: Product, tile: ProductTile, sip: SipSpec) -> tuple[int, ...
     """Return into how many parts K may be cut for a tile."""
     by_vector = product.dtype in _BY_VECTOR
     is_long = product.a_bytes is not None and product.k >= _LONG
-    if tile is _WAVE_TILE and _count(product, tile) > _CUT_WAVE * sip.num_pes * _resident(tile):
+    count, places = _count(product, tile), sip.num_pes * _resident(tile)
+    if tile is _WAVE_TILE and count > _CUT_WAVE * places:
         return (1,)
     splits = _LONG_SPLITS if is_long else tile.splits
-    if by_vector:
-        splits += (_filling(product, tile, sip),)
+    if by_vector and count < sip.num_pes:
+        # All PEs hold as many as they can: one tile waits for its loads, several take turns.
+        splits += (places // count,)
     is_very_long = not by_vector and product.k >= _VERY_LONG and not is_long
     if is_very_long and max(product.m, product.n) <= tile.block_m == tile.block_n:
         splits += _MORE_SPLITS
     return splits
-
-
-def _filling(product: Product, tile: ProductTile, sip: SipSpec) -> int:
-    """Return into how many parts K is cut so that all PEs hold as many tiles as they can.
-
-    One tile of a PE waits for its loads; several take turns. Tiles that are as many as PEs are
-    not cut.
-    """
-    tiles = _count(product, tile)
-    return sip.num_pes * _resident(tile) // tiles if tiles < sip.num_pes else 1
 
 
 def _count(product: Product, tile: ProductTile) -> int:
@@ -256,7 +244,8 @@ def _count(product: Product, tile: ProductTile) -> int:
 
 
 def _resident(tile: ProductTile) -> int:
-    return tile.resident or max(1, min(8, 128 * 128 // (tile.block_m * tile.block_n)))
+    least = 2 if tile is _WAVE_TILE else 1
+    return max(least, min(8, 128 * 128 // (tile.block_m * tile.block_n)))
 
 
 def _tiled(

@@ -1,8 +1,7 @@
 """Convolutions of volumes without a tensor-core kernel of cuDNN: float32 planes in three dims.
 
-Which kernel cuDNN takes is its heuristics' choice, which nobody publishes. These two are taken to
-be its choice where measured times of seven boards ask for them, and each is timed by what its
-threads do.
+Its heuristics are not published: these two are taken to be their choice where measured times of
+seven boards ask for them, and each is timed by what its threads do.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ def volume_launch(
     """Return the launch of a convolution of volumes; None where a tensor-core kernel does it.
 
     ``has_narrow``: whether gradients of few channels have one. ``gathered``: how many elements of
-    patches of few channels a PE gathers in a clock for its tensor cores; 0 where these do not
-    multiply them.
+    few channels a PE gathers in a clock for its tensor cores; 0 where these do not multiply them.
     """
     if conv.dims != _VOLUME or not conv.planar or conv.itemsize != _WIDE or conv.is_depthwise:
         return None
