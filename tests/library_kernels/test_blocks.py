@@ -64,6 +64,14 @@ def test_a_pe_holds_the_blocks_that_its_warps_allow() -> None:
     assert replace(launch(1 << 20, 1), most_resident=5).resident(H100) == 5
 
 
+def test_the_last_blocks_of_busy_pes_issue_as_fast_as_all() -> None:
+    """What a PE issues for its blocks comes one after another, however many it holds."""
+    item = replace(launch(H100.num_pes * 4 * 7 + 1, 1.0, threads=512), issue_cycles=1e5)
+    assert item.resident(H100) == 4
+    block_us = 1e5 / (float(H100.clock_ghz) * 1e3)
+    assert busy_us(item) == pytest.approx((4 * 7 + 1) * block_us, rel=1e-3)
+
+
 def test_a_part_of_what_is_under_way_waits_as_long_as_all_of_it() -> None:
     assert busy_us(launch(1, 2049)) == pytest.approx(2 * wait_us(H100), rel=0.01)
     assert busy_us(launch(1, 1)) == pytest.approx(wait_us(H100), rel=0.01)

@@ -188,3 +188,26 @@ def test_a_long_k_fills_all_pes_with_as_many_tiles_as_they_hold() -> None:
     product = Product(m=256, n=256, k=131072, dtype="float32", itemsize=4, out_bytes=4)
     main = product_kernels(product, SIP, LIBRARY).kernels[0]
     assert SIP.num_pes * (main.resident - 1) < main.num_tiles <= SIP.num_pes * main.resident
+
+
+@pytest.mark.parametrize("machine", ["h100-sxm", "h100-pcie"])
+def test_float32_on_hopper_takes_whole_waves_of_two_tiles_a_pe(machine: str) -> None:
+    loaded = load_machine(machine, 1)
+    library, slots = load_library(loaded.spec.kernel_library or ""), 2 * loaded.sip.num_pes
+
+    def took_us(tiles: int) -> float:
+        product = Product(m=128 * tiles, n=128, k=8192, dtype="float32", itemsize=4, out_bytes=4)
+        return product_kernels(product, loaded.sip, library).total_us
+
+    # One tile more than a wave takes as long as two waves, but for a clock that heat lowers.
+    assert took_us(slots + 1) == pytest.approx(2 * took_us(slots), rel=0.1)
+    assert took_us(2 * slots) == pytest.approx(took_us(slots + 1), rel=0.02)
+
+
+@pytest.mark.parametrize("machine", ["a100-sxm-80g", "h100-sxm"])
+def test_groups_of_float32_have_the_same_tiles_to_choose_from(machine: str) -> None:
+    small, large = (
+        Product(m=rows, n=2048, k=512, dtype="float32", itemsize=4, out_bytes=4)
+        for rows in (16, 8192)
+    )
+    assert grouped_us(machine, small, large) > grouped_us(machine, small)

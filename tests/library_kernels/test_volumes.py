@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernbench.hardware import load_machine
+from kernbench.hardware import changed_machine, load_machine
 from kernbench.library_kernels import Convolution, ConvolutionPass, time_blocks, volume_launch
 
 TO_INPUT, FORWARD = ConvolutionPass.TO_INPUT, ConvolutionPass.FORWARD
@@ -44,9 +44,9 @@ FEW = volume((128, 3, 24, 32, 32), (128, 24, 22, 30, 30), 81 // 3, FORWARD)
 
 
 def time_ms(
-    machine: str, conv: Convolution, has_narrow: bool = False, has_few: bool = False
+    machine: str, conv: Convolution, has_narrow: bool = False, gathered: float = 0.0
 ) -> float:
-    launch = volume_launch("volume", conv, has_narrow, has_few)
+    launch = volume_launch("volume", conv, has_narrow, gathered)
     assert launch is not None
     return time_blocks(launch, load_machine(machine, 1).sip).total_us / 1e3
 
@@ -71,15 +71,44 @@ def test_strided_gradients_of_few_channels_take_as_long_as_measured(
 
 
 @pytest.mark.parametrize(
-    ("machine", "whole_ms", "rest_ms", "has_few"),
-    [("h100-sxm", 0.969, 0.26, True), ("l40s", 2.06, 0.97, False), ("rtx-a6000", 2.92, 1.1, False)],
+    ("machine", "whole_ms", "rest_ms", "gathered"),
+    [("h100-sxm", 0.969, 0.26, 1.0), ("l40s", 2.06, 0.97, 0.0), ("rtx-a6000", 2.92, 1.1, 0.0)],
 )
 def test_patches_of_few_channels_are_gathered_as_fast_as_measured(
-    machine: str, whole_ms: float, rest_ms: float, has_few: bool
+    machine: str, whole_ms: float, rest_ms: float, gathered: float
 ) -> None:
     """KernelBench level2/24 at 6e6fca9c, 4082b873 and 7c914ea7, less its bias and minimum."""
-    result = time_ms(machine, FEW, has_few=has_few)
+    result = time_ms(machine, FEW, gathered=gathered)
     assert result == pytest.approx(whole_ms - rest_ms, rel=0.45)
+
+
+def test_an_sm_gathers_elements_one_after_another_whatever_they_make() -> None:
+    sip = load_machine("a100-sxm-80g", 1).sip
+    elements = FEW.out_positions * FEW.in_channels * FEW.taps
+    clocks_per_ms = sip.num_pes * float(sip.clock_ghz) * 1e6
+    loss = float(sip.sustained.loss_of("float32")) if sip.sustained is not None else 0.0
+    # A hot clock loses up to that, the more of it the longer a kernel takes.
+    for gathered in (2.0, 1.0):
+        least_ms = elements / gathered / clocks_per_ms
+        assert 1 < time_ms("a100-sxm-80g", FEW, gathered=gathered) / least_ms < 1.03 + loss
+    slow = time_ms("a100-sxm-80g", FEW, gathered=1.0)
+    wider = dataclasses.replace(FEW, out_channels=FEW.out_channels + 8)
+    assert time_ms("a100-sxm-80g", wider, gathered=1.0) == pytest.approx(slow, rel=0.02)
+    # Without tensor cores what is multiplied takes its clocks, too.
+    assert time_ms("a100-sxm-80g", wider) > 1.1 * time_ms("a100-sxm-80g", FEW)
+
+
+def test_boards_that_power_slows_down_are_slower_by_what_it_takes() -> None:
+    """A multiplying launch meets the clock of float32 products, as products do."""
+    machine = load_machine("l40s", 1)
+    assert machine.sip.sustained is not None
+    loss = float(machine.sip.sustained.loss_of("float32"))
+    cool = changed_machine(machine, {"sip.sustained.float32_clock_loss": 1e-6}).sip_at(0)
+    launch = volume_launch("volume", NARROW, False, 0.0)
+    assert launch is not None
+    hot_us, cool_us = (time_blocks(launch, sip).total_us for sip in (machine.sip, cool))
+    settled = cool_us / (cool_us + float(machine.sip.sustained.half_time_us))
+    assert hot_us / cool_us == pytest.approx(1 + loss * settled, rel=0.01)
 
 
 def test_a_thread_tries_all_taps_whatever_the_channels() -> None:
@@ -100,13 +129,13 @@ def test_a_thread_tries_all_taps_whatever_the_channels() -> None:
     ],
 )
 def test_what_tensor_cores_have_kernels_for_is_left_to_them(how: dict[str, Any]) -> None:
-    assert volume_launch("volume", dataclasses.replace(NARROW, **how), False, False) is None
-    assert volume_launch("volume", NARROW, True, False) is None
-    assert volume_launch("volume", dataclasses.replace(FEW, in_channels=32), False, False) is None
+    assert volume_launch("volume", dataclasses.replace(NARROW, **how), False, 0.0) is None
+    assert volume_launch("volume", NARROW, True, 0.0) is None
+    assert volume_launch("volume", dataclasses.replace(FEW, in_channels=32), False, 0.0) is None
 
 
 def test_without_tf32_every_strided_gradient_is_direct() -> None:
     wide = dataclasses.replace(NARROW, in_channels=64)
-    assert volume_launch("volume", wide, True, False) is None
+    assert volume_launch("volume", wide, True, 0.0) is None
     exact = dataclasses.replace(wide, dtype="float32")
-    assert volume_launch("volume", exact, True, False) is not None
+    assert volume_launch("volume", exact, True, 0.0) is not None

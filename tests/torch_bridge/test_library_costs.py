@@ -384,6 +384,25 @@ def test_gradients_of_a_convolution_are_two_more_products() -> None:
     assert item[0] == pytest.approx(forward.duration_ps, rel=0.1)
 
 
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_gradients_of_depthwise_planes_of_float32_have_a_time(is_transposed: bool) -> None:
+    image, weight = empty(2, 8, 16, 16), empty(8, 1, 3, 3)
+    how = (None, [1, 1], [1, 1], [1, 1], is_transposed, [0, 0], 8)
+    grad = aten.convolution.default(image, weight, *how)
+    _, *rest = how
+    result = template(
+        A100,
+        aten.convolution_backward.default,
+        grad,
+        image,
+        weight,
+        [0],
+        *rest,
+        [True, True, False],
+    )
+    assert result.duration_ps > A100.sip.queued_front_end_ps
+
+
 def test_a_product_with_an_odd_vocabulary_loads_narrowly() -> None:
     x = empty(4096, 768, dtype=torch.bfloat16)
 

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernbench.library_kernels.engine import KernelTime, makespan, norm_of
+from kernbench.library_kernels.engine import KernelTime, makespan, norm_of, stretch
 from kernbench.op_log import WorkCounts, pace_of
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class BlockLaunch:
     hbm_read_bytes: float
     """Bytes of all blocks, each time that they come from HBM."""
     hbm_written_bytes: float = 0.0
+    multiplies: str = ""
+    """The dtype that its instructions multiply without a pause, at the clock that this leaves."""
     hbm_share: float = 1.0
     """The share of a stream's bandwidth: less where blocks take short runs of bytes far from each
     other."""
@@ -94,8 +96,11 @@ def time_blocks(
         port_bytes += sweep.loaded_bytes + sweep.stored_bytes
     vector_us = launch.issue_cycles / clocks_per_us
     port_us = port_bytes / (float(sip.pe.dma_port_gbps) * 1e3)
-    length_us = max(alone_us, together * max(port_us, vector_us))
-    tiles_us = makespan([(launch.blocks, length_us)], sip.num_pes * together)
+    # What a PE does for one block after another leaves no place empty in the last wave.
+    tiles_us = max(
+        makespan([(launch.blocks, alone_us)], sip.num_pes * together),
+        makespan([(launch.blocks, max(port_us, vector_us))], sip.num_pes),
+    )
     port_bytes *= launch.blocks
     cache_us = 0.0
     if sip.cache is not None:
@@ -109,6 +114,8 @@ def time_blocks(
     start_us = (start_ps + sip.hbm_latency_ps) / 1e6
     busy_us = norm_of((tiles_us, cache_us, hbm_us), _OVERLAP)
     mean_vector_us = vector_us * launch.blocks / sip.num_pes
+    if launch.multiplies:
+        busy_us *= stretch(sip, launch.multiplies, mean_vector_us, busy_us)
     work = WorkCounts(
         elements={"simple": mean_vector_us * clocks_per_us * sip.num_pes * LANES},
         port_bytes=port_bytes,

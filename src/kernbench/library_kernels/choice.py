@@ -35,13 +35,8 @@ def fastest(
         UnknownNameError: The architecture has none of these kernels.
         MachineError: The machine has no rate for a dtype.
     """
-    best: KernelChoice | None = None
-    for kernels in candidates:
-        kernel_choice = KernelChoice(kernels, times_of(kernels, sip, library))
-        if best is None or kernel_choice.total_us < best.total_us:
-            best = kernel_choice
-    assert best is not None, "a library has at least one kernel"
-    return best
+    choices = (KernelChoice(kernels, times_of(kernels, sip, library)) for kernels in candidates)
+    return min(choices, key=lambda choice: choice.total_us)
 
 
 def times_of(

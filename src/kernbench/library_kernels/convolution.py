@@ -194,7 +194,8 @@ def _candidates(
     if _is_for_winograd(conv):
         fewer = replace(product, k=math.ceil(product.k / _WINOGRAD))
         kernels = product_kernels(fewer, sip, library, "conv").kernels
-        yield (*moves, *(replace(kernel, name=_winograd_name(kernel)) for kernel in kernels))
+        names = {"conv_float32": "conv_winograd"}
+        yield (*moves, *(replace(one, name=names.get(one.name, one.name)) for one in kernels))
 
 
 def _of_other_groups(
@@ -282,10 +283,6 @@ def _renamed(kernel: LibraryKernel, ending: str, library: KernelLibrary) -> Libr
     """Return a product as another kernel if there is one: not for what adds up its parts."""
     name = f"{kernel.name}{ending}"
     return replace(kernel, name=name) if name in library.names() else kernel
-
-
-def _winograd_name(kernel: LibraryKernel) -> str:
-    return "conv_winograd" if kernel.name == "conv_float32" else kernel.name
 
 
 def _widths(conv: Convolution) -> tuple[int, int]:

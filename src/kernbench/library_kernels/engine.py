@@ -98,7 +98,10 @@ def time_kernel(
         total_us = sum(count * length for count, length in lengths)
         longest_us = max(length for _, length in lengths)
         tiles_us = max(total_us / slots + alone_us * (1 - 1 / slots), longest_us)
-    cache_us = _cache_us(kernel, sip, constants)
+    cache_us = 0.0
+    if sip.cache is not None:
+        rate = float(sip.cache.bandwidth_gbps) * 1e3 * float(constants.cache_share)
+        cache_us = kernel.port_bytes / rate
     moved = _from_memory(kernel, sip, reuse)
     hbm_us = sum(moved) / _hbm_bytes_per_us(kernel, sip, constants)
     ramp_us = float(constants.ramp_us)
@@ -107,7 +110,7 @@ def time_kernel(
     front_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
     start_us = float(constants.fixed_us) + (front_ps + sip.hbm_latency_ps) / 1e6
     busy_us = norm_of((tiles_us, cache_us, hbm_us), kernel.overlap)
-    hot = _stretch(kernel, tensor_us, busy_us, sip)
+    hot = stretch(sip, kernel.tiles[0].trip.dtype, tensor_us, busy_us)
     energy_pj: Mapping[Energy, int] = {}
     power_us = 0.0
     if sip.power is not None:
@@ -241,13 +244,6 @@ def _ends_us(
     return ends_us + (stored / rate if rate else 0.0)
 
 
-def _cache_us(kernel: LibraryKernel, sip: SipSpec, constants: KernelConstants) -> float:
-    if sip.cache is None:
-        return 0.0
-    rate = float(sip.cache.bandwidth_gbps) * 1e3 * float(constants.cache_share)
-    return kernel.port_bytes / rate
-
-
 def _hbm_bytes_per_us(kernel: LibraryKernel, sip: SipSpec, constants: KernelConstants) -> float:
     """Return what HBM gives: no more than the ports of the PEs that have a tile."""
     cube = sip.cube
@@ -256,11 +252,11 @@ def _hbm_bytes_per_us(kernel: LibraryKernel, sip: SipSpec, constants: KernelCons
     return min(peak, max(ports, 1e-9)) * 1e3
 
 
-def _stretch(kernel: LibraryKernel, tensor_us: float, busy_us: float, sip: SipSpec) -> float:
-    """Return how many times longer the kernel takes because its matrix engines run hot."""
+def stretch(sip: SipSpec, dtype: str, worked_us: float, busy_us: float) -> float:
+    """Return how many times longer a kernel takes because the engines of a dtype run hot."""
     sustained = sip.sustained
-    if sustained is None or not tensor_us:
+    if sustained is None or not worked_us:
         return 1.0
-    load = min(tensor_us / busy_us / float(sustained.full_load), 1.0)
+    load = min(worked_us / busy_us / float(sustained.full_load), 1.0)
     settled = busy_us / (busy_us + float(sustained.half_time_us))
-    return 1 + float(sustained.loss_of(kernel.tiles[0].trip.dtype)) * load * settled
+    return 1 + float(sustained.loss_of(dtype)) * load * settled

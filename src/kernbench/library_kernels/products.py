@@ -116,13 +116,20 @@ split-K factors tried: gradients of weights of 3 x 4 and 4 x 4 from 10 to 20 mil
 ConViT) do not take milliseconds."""
 _LONG, _LONG_SPLITS = 8192, (1, 4, 8, 11, 16, 32)
 """Gradients of a convolution's weights are sums over so many positions, cut as PEs are free."""
+_SLICED = ProductTile(32, 32, slices=4)
 _VECTOR_TILES = (
-    ProductTile(32, 32, slices=4),
+    _SLICED,
     ProductTile(64, 64, (1, 4)),
     ProductTile(32, 128),
     ProductTile(128, 64, (1, 3)),
     ProductTile(128, 128, (1, 3)),
 )
+_WAVE_TILE = ProductTile(128, 128, (1, 3))
+"""That of float32 on Hopper and later: products of neusight-linear and KernelBench on H100s take
+whole waves of two an SM. What is narrower, or is held by all SMs at once, takes others."""
+_CUT_WAVE = 0.6
+"""The share of a wave from which on its tiles are whole: 128 of the 228 of an H100 PCIe are cut
+along K (KernelBench level2/66), 169 of the 264 of an H100 are not (1600 x 1600 x 8192)."""
 _BY_VECTOR = frozenset({"float32", "float64"})
 """Their kernels load an element at a time in any case."""
 _FAMILIES = {"float32": "float32", "tf32": "tf32", "float64": "float64"}
@@ -195,37 +202,50 @@ def _candidates(product: Product, sip: SipSpec, name: str) -> Iterator[tuple[Lib
         yield (_one_row(product),)
     by_vector = product.dtype in _BY_VECTOR
     depth = 8 if by_vector else max(1 << round(math.log2(_DEPTH_BYTES / product.itemsize)), 32)
-    tiles: tuple[ProductTile, ...] = _VECTOR_TILES if by_vector else _MATRIX_TILES
-    if not by_vector and sip.pe.gemm.native_m >= 64:
-        tiles += _WIDE_TILES
-    if product.batch > 1 and product.a_bytes is not None and not by_vector:
-        tiles += _NARROW_TILES
-    is_long = product.a_bytes is not None and product.k >= _LONG
-    is_very_long = not by_vector and product.k >= _VERY_LONG and not is_long
-    for tile in tiles:
-        splits = _LONG_SPLITS if is_long else tile.splits
-        if by_vector:
-            splits += (_filling(product, tile, sip),)
-        if is_very_long and max(product.m, product.n) <= tile.block_m == tile.block_n:
-            splits += _MORE_SPLITS
-        for split in splits:
-            may_split = product.may_split and product.batch == 1
+    may_split = product.may_split and product.batch == 1
+    for tile in _tiles_for(product, sip):
+        for split in dict.fromkeys(_splits(product, tile, sip)):
             if split == 1 or (may_split and product.k >= split * _LEAST_PART):
                 yield _tiled(product, tile, split, depth * tile.slices, name, sip)
 
 
-def _filling(product: Product, tile: ProductTile, sip: SipSpec) -> int:
-    """Return into how many parts K is cut so that all PEs hold as many tiles as they can.
+def _tiles_for(product: Product, sip: SipSpec) -> tuple[ProductTile, ...]:
+    """Return the tiles that a library has for a product."""
+    is_plain, is_wide = product.a_bytes is None, sip.pe.gemm.native_m >= 64
+    if product.dtype in _BY_VECTOR:
+        of_waves = is_wide and is_plain and product.dtype == "float32" and product.may_split
+        if not of_waves or min(product.m, product.n) < _WAVE_TILE.block_m:
+            return _VECTOR_TILES
+        fits = product.batch * _count(product, _SLICED) <= sip.num_pes * _resident(_SLICED)
+        return (_SLICED, _WAVE_TILE) if fits else (_WAVE_TILE,)
+    tiles = _MATRIX_TILES + _WIDE_TILES if is_wide else _MATRIX_TILES
+    return tiles + _NARROW_TILES if product.batch > 1 and not is_plain else tiles
 
-    One tile of a PE waits for its loads; several take turns. Tiles that are as many as PEs are
-    not cut.
-    """
-    tiles = math.ceil(product.m / tile.block_m) * math.ceil(product.n / tile.block_n)
-    return sip.num_pes * _resident(tile) // tiles if tiles < sip.num_pes else 1
+
+def _splits(product: Product, tile: ProductTile, sip: SipSpec) -> tuple[int, ...]:
+    """Return into how many parts K may be cut for a tile."""
+    by_vector = product.dtype in _BY_VECTOR
+    is_long = product.a_bytes is not None and product.k >= _LONG
+    count, places = _count(product, tile), sip.num_pes * _resident(tile)
+    if tile is _WAVE_TILE and count > _CUT_WAVE * places:
+        return (1,)
+    splits = _LONG_SPLITS if is_long else tile.splits
+    if by_vector and count < sip.num_pes:
+        # All PEs hold as many as they can: one tile waits for its loads, several take turns.
+        splits += (places // count,)
+    is_very_long = not by_vector and product.k >= _VERY_LONG and not is_long
+    if is_very_long and max(product.m, product.n) <= tile.block_m == tile.block_n:
+        splits += _MORE_SPLITS
+    return splits
+
+
+def _count(product: Product, tile: ProductTile) -> int:
+    return math.ceil(product.m / tile.block_m) * math.ceil(product.n / tile.block_n)
 
 
 def _resident(tile: ProductTile) -> int:
-    return max(1, min(8, 128 * 128 // (tile.block_m * tile.block_n)))
+    least = 2 if tile is _WAVE_TILE else 1
+    return max(least, min(8, 128 * 128 // (tile.block_m * tile.block_n)))
 
 
 def _tiled(

@@ -1,8 +1,7 @@
 """Convolutions of volumes without a tensor-core kernel of cuDNN: float32 planes in three dims.
 
-Which kernel cuDNN takes is its heuristics' choice, which nobody publishes. These two are taken to
-be its choice where measured times of seven boards ask for them, and each is timed by what its
-threads do.
+Its heuristics are not published: these two are taken to be their choice where measured times of
+seven boards ask for them, and each is timed by what its threads do.
 """
 
 from __future__ import annotations
@@ -19,26 +18,28 @@ if TYPE_CHECKING:
 _VOLUME = 3
 _WIDE = 4
 _THREADS = 256
-_TAP_SLOTS, _GROUP_TAP_SLOTS = 54, 30
+_TAP_SLOTS, _GROUP_TAP_SLOTS = 47, 25
 """Issue slots of a thread for each tap of its window: divisions by strides, tests, the products of
-those few taps that a stride leaves. KernelBench level2/50, 58, 60 and 96 on A100, A6000, T4 at
-80c03d44 and 7c914ea7 (27 taps: 50 to 60; 45 for 125 taps, level2/78 on H100 at 6e6fca9c); kernels
-for groups: level1/72 (105 taps: 28 to 36 on A100, H100, A6000 and T4)."""
+those few taps that a stride leaves; kernels for groups have fewer. KernelBench level2/13, 50, 58,
+78, 96 and 100 (27 taps, 43 to 56) and level1/72 and level2/60 (groups, 23 to 29) on A100-40GB and
+RTX A6000, at the clock that power leaves. A100-80GB, L40S, L4 and T4 had no part."""
 _NARROW = 32
 """Channels that a tile of a tensor-core kernel for gradients has, but on Hopper."""
 _FEW = 8
 """Channels up to which elements of patches are gathered one by one: 32 bytes."""
-_COLUMNS = 32
-"""Multiplications of a gathered element in a clock of a PE, without tensor cores."""
+_ELEMENT_CLOCKS, _COLUMNS = 0.55, 32
+"""Clocks in which a PE without tensor cores gathers an element, and multiplications of it in one
+more: KernelBench level2/24 and level1/66 (16 and 64 columns) on RTX A6000, at the clock that power
+leaves. L40S, L4 and T4 had no part."""
 
 
 def volume_launch(
-    name: str, conv: Convolution, has_narrow: bool, has_few: bool
+    name: str, conv: Convolution, has_narrow: bool, gathered: float
 ) -> BlockLaunch | None:
     """Return the launch of a convolution of volumes; None where a tensor-core kernel does it.
 
-    ``has_narrow``: whether gradients of few channels have one. ``has_few``: whether the products of
-    few channels are on tensor cores.
+    ``has_narrow``: whether gradients of few channels have one. ``gathered``: how many elements of
+    few channels a PE gathers in a clock for its tensor cores; 0 where these do not multiply them.
     """
     if conv.dims != _VOLUME or not conv.planar or conv.itemsize != _WIDE or conv.is_depthwise:
         return None
@@ -47,7 +48,7 @@ def volume_launch(
         if conv.groups > 1 or (conv.strided and by_vector):
             return _gradient(name, conv)
     elif conv.which is ConvolutionPass.FORWARD and conv.in_channels <= _FEW and conv.groups == 1:
-        return _gathered(name, conv, has_few)
+        return _gathered(name, conv, gathered)
     return None
 
 
@@ -59,11 +60,11 @@ def _gradient(name: str, conv: Convolution) -> BlockLaunch:
     return _launch(name, blocks, cycles, conv.out_bytes, conv.in_bytes)
 
 
-def _gathered(name: str, conv: Convolution, has_few: bool) -> BlockLaunch:
-    """Return a launch whose threads gather a patch each, an element in a clock of the PE."""
+def _gathered(name: str, conv: Convolution, gathered: float) -> BlockLaunch:
+    """Return a launch whose threads gather a patch each, an element of it at a time."""
     blocks = math.ceil(conv.out_positions / _THREADS)
-    columns = 1.0 if has_few else 1 + conv.out_channels / _COLUMNS
-    cycles = conv.in_channels * conv.taps * columns * _THREADS
+    clocks = 1 / gathered if gathered else _ELEMENT_CLOCKS + conv.out_channels / _COLUMNS
+    cycles = conv.in_channels * conv.taps * clocks * _THREADS
     return _launch(name, blocks, cycles, conv.in_bytes, conv.out_bytes)
 
 
@@ -76,6 +77,7 @@ def _launch(name: str, blocks: int, cycles: float, read: int, written: int) -> B
         threads=_THREADS,
         sweeps=(sweep,),
         issue_cycles=cycles,
+        multiplies="float32",
         hbm_read_bytes=read,
         hbm_written_bytes=written,
     )

@@ -15,6 +15,7 @@ from fractions import Fraction
 from kernbench.commands import MathClass
 from kernbench.hardware import SipSpec, ps_per_byte
 from kernbench.kernel_time import SharedCache, dot_ps, math_ps, resident_programs
+from kernbench.library_kernels import stretch
 from kernbench.ops import GemmTile, sum_parts_launch
 from kernbench.plans.problem import Cached, Problem
 
@@ -246,14 +247,11 @@ class GemmBounds:
 
     def _hot_ps(self, tile: GemmTile, programs: int, busy_ps: float) -> float:
         """Return the time of a kernel that would take ``busy_ps`` at full clock."""
-        sustained = self.sip.sustained
-        if sustained is None or tile.is_vector:
+        if tile.is_vector:
             return busy_ps
         flops = 2 * tile.block_m * tile.columns * tile.block_k * tile.steps(self.problem.k)
         rate = float(self._rate * self.sip.num_pes * self.sip.clock_ghz)
-        load = min(programs * flops * 1000 / rate / busy_ps / float(sustained.full_load), 1.0)
-        half_ps = float(sustained.half_time_us) * 1e6
-        return busy_ps * (1 + float(sustained.clock_loss) * load * busy_ps / (busy_ps + half_ps))
+        return busy_ps * stretch(self.sip, "", programs * flops / rate / 1e3, busy_ps / 1e6)
 
     def _cold_results(self, tile: GemmTile) -> float:
         """Return the share of what a product stores that reaches HBM."""

@@ -32,7 +32,7 @@ from kernbench.torch_bridge.costs.scattered import is_planar
 from kernbench.torch_bridge.costs.sequences import in_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from kernbench.dtypes import DType
     from kernbench.library_kernels import LibraryKernel
@@ -107,11 +107,15 @@ def _of_library(
     multiplied = product.precision if product.precision in rates else dtype.name
     if multiplied not in rates or not costs.has_kernel(f"conv_{family_of(multiplied)}"):
         return None
+    assert costs.library is not None
     passes = tuple(_passes(args, result, multiplied, dtype.itemsize))
     is_forward = not isinstance(result, (list, tuple))
     is_depthwise = bool(passes) and passes[0].is_depthwise
     flops = flops_of(product.products)
-    if is_depthwise and _is_of_aten(passes[0]):
+    is_planar_depthwise = is_depthwise and passes[0].planar and passes[0].dims < _VOLUME
+    is_plain = is_forward and dtype == float32 and passes[0].which is ConvolutionPass.FORWARD
+    if is_planar_depthwise and is_plain:
+        # ATen has a kernel, which PyTorch takes (``use_cudnn_depthwise``).
         return _Direct(window_launch(call.name, _windows(args, result)), 0, flops)
     if not is_forward and is_depthwise and release_of_kernels() < _FAST_DEPTHWISE:
         passes = tuple(replace(convolution, is_early=True) for convolution in passes)
@@ -119,8 +123,9 @@ def _of_library(
     biased = result.nbytes if has_bias else 0
     if is_forward:
         has_narrow = costs.machine.sip_at(call.sip_id).pe.gemm.native_m >= _WIDE_TILES
-        has_few = costs.has_kernel(_FEW_CHANNELS)
-        launch = volume_launch(call.name, passes[0], has_narrow, has_few)
+        few = costs.library.constants(_FEW_CHANNELS) if costs.has_kernel(_FEW_CHANNELS) else None
+        gathered = 0.0 if few is None else float(few.vector_share)
+        launch = volume_launch(call.name, passes[0], has_narrow, gathered)
         if launch is not None:
             return _Direct(launch, biased, flops)
     return _Passes(
@@ -130,12 +135,6 @@ def _of_library(
         summed=0 if is_forward or not args[-1][2] else args[0].nbytes,
         flops=flops,
     )
-
-
-def _is_of_aten(conv: Convolution) -> bool:
-    """Return whether ATen has a kernel that PyTorch takes (``use_cudnn_depthwise``)."""
-    is_planes = conv.planar and conv.dims < _VOLUME
-    return is_planes and conv.itemsize == float32.itemsize and conv.which is ConvolutionPass.FORWARD
 
 
 def _windows(args: Any, result: Tensor) -> Windows:
@@ -279,10 +278,9 @@ def _copied(args: Any, is_forward: bool) -> Iterator[Tensor]:
             yield image
 
 
-def _weight(call: OperationCall) -> Sequence[Any]:
-    return (call.args[2] if isinstance(call.result, (list, tuple)) else call.args[1],)
-
-
 FAMILY: Family[_Passes | _Direct | _Product] = Family(
-    matches=CONVOLUTIONS.__contains__, key=_key, kernels=_kernels, cold=_weight
+    matches=CONVOLUTIONS.__contains__,
+    key=_key,
+    kernels=_kernels,
+    cold=lambda call: (call.args[2 if isinstance(call.result, (list, tuple)) else 1],),
 )
