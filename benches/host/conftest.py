@@ -15,6 +15,8 @@ from speed_check import describe_commit
 
 # Installed beside pytest, kernbench would check every kernel.
 os.environ["KERNBENCH_CHECK"] = "0"
+# As where it is installed: programs in processes of their own would compile every module anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 Goal = Callable[..., None]
 
