@@ -56,7 +56,8 @@ print(json.dumps({{**cost, **globals().get("found", {{}})}}))
 def measured_in_a_process(body: str) -> dict[str, float]:
     """Return the CPU seconds and peak memory of a program, starting Python and imports included.
 
-    Processes that it has started and that have ended count, too, in seconds. What the program puts into a dict ``found`` comes on top.
+    Processes that it has started and that have ended count, too, in seconds. What the program puts
+    into a dict ``found`` comes on top.
     """
     script = MEASURED.format(body=body)
     done = subprocess.run(
