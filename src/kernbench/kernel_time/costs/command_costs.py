@@ -7,7 +7,7 @@ between cubes. Shared resources are divided evenly among the programs that run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
@@ -176,7 +176,8 @@ class CostModel:
         busy: list[int] = []
         own: list[int] = []
         shares_ps = [0, 0, 0]
-        hbm_bytes = hbm_stream_bytes = hbm_load_bytes = Fraction(0)
+        on_hbm: list[DmaCosts] = []
+        loads: list[DmaCosts] = []
         together: dict[int, list[tuple[CommandSite, DmaCosts]]] = {}
         for site, moved in zip(self.plan.sites, traffic, strict=True):
             if moved is None:
@@ -205,16 +206,18 @@ class CostModel:
             own.append(dma.own_ps)
             for resource, share in enumerate(dma.shares_ps):
                 shares_ps[resource] += share
+            on_hbm.append(dma)
             if isinstance(site.command, DmaRead):
-                hbm_load_bytes += dma.hbm_bytes
-            if site.loops and isinstance(site.command, DmaRead):
-                together.setdefault(site.loops[-1].loop_id, []).append((site, dma))
-            hbm_bytes += dma.hbm_bytes
-            hbm_stream_bytes += dma.hbm_stream_bytes
-        for loads in together.values():
-            if len(loads) < 2:
+                loads.append(dma)
+                if site.loops:
+                    together.setdefault(site.loops[-1].loop_id, []).append((site, dma))
+        hbm_bytes = _total(dma.hbm_bytes for dma in on_hbm)
+        hbm_stream_bytes = _total(dma.hbm_stream_bytes for dma in on_hbm)
+        hbm_load_bytes = _total(dma.hbm_bytes for dma in loads)
+        for of_loop in together.values():
+            if len(of_loop) < 2:
                 continue
-            sites, alone = zip(*loads, strict=True)
+            sites, alone = zip(*of_loop, strict=True)
             taken = overlapped([item.load for item in alone], sites[0].loops, self._issue_ps)
             for site, item in zip(sites, taken, strict=True):
                 occupancy[site.index], varies[site.index] = item.occupancy, item.varies
@@ -327,14 +330,20 @@ class CostModel:
         turns = self._one_cube * (moved.passes * (conflicts - 1)) if conflicts > 1 else Fraction(0)
         waited = hbm if waits else Fraction(0)
         layout = self._block.layout_ps if self._block is not None and site.is_spread else 0
+        if fresh != 1:
+            weight, hbm, cache, waited = (item * fresh for item in (weight, hbm, cache, waited))
+        rates = [waited, waited * self.sip.short_run_slowdown, cache, between]
+        if turns:
+            rates = [rate + turns for rate in rates]
+        streaming, short, *others = rates
         needs = {
             touched_bytes: (
-                _up(self._port, touched_bytes.useful_bytes, turns * touched_bytes.burst_bytes),
-                _up(self._slowed(waited, touched_bytes) * fresh + turns, touched_bytes.burst_bytes),
-                _up(cache * fresh + turns, touched_bytes.burst_bytes),
-                _up(between + turns, touched_bytes.burst_bytes),
+                _up(self._port, touched_bytes.useful_bytes, turns and turns * size),
+                _up(short if self._is_short(touched_bytes) else streaming, size),
+                *(_up(rate, size) for rate in others),
             )
             for touched_bytes in set(moved.touched)
+            for size in (touched_bytes.burst_bytes,)
         }
         load = Load.of(
             moved.dims, moved.shape, [needs[touched_bytes] for touched_bytes in moved.touched]
@@ -348,14 +357,10 @@ class CostModel:
             busy_ps=alone.busy_ps(moved.repeats * len(moved.touched), self._issue_ps),
             own_ps=moved.repeats * (len(moved.touched) * self._issue_ps + on_port),
             latency_ps=self._latency_ps(missed, remote, waits, fresh) + layout,
-            shares_ps=(_up(hbm * fresh, streamed), _up(cache * fresh, total), _up(between, total)),
-            hbm_bytes=weight * fresh * total,
-            hbm_stream_bytes=weight * fresh * streamed,
+            shares_ps=(_up(hbm, streamed), _up(cache, total), _up(between, total)),
+            hbm_bytes=weight * total,
+            hbm_stream_bytes=weight * streamed,
         )
-
-    def _slowed(self, hbm: Fraction, touched: TouchedBytes) -> Fraction:
-        """Return HBM's time per byte where the runs of bytes are too short to stream."""
-        return hbm * self.sip.short_run_slowdown if self._is_short(touched) else hbm
 
     def _is_short(self, touched: TouchedBytes) -> bool:
         """Return whether its runs of bytes open a DRAM page each, so that they do not stream."""
@@ -493,6 +498,14 @@ def _words(*operands: Operand) -> int:
     """Return in how many registers of 32 bits the widest element lies: each takes instructions."""
     dtypes = (getattr(operand, "dtype", None) for operand in operands)
     return max((-(-dtype.itemsize // 4) for dtype in dtypes if dtype is not None), default=1)
+
+
+def _total(numbers: Iterable[Fraction]) -> Fraction:
+    """Return a sum, with one addition of fractions for each denominator."""
+    totals: dict[int, int] = {}
+    for number in numbers:
+        totals[number.denominator] = totals.get(number.denominator, 0) + number.numerator
+    return sum((Fraction(total, part) for part, total in totals.items()), Fraction(0))
 
 
 def _up(ps_per_byte: Fraction, size: int | Fraction, more_ps: int | Fraction = 0) -> int:

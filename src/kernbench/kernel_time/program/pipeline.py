@@ -215,9 +215,10 @@ class PipelineRun(PeQueues):
 
     def hand_on(self, args: Sequence[int], sources: Sequence[Sequence[int]]) -> None:
         """Make what a loop carries ready when all its sources are."""
-        times = [max((self.ready[slot] for slot in slots), default=0) for slots in sources]
+        ready = self.ready
+        times = [max([ready[slot] for slot in slots], default=0) for slots in sources]
         for arg, time in zip(args, times, strict=True):
-            self.ready[arg] = time
+            ready[arg] = time
 
     def _state(self, node: LoopNode, ends: deque[int]) -> tuple[int, ...]:
         """Return everything that the next iterations depend on, from their earliest start on."""
@@ -225,8 +226,8 @@ class PipelineRun(PeQueues):
         times = [*self.queue, *ends]
         times += [self.ready[slot] for slot in node.args]
         # What never changes again matters only while it is not ready.
-        times.append(max((self.ready[slot] for slot in node.invariants), default=0))
-        return tuple(max(time - base, 0) for time in times)
+        times.append(max([self.ready[slot] for slot in node.invariants], default=0))
+        return tuple([time - base if time > base else 0 for time in times])
 
     def _queues_of(self, node: LoopNode) -> set[Queue]:
         queues = self._queues.get(node.loop_id)
