@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench import ops, tp
 from kernbench.dtypes import DType
@@ -22,11 +22,6 @@ from kernbench.plans.tiles import GemmTuner
 from kernbench.runtime_api import KernelEngine, RuntimeContext
 from kernbench.tp import TransformerConfig
 
-if TYPE_CHECKING:
-    from kernbench.commands import KernelTrace
-    from kernbench.triton_backend import KernelBinary
-
-Grid = tuple[int, int, int]
 LAYERS = 3
 """How many layers are run: the first finds an idle device, the last two show the steady pace."""
 
@@ -96,15 +91,11 @@ class _Repeating(KernelEngine):
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
-        self._trace = lru_cache(maxsize=1024)(self._evaluated)
+        once = super().evaluate
+        self._trace = lru_cache(1024)(lambda binary, grid, ints: once(binary, grid, dict(ints)))
 
-    def evaluate(self, binary: KernelBinary, grid: Grid, ints: Mapping[int, int]) -> KernelTrace:
+    def evaluate(self, binary: Any, grid: Any, ints: Mapping[int, int]) -> Any:
         return self._trace(binary, grid, tuple(ints.items()))
-
-    def _evaluated(
-        self, binary: KernelBinary, grid: Grid, ints: tuple[tuple[int, int], ...]
-    ) -> KernelTrace:
-        return super().evaluate(binary, grid, dict(ints))
 
 
 class ModelRuns:

@@ -7,7 +7,7 @@ between cubes. Shared resources are divided evenly among the programs that run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
@@ -176,8 +176,7 @@ class CostModel:
         busy: list[int] = []
         own: list[int] = []
         shares_ps = [0, 0, 0]
-        on_hbm: list[DmaCosts] = []
-        loads: list[DmaCosts] = []
+        hbm_bytes = hbm_stream_bytes = hbm_load_bytes = Fraction(0)
         together: dict[int, list[tuple[CommandSite, DmaCosts]]] = {}
         for site, moved in zip(self.plan.sites, traffic, strict=True):
             if moved is None:
@@ -206,18 +205,16 @@ class CostModel:
             own.append(dma.own_ps)
             for resource, share in enumerate(dma.shares_ps):
                 shares_ps[resource] += share
-            on_hbm.append(dma)
             if isinstance(site.command, DmaRead):
-                loads.append(dma)
-                if site.loops:
-                    together.setdefault(site.loops[-1].loop_id, []).append((site, dma))
-        hbm_bytes = _total(dma.hbm_bytes for dma in on_hbm)
-        hbm_stream_bytes = _total(dma.hbm_stream_bytes for dma in on_hbm)
-        hbm_load_bytes = _total(dma.hbm_bytes for dma in loads)
-        for of_loop in together.values():
-            if len(of_loop) < 2:
+                hbm_load_bytes += dma.hbm_bytes
+            if site.loops and isinstance(site.command, DmaRead):
+                together.setdefault(site.loops[-1].loop_id, []).append((site, dma))
+            hbm_bytes += dma.hbm_bytes
+            hbm_stream_bytes += dma.hbm_stream_bytes
+        for loads in together.values():
+            if len(loads) < 2:
                 continue
-            sites, alone = zip(*of_loop, strict=True)
+            sites, alone = zip(*loads, strict=True)
             taken = overlapped([item.load for item in alone], sites[0].loops, self._issue_ps)
             for site, item in zip(sites, taken, strict=True):
                 occupancy[site.index], varies[site.index] = item.occupancy, item.varies
@@ -335,12 +332,13 @@ class CostModel:
         rates = [waited, waited * self.sip.short_run_slowdown, cache, between]
         if turns:
             rates = [rate + turns for rate in rates]
-        streaming, short, *others = rates
+        streaming, short, cached, crossed = rates
         needs = {
             touched_bytes: (
                 _up(self._port, touched_bytes.useful_bytes, turns and turns * size),
                 _up(short if self._is_short(touched_bytes) else streaming, size),
-                *(_up(rate, size) for rate in others),
+                _up(cached, size),
+                _up(crossed, size),
             )
             for touched_bytes in set(moved.touched)
             for size in (touched_bytes.burst_bytes,)
@@ -498,14 +496,6 @@ def _words(*operands: Operand) -> int:
     """Return in how many registers of 32 bits the widest element lies: each takes instructions."""
     dtypes = (getattr(operand, "dtype", None) for operand in operands)
     return max((-(-dtype.itemsize // 4) for dtype in dtypes if dtype is not None), default=1)
-
-
-def _total(numbers: Iterable[Fraction]) -> Fraction:
-    """Return a sum, with one addition of fractions for each denominator."""
-    totals: dict[int, int] = {}
-    for number in numbers:
-        totals[number.denominator] = totals.get(number.denominator, 0) + number.numerator
-    return sum((Fraction(total, part) for part, total in totals.items()), Fraction(0))
 
 
 def _up(ps_per_byte: Fraction, size: int | Fraction, more_ps: int | Fraction = 0) -> int:

@@ -12,7 +12,7 @@ number of its programs, and so are all segments of one kind.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -424,11 +424,8 @@ def _in_runs(
                 count -= rounds * num_pes
                 continue
             last[index] = free[at_once - 1] // num_pes
-            if at_once == 1:
-                insort(free, free.pop(0) + step)
-            else:
-                free[:at_once] = [key + step for key in free[:at_once]]
-                free.sort()
+            free[:at_once] = [key + step for key in free[:at_once]]
+            free.sort()
             count -= at_once
     return np.array(first), np.array(last), np.array(first_pe)
 

@@ -215,10 +215,9 @@ class PipelineRun(PeQueues):
 
     def hand_on(self, args: Sequence[int], sources: Sequence[Sequence[int]]) -> None:
         """Make what a loop carries ready when all its sources are."""
-        ready = self.ready
-        times = [max([ready[slot] for slot in slots], default=0) for slots in sources]
+        times = [max([self.ready[slot] for slot in slots], default=0) for slots in sources]
         for arg, time in zip(args, times, strict=True):
-            ready[arg] = time
+            self.ready[arg] = time
 
     def _state(self, node: LoopNode, ends: deque[int]) -> tuple[int, ...]:
         """Return everything that the next iterations depend on, from their earliest start on."""
