@@ -24,7 +24,6 @@ def test_equal_launches_of_several_runs_are_evaluated_once(
         return trace(self, grid, ints, **options)
 
     monkeypatch.setattr(KernelBinary, "trace", counted)
-    ends: list[int] = []
 
     def program(_: int, torch: RuntimeContext) -> None:
         x = torch.empty((4096,), dtype="f32")
@@ -32,7 +31,6 @@ def test_equal_launches_of_several_runs_are_evaluated_once(
         torch.ahbm.synchronize()
 
     runs = passes.ModelRuns(load_machine("h100-sxm"))
-    for _ in range(2):
-        ends.append(runs.run(1, program).op_log.end_ps)
+    ends = [runs.run(1, program).op_log.end_ps for _ in range(2)]
     assert ends[0] == ends[1]
     assert set(evaluated.values()) == {1}
