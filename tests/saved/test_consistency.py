@@ -147,6 +147,8 @@ def test_rows_take_memory_of_one_command_at_a_time() -> None:
         file = RunFile("a.run", archive, 331_005)
     rows = pa.table({"src_param": [0], "dst_param": [0]})
     commands = pa.table({"template": [0] * 80})
+    # What other parts of that run take before and after.
+    file.take("all_reduce", 137_000_000 + 26_000_000)
     _take_expanded(file, pa.table({"num_rows": [139_136]}), rows, commands)
     largest = pa.table({"num_rows": [10_000_000]})
     many = pa.table({"template": [0] * 8000})

@@ -178,7 +178,9 @@ def _placed(strand: Strand, op: Op, command: Command) -> tuple[Command, ...]:
         return (command,)
     addresses, active = lanes(strand, command, access)
     memory = strand.launch.memory
-    array = memory.find_all(np.where(active, addresses, _any(addresses, active)))
+    array = memory.find_all(
+        np.where(active, addresses, addresses[active][0] if active.any() else 0)
+    )
     if not active.any():
         array[...] = memory.any_param()
     if (array < 0).any():
@@ -190,10 +192,6 @@ def _placed(strand: Strand, op: Op, command: Command) -> tuple[Command, ...]:
     if (rows == rows[:, :1]).all():
         raise SplitPrograms(rows[:, 0])
     return _one_by_one(strand, op, command, array, active)
-
-
-def _any(addresses: Array, active: Array) -> Any:
-    return addresses[active][0] if active.any() else 0
 
 
 def lanes(strand: Strand, command: Transfer, access: Access) -> tuple[Array, Array]:

@@ -218,16 +218,12 @@ class InterleavedLaunch:
     @cached_property
     def most_in_step(self) -> int:
         """The largest number of programs that begin as one strand."""
-        return max(_STRAND_ELEMENTS // _largest_tile(self.module), 1)
+        results = (result for op in self.module.walk() for result in op.results)
+        largest = max((math.prod(value.type.shape) for value in results), default=1)
+        return max(_STRAND_ELEMENTS // largest, 1)
 
     def strand(self, program_ids: Array) -> Strand:
         """Return programs that are about to begin."""
         strand = Strand(self, program_ids)
         strand.begin()
         return strand
-
-
-def _largest_tile(module: Module) -> int:
-    """Return the most elements that a value of the module has."""
-    nodes = (result for op in module.walk() for result in op.results)
-    return max((math.prod(value.type.shape) for value in nodes), default=1)

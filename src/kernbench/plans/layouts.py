@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -184,7 +185,8 @@ def _microbatched(
         refused.append(f"DP {dp}: a batch of {job.batch} sequences does not split over {dp}")
         return
     own = job.batch // dp
-    experts = _divisors(dp, model.experts) if model.experts else [1]
+    both = math.gcd(dp, model.experts)
+    experts = [size for size in range(1, both + 1) if both % size == 0] if model.experts else [1]
     for ep in (expert for expert in experts if limits.allow("ep", expert)):
         common: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "ep": ep}
         if not job.trains:
@@ -233,10 +235,6 @@ def _shards(sizes: Mapping[str, int], node: int, limits: AllowedSizes) -> Iterat
         for shard, may in may_be.items()
         if may and (limits.shards is None or shard in limits.shards)
     )
-
-
-def _divisors(of: int, also: int) -> list[int]:
-    return [index for index in range(1, of + 1) if of % index == 0 and also % index == 0]
 
 
 def weights_per_rank(model: ModelShape, layout: Layout) -> tuple[float, float]:

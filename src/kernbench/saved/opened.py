@@ -19,7 +19,7 @@ from kernbench.errors import UsageError
 from kernbench.inputs import open_regular
 from kernbench.saved.layout import MOST_TEXT, ColumnLayout, TableLayout
 
-_ROOM = 128 << 20
+_ROOM = 192 << 20
 """Bytes of memory for what is read of any run."""
 _ROOM_PER_BYTE = 200
 """And for each byte of its file: three times what runs of thousands of commands take."""

@@ -21,7 +21,6 @@ from kernbench.commands import (
     Atomic,
     DmaRead,
     DmaWrite,
-    Mask,
     Predicate,
     access_of,
     axis_dim,
@@ -74,7 +73,8 @@ def tile_of(
     """Return what is known of the tile that a program's DMA command moves."""
     command = site.command
     assert isinstance(command, DmaRead | DmaWrite | Atomic)
-    access = access_of(command)
+    access, mask = access_of(command), command.mask
+    known = mask.at(PROGRAM, program).terms if isinstance(mask, Predicate) else {}
     return DmaTile(
         access.shape,
         access.dtype.itemsize,
@@ -83,7 +83,7 @@ def tile_of(
             for loop in site.loops
         ),
         _Terms(_first_iterations(_offsets_of(access, program), trips)),
-        _Terms(_first_iterations(_mask_of(command.mask, program), trips)),
+        _Terms(_first_iterations(known, trips)),
         burst_bytes,
     )
 
@@ -172,11 +172,6 @@ def _offsets_of(access: Access, program: int) -> dict[Dims, Array]:
     return offsets
 
 
-def _mask_of(mask: Mask, program: int) -> dict[Dims, Array]:
-    """Return one program's mask as far as it is known."""
-    return mask.at(PROGRAM, program).terms if isinstance(mask, Predicate) else {}
-
-
 def _first_iterations(terms: dict[Dims, Array], trips: Mapping[int, int]) -> dict[Dims, Array]:
     """Return the terms without the iterations that a program of these trip counts leaves out."""
     lengths = {loop_dim(loop_id): count for loop_id, count in trips.items()}
@@ -224,17 +219,13 @@ def alike_iterations(
     if loops:
         for each_dims, array in terms:
             kept = tuple(d for d in each_dims if d in dims)
-            marks = marks * SPREAD + _spread_over(fold(array, each_dims, dims), kept, dims)
+            axes = tuple(slice(None) if dim in kept else None for dim in dims)
+            marks = marks * SPREAD + fold(array, each_dims, dims)[axes]
     _, which = np.unique(marks, return_inverse=True)
     return dims, which.reshape(-1)
 
 
 _known = lru_cache(maxsize=2048)(_each_iteration)
-
-
-def _spread_over(array: Array, dims: Dims, target: Dims) -> Array:
-    """View ``array`` with an axis per dim of ``target``."""
-    return array[tuple(slice(None) if d in dims else None for d in target)] if target else array
 
 
 def _at(array: Array, dims: Dims, index: dict[int, Any]) -> Array:

@@ -327,14 +327,21 @@ class CostModel:
         turns = self._one_cube * (moved.passes * (conflicts - 1)) if conflicts > 1 else Fraction(0)
         waited = hbm if waits else Fraction(0)
         layout = self._block.layout_ps if self._block is not None and site.is_spread else 0
+        if fresh != 1:
+            weight, hbm, cache, waited = (item * fresh for item in (weight, hbm, cache, waited))
+        rates = [waited, waited * self.sip.short_run_slowdown, cache, between]
+        if turns:
+            rates = [rate + turns for rate in rates]
+        streaming, short, cached, crossed = rates
         needs = {
             touched_bytes: (
-                _up(self._port, touched_bytes.useful_bytes, turns * touched_bytes.burst_bytes),
-                _up(self._slowed(waited, touched_bytes) * fresh + turns, touched_bytes.burst_bytes),
-                _up(cache * fresh + turns, touched_bytes.burst_bytes),
-                _up(between + turns, touched_bytes.burst_bytes),
+                _up(self._port, touched_bytes.useful_bytes, turns and turns * size),
+                _up(short if self._is_short(touched_bytes) else streaming, size),
+                _up(cached, size),
+                _up(crossed, size),
             )
             for touched_bytes in set(moved.touched)
+            for size in (touched_bytes.burst_bytes,)
         }
         load = Load.of(
             moved.dims, moved.shape, [needs[touched_bytes] for touched_bytes in moved.touched]
@@ -348,14 +355,10 @@ class CostModel:
             busy_ps=alone.busy_ps(moved.repeats * len(moved.touched), self._issue_ps),
             own_ps=moved.repeats * (len(moved.touched) * self._issue_ps + on_port),
             latency_ps=self._latency_ps(missed, remote, waits, fresh) + layout,
-            shares_ps=(_up(hbm * fresh, streamed), _up(cache * fresh, total), _up(between, total)),
-            hbm_bytes=weight * fresh * total,
-            hbm_stream_bytes=weight * fresh * streamed,
+            shares_ps=(_up(hbm, streamed), _up(cache, total), _up(between, total)),
+            hbm_bytes=weight * total,
+            hbm_stream_bytes=weight * streamed,
         )
-
-    def _slowed(self, hbm: Fraction, touched: TouchedBytes) -> Fraction:
-        """Return HBM's time per byte where the runs of bytes are too short to stream."""
-        return hbm * self.sip.short_run_slowdown if self._is_short(touched) else hbm
 
     def _is_short(self, touched: TouchedBytes) -> bool:
         """Return whether its runs of bytes open a DRAM page each, so that they do not stream."""

@@ -12,6 +12,7 @@ number of its programs, and so are all segments of one kind.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -402,31 +403,31 @@ def _in_runs(
     Of programs in a row that take equally long, as many are placed at once as there are PEs that
     come free before the first of them hands its PE on.
     """
-    first, last, first_pe = (np.full(len(intervals), -1, dtype=np.int64) for _ in range(3))
-    free = np.zeros(num_pes, dtype=np.int64)
-    pes = np.arange(num_pes)
+    first, last, first_pe = ([-1] * len(intervals) for _ in range(3))
+    steps = (intervals.astype(object) * num_pes).tolist()
+    # When a PE comes free, times the number of PEs, plus the PE: in order, as a list of integers.
+    free = list(range(num_pes))
     for index, count in zip(values.tolist(), counts.tolist(), strict=True):
         if index < 0:
             continue
-        interval = int(intervals[index])
+        step = steps[index]
+        if first[index] < 0:
+            first[index], first_pe[index] = divmod(free[0], num_pes)
         while count:
-            at_once = max(1, min(count, int(np.searchsorted(free, free[0] + interval))))
-            if first[index] < 0:
-                first[index], first_pe[index] = free[0], pes[0]
+            again = free[0] - free[0] % num_pes + step
+            at_once = max(1, min(count, bisect_left(free, again)))
             if at_once == num_pes:
                 # All PEs come free before the first one does again, and so it goes on.
                 rounds = count // num_pes
-                free += (rounds - 1) * interval
-                last[index] = free[-1]
-                free += interval
+                last[index] = (free[-1] + (rounds - 1) * step) // num_pes
+                free = [key + rounds * step for key in free]
                 count -= rounds * num_pes
                 continue
-            last[index] = free[at_once - 1]
-            free[:at_once] += interval
-            order = np.lexsort((pes, free))
-            free, pes = free[order], pes[order]
+            last[index] = free[at_once - 1] // num_pes
+            free[:at_once] = [key + step for key in free[:at_once]]
+            free.sort()
             count -= at_once
-    return first, last, first_pe
+    return np.array(first), np.array(last), np.array(first_pe)
 
 
 def _runs(values: Array) -> tuple[Array, Array]:

@@ -215,7 +215,7 @@ class PipelineRun(PeQueues):
 
     def hand_on(self, args: Sequence[int], sources: Sequence[Sequence[int]]) -> None:
         """Make what a loop carries ready when all its sources are."""
-        times = [max((self.ready[slot] for slot in slots), default=0) for slots in sources]
+        times = [max([self.ready[slot] for slot in slots], default=0) for slots in sources]
         for arg, time in zip(args, times, strict=True):
             self.ready[arg] = time
 
@@ -225,8 +225,8 @@ class PipelineRun(PeQueues):
         times = [*self.queue, *ends]
         times += [self.ready[slot] for slot in node.args]
         # What never changes again matters only while it is not ready.
-        times.append(max((self.ready[slot] for slot in node.invariants), default=0))
-        return tuple(max(time - base, 0) for time in times)
+        times.append(max([self.ready[slot] for slot in node.invariants], default=0))
+        return tuple([time - base if time > base else 0 for time in times])
 
     def _queues_of(self, node: LoopNode) -> set[Queue]:
         queues = self._queues.get(node.loop_id)
