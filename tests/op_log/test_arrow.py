@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from kernbench.errors import InternalError
 from kernbench.op_log import Instance, OpLog
-from kernbench.op_log.arrow import batches
-from kernbench.op_log.schema import SCHEMA
+from kernbench.op_log.arrow import SCHEMA, batches
 from tests.logs import LogBuilder, kernel, ring, small_log
 
 

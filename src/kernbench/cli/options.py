@@ -262,7 +262,7 @@ class ProgramCommand(FoldingCommand):
         """Return the arguments with our options before the program."""
         from pathlib import Path
 
-        from kernbench.cli.programs.arguments import taken_back
+        from kernbench.cli.programs.parameters import taken_back
 
         args = self.spelled_out(ctx, args)
         values, _, _ = self.make_parser(ctx).parse_args(args=list(args))

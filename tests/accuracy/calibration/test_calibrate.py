@@ -14,7 +14,7 @@ from kernbench.accuracy.calibration.constants import rates_of
 from kernbench.accuracy.calibration.rows import GemmRows, PredictedRows
 from kernbench.accuracy.predictors.gemm import problem_of
 from kernbench.accuracy.rows.forms import Category
-from kernbench.accuracy.rows.parts import part_of
+from kernbench.accuracy.rows.predictor import part_of
 from kernbench.accuracy.rows.reference import read_rows
 from kernbench.cli.commands.calibrate import CalibrateOptions
 from kernbench.cli.commands.calibrate import calibrate as calibrate_command
@@ -30,8 +30,7 @@ from kernbench.hardware import (
     source_of,
 )
 from kernbench.ops import GemmTile
-from kernbench.plans.problem import Problem
-from kernbench.plans.tiles import GemmTuner, tiles
+from kernbench.plans.tiles import GemmTuner, Problem, tiles
 from tests.cli.command_line import kernbench
 
 NAMES = ("sip.front_end_us", "sip.pe.gemm.efficiency")

@@ -195,9 +195,8 @@ def _plan_program(options: PlanOptions) -> int:
 def _start(options: PlanOptions) -> int:
     from rich.console import Console
 
-    from kernbench.cli.plans.ranking import as_json, check_goal, rank, run_best
+    from kernbench.cli.plans.ranking import as_json, check_goal, print_ranking, rank, run_best
     from kernbench.cli.plans.running import LayoutPrograms
-    from kernbench.cli.plans.table import print_ranking
     from kernbench.hardware import file_of
     from kernbench.outputs import Outputs
     from kernbench.plans import Job, model_of

@@ -72,8 +72,7 @@ def validate(options: ValidateOptions) -> None:
         KernbenchError: The rows or the options are wrong, or a file cannot be written.
     """
     from kernbench.accuracy.rows import Machines, read_rows
-    from kernbench.accuracy.score import answer_rows
-    from kernbench.accuracy.table import errors_json, errors_text
+    from kernbench.accuracy.score import answer_rows, errors_json, errors_text
     from kernbench.hardware import machine_text
 
     with Outputs({"--json": options.json}, [*options.data, *options.machines]) as outputs:

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from kernbench.cli.console.interrupt import interruptible
 from kernbench.cli.console.progress import is_terminal, progress
-from kernbench.cli.console.streams import ends_without_reader, streams_of_command
+from kernbench.cli.console.streams import ends_without_reader, interruptible, streams_of_command
 from kernbench.cli.programs.kinds import Kind, kind_of
 from kernbench.errors import MachineError, OutputError, UnknownNameError, UsageError
 from kernbench.logs import logger
@@ -277,7 +276,7 @@ def run_and_report(
     """
     import json
 
-    from kernbench.cli.console.turns import Turns
+    from kernbench.cli.console.progress import Turns
     from kernbench.op_log import uncollected
 
     json_only = options.json == STDOUT

@@ -50,7 +50,7 @@ def run_script(options: ScriptOptions, asked: Callable[[Path], None] = lambda pa
     """
 
     def start() -> int:
-        from kernbench.cli.programs.arguments import exit_status, say_whose_options
+        from kernbench.cli.programs.parameters import exit_status, say_whose_options
 
         path = find_script(options.program)
         machine, changes = options.load_machine(options.machine, 1)

@@ -150,7 +150,7 @@ def _run(
     outputs: Outputs,
 ) -> int:
     """Run the program on so many nodes, and processes of each; return its exit status."""
-    from kernbench.cli.programs.arguments import exit_status, say_whose_options
+    from kernbench.cli.programs.parameters import exit_status, say_whose_options
     from kernbench.torch_bridge import check_private, run_torchrun
 
     nnodes, nprocs = processes

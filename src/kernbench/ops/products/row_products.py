@@ -16,8 +16,7 @@ from kernbench.dtypes import DType
 from kernbench.hardware import Machine
 from kernbench.kernel_time import kernel_duration_ps
 from kernbench.ops.base.layout import Ints
-from kernbench.ops.launches import KernelCall
-from kernbench.ops.probe import KernelProbe, ProbePointer
+from kernbench.ops.probe import KernelCall, KernelProbe, ProbePointer
 from kernbench.ops.products.gemm_library import in_stages, takes_shared_operands, vector_tiles
 
 Types = tuple[DType | None, ...]

@@ -41,7 +41,7 @@ from kernbench.dtypes import DType
 from kernbench.replay.numerics.elementwise import SHAPE_OPS, build_function, build_into
 from kernbench.replay.numerics.gemm import build_gemm, build_gemm_into
 from kernbench.replay.numerics.reductions import build_reduction
-from kernbench.replay.plans.shared_products import SharedProduct, shared_products
+from kernbench.replay.plans.composite import SharedProduct, shared_products
 from kernbench.replay.steps.access import Store, StoreLoaded, StoreResult, TileLoad
 from kernbench.replay.steps.atomics import AtomicStep
 from kernbench.replay.steps.diagnostics import AssertStep, PrintStep

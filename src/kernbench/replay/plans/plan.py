@@ -17,9 +17,9 @@ from kernbench.replay.plans.composite import composite_groups
 from kernbench.replay.plans.group_plan import GroupPlan, Watch
 from kernbench.replay.plans.persistent import iterations_as_programs, stored_params
 from kernbench.replay.plans.straight import Straight
-from kernbench.replay.steps.coverage import only_stored, stored_ranges
 from kernbench.replay.steps.diagnostics import show_printed
 from kernbench.replay.steps.frame import Frame, PointerArg
+from kernbench.replay.steps.lifetimes import only_stored, stored_ranges
 from kernbench.replay.steps.outside import OutsideReads
 
 Array = npt.NDArray[Any]

@@ -21,17 +21,15 @@ from kernbench.replay import OutsideReads
 from kernbench.runtime_api.base.actions import Keeper
 from kernbench.runtime_api.base.device_costs import TransferTemplates
 from kernbench.runtime_api.base.devices import Devices
-from kernbench.runtime_api.base.line_recorder import LineRecorder
 from kernbench.runtime_api.base.memory_recorder import MemoryRecorder
 from kernbench.runtime_api.base.ordering import Ordering, touches_of
 from kernbench.runtime_api.base.rank_state import RankState
-from kernbench.runtime_api.base.recorder import Recorder
+from kernbench.runtime_api.base.recorder import LineRecorder, Recorder
 from kernbench.runtime_api.base.replay_queue import ReplayQueue
 from kernbench.runtime_api.base.signals import Signals
 from kernbench.runtime_api.base.streams import DeviceStream
 from kernbench.runtime_api.memory.host_tensor import LentMemory
-from kernbench.runtime_api.memory.in_flight import find_in_flight
-from kernbench.runtime_api.memory.storage import BufferView
+from kernbench.runtime_api.memory.storage import BufferView, find_in_flight
 from kernbench.sanitizer import TouchKind, build_sanitizer
 from kernbench.saved import Action
 from kernbench.triton_backend import cache_remarks

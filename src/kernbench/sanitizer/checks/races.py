@@ -23,9 +23,7 @@ from kernbench.sanitizer.accesses import WatchedAccess
 from kernbench.sanitizer.check import Check, WatchedKernel
 from kernbench.sanitizer.facts.lanes import Lanes
 from kernbench.sanitizer.launch_state import LaunchState
-from kernbench.sanitizer.ordering.kinds import AccessKind, kind_of_access
-from kernbench.sanitizer.ordering.ordered_map import OrderedMap
-from kernbench.sanitizer.ordering.program_map import Touched
+from kernbench.sanitizer.ordering.ordered_map import AccessKind, OrderedMap, Touched, kind_of_access
 from kernbench.sanitizer.ordering.programs import ProgramOrder
 
 Array = npt.NDArray[Any]

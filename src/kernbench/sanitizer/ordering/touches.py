@@ -25,10 +25,16 @@ from kernbench.errors import DataRaceError
 from kernbench.kernel_ir import touched
 from kernbench.memory import Buffer
 from kernbench.replay import PointerArg, atomic_name
-from kernbench.sanitizer.facts.lanes import mark_written
+from kernbench.sanitizer.facts.lanes import (
+    Spans,
+    access_spans,
+    covers,
+    first_common,
+    flagged_spans,
+    mark_written,
+)
 from kernbench.sanitizer.facts.launch import element
 from kernbench.sanitizer.facts.order import Clock
-from kernbench.sanitizer.facts.spans import Spans, access_spans, covers, first_common, flagged_spans
 
 Array = npt.NDArray[Any]
 

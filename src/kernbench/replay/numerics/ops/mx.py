@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import Math
-from kernbench.replay.numerics.halves import narrow, widen
+from kernbench.replay.numerics.conversions import narrow, widen
 from kernbench.replay.numerics.ops.registry import Numeric
 
 Array = npt.NDArray[Any]

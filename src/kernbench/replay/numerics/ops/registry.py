@@ -12,8 +12,13 @@ import numpy.typing as npt
 
 from kernbench.commands import Math
 from kernbench.dtypes import DType
-from kernbench.replay.numerics.conversions import as_unsigned, is_narrow
-from kernbench.replay.numerics.halves import convert_into, narrow, widen
+from kernbench.replay.numerics.conversions import (
+    as_unsigned,
+    convert_into,
+    is_narrow,
+    narrow,
+    widen,
+)
 
 Array = npt.NDArray[Any]
 Function = Callable[..., Array]
