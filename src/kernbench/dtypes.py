@@ -8,8 +8,12 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 from kernbench.errors import UnknownNameError, nearest
+
+Array = npt.NDArray[Any]
+"""Of any type."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands.rows import MANY, RowTable, distinct, rows_of
 from kernbench.commands.separable import (
@@ -24,8 +23,7 @@ from kernbench.commands.separable import (
     num_axes,
     union,
 )
-
-Array = npt.NDArray[Any]
+from kernbench.dtypes import Array
 
 
 def split_by_rows(value: Separable, divisor: int) -> tuple[Separable, Separable] | None:

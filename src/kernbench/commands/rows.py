@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-Array = npt.NDArray[Any]
-
+from kernbench.dtypes import Array
 
 _MOST_PER_VALUE = 4
 """Numbers within so many times their count are looked up in a table of that length."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.collectives import Schedule, known_algorithms
 from kernbench.commands import KernelTrace
+from kernbench.dtypes import Array
 from kernbench.errors import InternalError, UnknownNameError, UsageError, nearest
 from kernbench.replay.plans.plan import Plan
 from kernbench.replay.reduction_order import reduce_in_order, sweeps_of
@@ -43,8 +43,6 @@ def run_kernel(
         plan = _PLANS[trace] = Plan(trace)
     plan.run(params, outside)
 
-
-Array = npt.NDArray[Any]
 
 # numpy computes float16, and ml_dtypes bfloat16 and float8, in float32 and rounds every result,
 # which is what a ring kernel on such tensors does. max and min propagate NaN.

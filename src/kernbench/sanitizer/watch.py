@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
-
-import numpy.typing as npt
+from typing import NoReturn
 
 from kernbench.commands import (
     AddressOverflow,
@@ -24,6 +22,7 @@ from kernbench.commands import (
     Transfer,
     access_of,
 )
+from kernbench.dtypes import Array
 from kernbench.errors import InternalError
 from kernbench.kernel_ir import ABSOLUTE
 from kernbench.replay import AccessSite, Frame, GroupPlan, PointerArg, Step, atomic_name, results
@@ -32,8 +31,6 @@ from kernbench.sanitizer.check import Check, WatchedKernel
 from kernbench.sanitizer.facts.shadows import Swaps, build_math, gemm_shadow, reduce_shadow
 from kernbench.sanitizer.launch_state import LaunchState
 from kernbench.sanitizer.origins import LaneUse, UsedLane
-
-Array = npt.NDArray[Any]
 
 _NOBODY = -1
 """A slot number of which the shadow is always None."""

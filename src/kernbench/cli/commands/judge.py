@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,75 +17,59 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeOptions:
+class JudgeOptions(common.CommandOptions):
     """What ``kernbench judge`` was given."""
 
-    candidates: Annotated[
-        list[str] | None, typer.Argument(metavar="CANDIDATE...", help="Files with kernels.")
-    ] = None
-    against: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TASK", help="A task's file, or a folder with task.yml; see the docs."
-        ),
-    ] = None
-    machine: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="A machine to be timed on; repeatable [default: h100-sxm].",
-            autocompletion=common.machines_from,
-        ),
-    ] = None
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Of the judge's inputs; drawn without.")
-    ] = None
-    at_least: Annotated[
-        float, typer.Option(metavar="X", help="The speed-up over eager that is fast enough.")
-    ] = 1.0
-    compile: Annotated[
-        bool, typer.Option("--compile", help="Time torch.compile of the reference, too.")
-    ] = False
-    values: Annotated[
-        bool, typer.Option("--values/--no-values", help="Look at results; without, at time only.")
-    ] = True
-    seconds: Annotated[
-        float, typer.Option(metavar="S", help="How long one call of a candidate may take.")
-    ] = 120.0
-    json: Annotated[
-        str | None, typer.Option(metavar="FILE|-", help="Write verdicts as JSON; - is stdout.")
-    ] = None
-    markdown: Annotated[
-        str | None, typer.Option(metavar="FILE|-", help="Write them as Markdown; - is stdout.")
-    ] = None
-    batch: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR",
-            help="Judge all Python files of DIR against TASK, or those of each folder in it that "
-            "has a task.py or task.yml; goes on where it stopped; writes DIR/verdicts.parquet.",
-        ),
-    ] = None
+    candidates: list[str] | None = common.argument(
+        None, metavar="CANDIDATE...", help="Files with kernels."
+    )
+    against: str | None = common.option(
+        None, metavar="TASK", help="A task's file, or a folder with task.yml; see the docs."
+    )
+    machine: list[str] | None = common.option(
+        None,
+        metavar="NAME",
+        help="A machine to be timed on; repeatable [default: h100-sxm].",
+        autocompletion=common.machines_from,
+    )
+    seed: int | None = common.option(
+        None, metavar="N", help="Of the judge's inputs; drawn without."
+    )
+    at_least: float = common.option(
+        1.0, metavar="X", help="The speed-up over eager that is fast enough."
+    )
+    compile: bool = common.option(
+        False, "--compile", help="Time torch.compile of the reference, too."
+    )
+    values: bool = common.option(
+        True, "--values/--no-values", help="Look at results; without, at time only."
+    )
+    seconds: float = common.option(
+        120.0, metavar="S", help="How long one call of a candidate may take."
+    )
+    json: str | None = common.option(
+        None, metavar="FILE|-", help="Write verdicts as JSON; - is stdout."
+    )
+    markdown: str | None = common.option(
+        None, metavar="FILE|-", help="Write them as Markdown; - is stdout."
+    )
+    batch: str | None = common.option(
+        None,
+        metavar="DIR",
+        help="Judge all Python files of DIR against TASK, or those of each folder in it that "
+        "has a task.py or task.yml; goes on where it stopped; writes DIR/verdicts.parquet.",
+    )
     engine: common.SweepEngine = "local"
     workers: common.Workers = None
-    page: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the verdicts as a page.")
-    ] = None
-    serve: Annotated[
-        bool,
-        typer.Option(
-            "--serve", help="Answer over HTTP, and MCP at /mcp: tasks and candidates are sent."
-        ),
-    ] = False
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="With --serve: where to listen.")] = (
-        "127.0.0.1"
+    page: str | None = common.option(None, metavar="FILE", help="Write the verdicts as a page.")
+    serve: bool = common.option(
+        False, "--serve", help="Answer over HTTP, and MCP at /mcp: tasks and candidates are sent."
     )
-    port: Annotated[
-        int, typer.Option(metavar="N", min=0, max=65535, help="With --serve; 0: one that is free.")
-    ] = 8000
+    host: str = common.option("127.0.0.1", metavar="ADDRESS", help="With --serve: where to listen.")
+    port: int = common.option(
+        8000, metavar="N", min=0, max=65535, help="With --serve; 0: one that is free."
+    )
     debug: common.Debug = False
-    own_options: frozenset[str] = frozenset()
-    """The names of the command's options."""
 
 
 PLACE = 24

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -21,9 +20,9 @@ from kernbench.errors import UsageError
 class OperatorsOptions(common.SavedRunOptions):
     """What ``kernbench operators`` was given."""
 
-    package: Annotated[
-        str, typer.Argument(metavar="PACKAGE", help="An installed package of CUDA C++, as vllm.")
-    ]
+    package: str = common.argument(
+        ..., metavar="PACKAGE", help="An installed package of CUDA C++, as vllm."
+    )
 
 
 PLACE = 61

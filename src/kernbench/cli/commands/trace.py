@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Annotated
 
 import typer
 
@@ -18,26 +17,19 @@ from kernbench.errors import UsageError
 class TraceOptions(common.SavedRunOptions):
     """What ``kernbench trace`` was given."""
 
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE|DIR", help="The timeline: .pftrace or .json; .gz compresses it."
-        ),
-    ]
-    kineto: Annotated[
-        bool,
-        typer.Option(
-            "--kineto", help="Into DIR, a file per rank as torch.profiler writes it, for HTA."
-        ),
-    ] = False
-    chakra: Annotated[
-        bool, typer.Option("--chakra", help="Into DIR, an execution trace of Chakra per rank.")
-    ] = False
-    csv: Annotated[
-        bool,
-        typer.Option("--csv", help="Into DIR, the sums of nsys stats: kernels, copies, ranges."),
-    ] = False
+    run: str = common.argument(..., metavar="RUN", help="A run that --save has kept.")
+    file: str = common.argument(
+        ..., metavar="FILE|DIR", help="The timeline: .pftrace or .json; .gz compresses it."
+    )
+    kineto: bool = common.option(
+        False, "--kineto", help="Into DIR, a file per rank as torch.profiler writes it, for HTA."
+    )
+    chakra: bool = common.option(
+        False, "--chakra", help="Into DIR, an execution trace of Chakra per rank."
+    )
+    csv: bool = common.option(
+        False, "--csv", help="Into DIR, the sums of nsys stats: kernels, copies, ranges."
+    )
 
 
 PLACE = 22

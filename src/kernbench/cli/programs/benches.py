@@ -9,9 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from symtable import SymbolTable, symtable
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from kernbench.cli import options as common
 from kernbench.cli.programs.bench_file import Bench, load_bench
@@ -81,10 +79,9 @@ class BenchOptions(common.KernelOptions):
     fold: common.Fold = False
     fold_check: common.FoldCheck = 0
     fold_bound: common.FoldBound = True
-    param: Annotated[
-        list[str] | None,
-        typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of the bench."),
-    ] = None
+    param: list[str] | None = common.option(
+        None, "--param", "-p", metavar="NAME=VALUE", help="A parameter of the bench."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import MaskTile, Math, Operand
-from kernbench.dtypes import DType, bool_
-
-Array = npt.NDArray[Any]
+from kernbench.dtypes import Array, DType, bool_
 
 FLOAT16 = np.dtype(np.float16)
 FLOAT32 = np.dtype(np.float32)

@@ -8,12 +8,11 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Gemm, Rounding
+from kernbench.dtypes import Array
 from kernbench.replay.numerics.conversions import narrow, widen
 
-Array = npt.NDArray[Any]
 Multiply = Callable[[Array, Array], Array]
 
 _DROPPED_BITS = 13

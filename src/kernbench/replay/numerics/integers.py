@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Math
+from kernbench.dtypes import Array
 from kernbench.replay.numerics.conversions import as_unsigned, dtype_of
-
-Array = npt.NDArray[Any]
 
 
 def by_zero(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:

@@ -11,16 +11,15 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import CombineRegion, Math, MathClass, Reduce, Splat, Tile
+from kernbench.dtypes import Array
 from kernbench.errors import UnsupportedOpError
 from kernbench.replay.numerics.conversions import as_unsigned, narrow, widen
 from kernbench.replay.numerics.elementwise import NUMERICS, build_function
 from kernbench.replay.numerics.ops.registry import Numeric, Seen
 from kernbench.replay.numerics.ops.shapes import full, same_lead
 
-Array = npt.NDArray[Any]
 Pairs = tuple[Array, ...]
 """Numbers to compare, the numbers themselves, and their indices."""
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
@@ -41,6 +40,7 @@ from kernbench.commands import (
     axis_of,
     walk,
 )
+from kernbench.dtypes import Array
 from kernbench.replay.plans.merge import Classes, Kinds, KindTable, NotMergeableError
 from kernbench.replay.steps.lifetimes import operands, reads, results
 
@@ -92,8 +92,6 @@ def _stands_alone(loop: Loop) -> bool:
         return False
     return slots.issuperset(slot for command in loop.body for slot in reads(command))
 
-
-Array = npt.NDArray[Any]
 
 _KEEPS_ZERO = frozenset(
     {

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
@@ -31,6 +29,7 @@ from kernbench.commands import (
     is_axis,
     is_loop,
 )
+from kernbench.dtypes import Array
 from kernbench.replay.numerics.elementwise import SHAPE_OPS
 
 _UNKNOWN = "?"
@@ -136,7 +135,6 @@ class KindTable:
             raise NotMergeableError
 
 
-Array = npt.NDArray[Any]
 Kinds = tuple[str, ...]
 """Per axis ``m``, ``n``, ``k`` or ``""`` (plain)."""
 

@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
@@ -51,9 +50,8 @@ from kernbench.commands import (
     loop_dim,
     walk,
 )
-from kernbench.dtypes import DType, bool_
+from kernbench.dtypes import Array, DType, bool_
 
-Array = npt.NDArray[Any]
 Known = TypeVar("Known", Separable, Predicate)
 Part = TypeVar("Part")
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Atomic, DmaRead, DmaWrite, KernelTrace, access_of, by_path
+from kernbench.dtypes import Array
 from kernbench.errors import UsageError
 from kernbench.replay.plans.composite import composite_groups
 from kernbench.replay.plans.group_plan import GroupPlan, Watch
@@ -21,8 +21,6 @@ from kernbench.replay.steps.diagnostics import show_printed
 from kernbench.replay.steps.frame import Frame, PointerArg
 from kernbench.replay.steps.lifetimes import only_stored, stored_ranges
 from kernbench.replay.steps.outside import OutsideReads
-
-Array = npt.NDArray[Any]
 
 
 class Plan:

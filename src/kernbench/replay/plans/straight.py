@@ -11,16 +11,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from kernbench.dtypes import Array
 from kernbench.replay.plans.group_plan import GroupPlan
 from kernbench.replay.steps.access import StoreResult, TileLoad
 from kernbench.replay.steps.frame import Frame, PointerArg
 from kernbench.replay.steps.geometry import Box
 from kernbench.replay.steps.sites import AccessSite
 from kernbench.replay.steps.step import Freeing
-
-Array = npt.NDArray[Any]
 
 
 class _View(NamedTuple):

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from kernbench.dtypes import DType
+from kernbench.dtypes import Array, DType
 from kernbench.errors import UsageError
 from kernbench.memory import Buffer, DeviceMemory, Layout, Phase
 from kernbench.replay import PointerArg
@@ -91,9 +90,6 @@ class KnownMemory:
             _, stand_in = self._stand_ins.get(id(buffer), (None, None))
             if stand_in is not None and stand_in.has_data:
                 buffer.know(stand_in.bytes, writer)
-
-
-Array = npt.NDArray[Any]
 
 
 class View(Protocol):

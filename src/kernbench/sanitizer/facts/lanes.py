@@ -20,10 +20,10 @@ from kernbench.commands import (
     is_loop,
     union,
 )
+from kernbench.dtypes import Array
 from kernbench.memory import Buffer
 from kernbench.replay import AccessSite, Frame
 
-Array = npt.NDArray[Any]
 Spans = npt.NDArray[np.int64]
 """``[n, 2]``: the first byte of every range, and the one after its last."""
 

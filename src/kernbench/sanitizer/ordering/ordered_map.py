@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from enum import Enum, auto
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Atomic, DmaWrite, Transfer
+from kernbench.dtypes import Array
 from kernbench.errors import DataRaceError
 from kernbench.memory import Buffer
 from kernbench.sanitizer.facts.launch import Places, coordinates, element
@@ -73,8 +72,6 @@ def kind_of_access(command: Transfer) -> AccessKind:
         return AccessKind.WRITE
     return AccessKind.OBSERVE if is_volatile(command) else AccessKind.READ
 
-
-Array = npt.NDArray[Any]
 
 _ADVICE = "programs of a launch run in no order: use an atomic, or give each its own place"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -20,18 +20,17 @@ if TYPE_CHECKING:
 class DiffOptions(common.RangeOptions):
     """What ``kernbench diff`` was given."""
 
-    before: Annotated[str, typer.Argument(metavar="A", help="A run that --save has kept.")]
-    after: Annotated[str, typer.Argument(metavar="B", help="The run to compare with it.")]
-    fail_over: Annotated[
-        str | None,
-        typer.Option(metavar="5%", help="Exit with 1 if B takes longer than A by more than this."),
-    ] = None
-    markdown: Annotated[
-        str | None, typer.Option(metavar="FILE|-", help="Write it as Markdown; - is stdout.")
-    ] = None
-    lines: Annotated[
-        bool, typer.Option("--lines", help="Also by lines of the programs, though they moved.")
-    ] = False
+    before: str = common.argument(..., metavar="A", help="A run that --save has kept.")
+    after: str = common.argument(..., metavar="B", help="The run to compare with it.")
+    fail_over: str | None = common.option(
+        None, metavar="5%", help="Exit with 1 if B takes longer than A by more than this."
+    )
+    markdown: str | None = common.option(
+        None, metavar="FILE|-", help="Write it as Markdown; - is stdout."
+    )
+    lines: bool = common.option(
+        False, "--lines", help="Also by lines of the programs, though they moved."
+    )
 
 
 PLACE = 21

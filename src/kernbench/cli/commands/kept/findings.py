@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Annotated
 
 import typer
 
@@ -19,17 +18,14 @@ from kernbench.errors import UsageError
 class FindingsOptions(common.RangeOptions):
     """What ``kernbench findings`` was given."""
 
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
-    markdown: Annotated[
-        str | None, typer.Option(metavar="FILE|-", help="Write them as Markdown; - is stdout.")
-    ] = None
-    against: Annotated[
-        str | None, typer.Option(metavar="RUN", help="An older run, for --fail-over.")
-    ] = None
-    fail_over: Annotated[
-        str | None,
-        typer.Option(metavar="5%", help="Exit with 1 if the run takes longer by more than this."),
-    ] = None
+    run: str = common.argument(..., metavar="RUN", help="A run that --save has kept.")
+    markdown: str | None = common.option(
+        None, metavar="FILE|-", help="Write them as Markdown; - is stdout."
+    )
+    against: str | None = common.option(None, metavar="RUN", help="An older run, for --fail-over.")
+    fail_over: str | None = common.option(
+        None, metavar="5%", help="Exit with 1 if the run takes longer by more than this."
+    )
 
 
 PLACE = 21

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import typer
 
@@ -16,11 +15,10 @@ from kernbench.cli.registry import options_command
 class MemoryOptions(common.RangeOptions):
     """What ``kernbench memory`` was given."""
 
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
-    rank: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Whose peak to show [default: of all ranks the highest]."),
-    ] = None
+    run: str = common.argument(..., metavar="RUN", help="A run that --save has kept.")
+    rank: int | None = common.option(
+        None, metavar="N", help="Whose peak to show [default: of all ranks the highest]."
+    )
 
 
 PLACE = 22

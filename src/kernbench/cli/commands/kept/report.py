@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Annotated
 
 import typer
 
@@ -17,20 +16,18 @@ from kernbench.cli.registry import options_command
 class PageOptions(common.SavedRunOptions):
     """What ``kernbench report`` was given."""
 
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
-    after: Annotated[
-        str | None,
-        typer.Argument(metavar="[B]", help="A second run: the page is its, compared with RUN."),
-    ] = None
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="The page, an HTML file.")
-    ]
-    findings: Annotated[
-        bool,
-        typer.Option(
-            "--findings", help="Try what would save time, as kernbench findings does: a run each."
-        ),
-    ] = False
+    run: str = common.argument(..., metavar="RUN", help="A run that --save has kept.")
+    after: str | None = common.argument(
+        None, metavar="[B]", help="A second run: the page is its, compared with RUN."
+    )
+    output: str = common.option(
+        ..., "--output", "-o", metavar="FILE", help="The page, an HTML file."
+    )
+    findings: bool = common.option(
+        False,
+        "--findings",
+        help="Try what would save time, as kernbench findings does: a run each.",
+    )
     range: common.Range = None
     steps: common.Steps = None
 

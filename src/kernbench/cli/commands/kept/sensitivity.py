@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import typer
 
@@ -16,12 +15,12 @@ from kernbench.cli.registry import options_command
 class SensitivityOptions(common.RangeOptions):
     """What ``kernbench sensitivity`` was given."""
 
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
-    by: Annotated[str, typer.Option(metavar="10%", help="How much more of each key.")] = "10%"
-    key: Annotated[
-        str, typer.Option(metavar="KEY", help="The key, or the group of keys, that is tried.")
-    ] = ""
-    top: Annotated[int, typer.Option(metavar="N", min=1, help="How many keys are shown.")] = 20
+    run: str = common.argument(..., metavar="RUN", help="A run that --save has kept.")
+    by: str = common.option("10%", metavar="10%", help="How much more of each key.")
+    key: str = common.option(
+        "", metavar="KEY", help="The key, or the group of keys, that is tried."
+    )
+    top: int = common.option(20, metavar="N", min=1, help="How many keys are shown.")
 
 
 PLACE = 24

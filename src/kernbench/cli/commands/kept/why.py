@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand
@@ -21,23 +21,21 @@ if TYPE_CHECKING:
 class WhyOptions(common.RangeOptions):
     """What ``kernbench why`` was given."""
 
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
-    path: Annotated[
-        bool, typer.Option("--path", help="Every segment of the critical path, one by one.")
-    ] = False
-    energy: Annotated[
-        bool, typer.Option("--energy", help="Where its energy went, and what each kernel draws.")
-    ] = False
-    communication: Annotated[
-        bool, typer.Option("--communication", help="How much each rank sends to each other one.")
-    ] = False
-    lines: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[KERNEL]",
-            help="What each line of the program caused; the lines of KERNEL, with their time.",
-        ),
-    ] = None
+    run: str = common.argument(..., metavar="RUN", help="A run that --save has kept.")
+    path: bool = common.option(
+        False, "--path", help="Every segment of the critical path, one by one."
+    )
+    energy: bool = common.option(
+        False, "--energy", help="Where its energy went, and what each kernel draws."
+    )
+    communication: bool = common.option(
+        False, "--communication", help="How much each rank sends to each other one."
+    )
+    lines: str | None = common.option(
+        None,
+        metavar="[KERNEL]",
+        help="What each line of the program caused; the lines of KERNEL, with their time.",
+    )
 
 
 PLACE = 20

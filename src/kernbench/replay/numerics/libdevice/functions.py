@@ -14,8 +14,8 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kernbench.dtypes import Array
 from kernbench.errors import UnsupportedOpError, nearest
 from kernbench.replay.numerics.conversions import to_integers
 from kernbench.replay.numerics.exact import OPERATIONS, in_direction, reciprocal_square_root
@@ -23,7 +23,6 @@ from kernbench.replay.numerics.integers import mul_high
 from kernbench.replay.numerics.libdevice.bessel import first_kind, modified_first_kind, second_kind
 from kernbench.replay.numerics.ops.math import FUNCTIONS
 
-Array = npt.NDArray[Any]
 Function = Callable[..., Array]
 
 _NORMAL = NormalDist()

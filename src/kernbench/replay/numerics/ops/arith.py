@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kernbench.dtypes import Array
 from kernbench.replay.numerics import conversions, integers
 from kernbench.replay.numerics.integers import add_int, ceil_div, div_c, floor_div, rem_c
 from kernbench.replay.numerics.ops.registry import Numeric, on_floats, on_unsigned, plain
-
-Array = npt.NDArray[Any]
 
 _BRANCHING = 2048
 """The number of elements below which ``np.where`` is faster."""

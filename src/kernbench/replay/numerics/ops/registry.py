@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Math
-from kernbench.dtypes import DType
+from kernbench.dtypes import Array, DType
 from kernbench.replay.numerics.conversions import (
     as_unsigned,
     convert_into,
@@ -20,7 +19,6 @@ from kernbench.replay.numerics.conversions import (
     widen,
 )
 
-Array = npt.NDArray[Any]
 Function = Callable[..., Array]
 """A function from the inputs' arrays ``[programs, *tile]`` to the result's."""
 Into = Callable[..., Any]
