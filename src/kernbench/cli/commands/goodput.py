@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, guarded, show_or_write
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import DONE, guarded_command, show_or_write
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,19 +67,14 @@ class GoodputOptions(common.AnalysisOptions):
     seed: int = common.option(0, help="Seed of them.")
 
 
-@options_command(app, "goodput")
-def _goodput(context: typer.Context, options: GoodputOptions) -> int:
+@guarded_command(app, "goodput")
+def _goodput(options: GoodputOptions) -> int:
     """Say how much of its time a long run works for good when devices fail, and when to checkpoint.
 
     kernbench goodput --devices 16384 --checkpoint-s 60 --step 12
 
     By Young's and Daly's closed forms, and by simulated histories beside them.
     """
-    return guarded(lambda: show_goodput(options), options.debug, usage=True)
-
-
-def show_goodput(options: GoodputOptions) -> int:
-    """Print or write the goodput of a run, and return the exit status."""
     from kernbench.cli.plans.goodput import Failing, goodput_of
 
     machine, devices, step_s = _from_run(options)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import STDOUT, guarded
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import STDOUT, guarded_command
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,8 +75,8 @@ PLACE = 24
 app = typer.Typer()
 
 
-@options_command(app, "judge")
-def _judge(context: typer.Context, options: JudgeOptions) -> int:
+@guarded_command(app, "judge")
+def _judge(options: JudgeOptions) -> int:
     """Judge kernels against a task: right or wrong, how fast, why, without believing them.
 
     kernbench judge softmax.py --against softmax_task.py
@@ -85,11 +84,6 @@ def _judge(context: typer.Context, options: JudgeOptions) -> int:
     Exits with 0: right and fast enough, 3: right, 4: wrong, 5: a cheat, 6: cannot say; of several
     candidates with the highest of theirs. 1 is an error of the judge, 2 wrong usage.
     """
-    return guarded(lambda: judge_all(options), options.debug, usage=True)
-
-
-def judge_all(options: JudgeOptions) -> int:
-    """Serve, or judge all candidates and print or write the verdicts; return the exit status."""
     import json
 
     from kernbench.outputs import write_text

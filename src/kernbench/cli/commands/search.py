@@ -11,8 +11,7 @@ import typer
 
 from kernbench.cli import options as common
 from kernbench.cli.console.progress import progress
-from kernbench.cli.programs.reporting import DONE, FAILED, guarded
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import DONE, FAILED, guarded_command
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,8 +63,8 @@ class SearchOptions(common.CommandOptions):
     debug: common.Debug = False
 
 
-@options_command(app, "search", cls=common.AxesCommand)
-def _search(context: typer.Context, options: SearchOptions) -> int:
+@guarded_command(app, "search", cls=common.AxesCommand)
+def _search(options: SearchOptions) -> int:
     """Look for the parameters of a program that take least time, device memory, money or energy.
 
     kernbench search gemm --space block_m=32,64,128 --space block_n=32..256:32 --trials 20
@@ -76,10 +75,6 @@ def _search(context: typer.Context, options: SearchOptions) -> int:
     where it was ended. With several goals, all points are shown that no other beats in each. Needs
     Optuna: pip install "kernbench[search]".
     """
-    return guarded(lambda: _start(options), options.debug, usage=True)
-
-
-def _start(options: SearchOptions) -> int:
     from kernbench.cli.sweeps.engines import engine
     from kernbench.cli.sweeps.plot import format_of_plot
     from kernbench.cli.sweeps.points import Settings, swept

@@ -13,8 +13,7 @@ import typer
 
 from kernbench.cli import options as common
 from kernbench.cli.console.progress import progress
-from kernbench.cli.programs.reporting import DONE, FAILED, guarded
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import DONE, FAILED, guarded_command
 from kernbench.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -81,8 +80,8 @@ class SweepOptions(common.CommandOptions):
     debug: common.Debug = False
 
 
-@options_command(app, "sweep", cls=common.AxesCommand)
-def _sweep(context: typer.Context, options: SweepOptions) -> int:
+@guarded_command(app, "sweep", cls=common.AxesCommand)
+def _sweep(options: SweepOptions) -> int:
     """Run a program at every point of a grid, and show what came of it.
 
     kernbench sweep gemm --grid m=1024,2048 --grid sip.cube.hbm_bandwidth_gbps=2000,4000
@@ -94,15 +93,6 @@ def _sweep(context: typer.Context, options: SweepOptions) -> int:
     one, was ended. A point is known by its program, parameters, machine and versions. A point that
     fails is a row as well.
     """
-    return run_sweep(options)
-
-
-def run_sweep(options: SweepOptions) -> int:
-    """Run the points that have no result yet, show all, and return the exit status."""
-    return guarded(lambda: _start(options), options.debug, usage=True)
-
-
-def _start(options: SweepOptions) -> int:
     from kernbench.cli.sweeps.points import swept
     from kernbench.cli.sweeps.running import Limits
     from kernbench.cli.sweeps.store import ResultFolder

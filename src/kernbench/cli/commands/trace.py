@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, dump_timeline, guarded
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import DONE, dump_timeline, guarded_command
 from kernbench.errors import UsageError
 
 
@@ -36,23 +35,13 @@ PLACE = 22
 app = typer.Typer()
 
 
-@options_command(app, "trace")
-def _trace(context: typer.Context, options: TraceOptions) -> int:
+@guarded_command(app, "trace")
+def _trace(options: TraceOptions) -> int:
     """Write the timeline of a saved run, with its critical path, for ui.perfetto.dev.
 
     kernbench trace train.run train.pftrace
 
     Or, with --kineto, --chakra or --csv, files that other tools read.
-    """
-    return guarded(lambda: write_timeline(options), options.debug, usage=True)
-
-
-def write_timeline(options: TraceOptions) -> int:
-    """Write the timeline, and return the exit status.
-
-    Raises:
-        UsageError: Two formats were asked for.
-        OutputError: There is no place for a file, or a folder holds files of another run.
     """
     asked = [name for name in ("kineto", "chakra", "csv") if getattr(options, name)]
     if len(asked) > 1:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, FAILED, STDOUT, guarded, show_or_write
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import DONE, FAILED, STDOUT, guarded_command, show_or_write
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,17 +36,12 @@ PLACE = 21
 app = typer.Typer()
 
 
-@options_command(app, "diff")
-def _diff(context: typer.Context, options: DiffOptions) -> int:
+@guarded_command(app, "diff")
+def _diff(options: DiffOptions) -> int:
     """Say why one saved run takes longer than another, by parts that add up to the difference.
 
     kernbench diff before.run after.run
     """
-    return guarded(lambda: show_difference(options), options.debug, usage=True)
-
-
-def show_difference(options: DiffOptions) -> int:
-    """Print or write the difference of two runs, and return the exit status."""
     from rich.text import Text
 
     from kernbench.analysis import (

@@ -9,8 +9,7 @@ import typer
 
 from kernbench.cli import options as common
 from kernbench.cli.commands.kept.diff import parse_share
-from kernbench.cli.programs.reporting import DONE, FAILED, STDOUT, guarded, show_or_write
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import DONE, FAILED, STDOUT, guarded_command, show_or_write
 from kernbench.errors import UsageError
 
 
@@ -32,8 +31,8 @@ PLACE = 21
 app = typer.Typer()
 
 
-@options_command(app, "findings")
-def _findings(context: typer.Context, options: FindingsOptions) -> int:
+@guarded_command(app, "findings")
+def _findings(options: FindingsOptions) -> int:
     """Rank what holds a saved run up, by the gain that runs without it have shown.
 
     kernbench findings train.run --markdown findings.md
@@ -41,11 +40,6 @@ def _findings(context: typer.Context, options: FindingsOptions) -> int:
     Each of them is done anew, without the program: a kernel that takes no time, HBM or links twice
     as fast, hosts that take no time, collectives that overlap, no rank that waits.
     """
-    return guarded(lambda: show_findings(options), options.debug, usage=True)
-
-
-def show_findings(options: FindingsOptions) -> int:
-    """Print or write the findings of a run, and return the exit status."""
     from kernbench.outputs import write_text
     from kernbench.retiming import as_markdown, findings, print_findings
     from kernbench.saved import load_run

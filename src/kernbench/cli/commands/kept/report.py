@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, guarded
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import DONE, guarded_command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,17 +35,12 @@ PLACE = 23
 app = typer.Typer()
 
 
-@options_command(app, "report")
-def _report(context: typer.Context, options: PageOptions) -> int:
+@guarded_command(app, "report")
+def _report(options: PageOptions) -> int:
     """Write a saved run as one HTML page: timeline, roofline, ranks, lines, communication.
 
     kernbench report train.run
     """
-    return guarded(lambda: write_page(options), options.debug, usage=True)
-
-
-def write_page(options: PageOptions) -> int:
-    """Write the page, and return the exit status."""
     from kernbench.analysis import part_of
     from kernbench.outputs import Outputs
     from kernbench.page import dump_page

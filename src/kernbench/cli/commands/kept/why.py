@@ -9,8 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, guarded, show_or_write
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import DONE, guarded_command, show_or_write
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,19 +54,14 @@ class _WhyCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-@options_command(app, "why", cls=_WhyCommand)
-def _why(context: typer.Context, options: WhyOptions) -> int:
+@guarded_command(app, "why", cls=_WhyCommand)
+def _why(options: WhyOptions) -> int:
     """Say where the time of a saved run went: by resource, by kernel, along the critical path.
 
     kernbench why train.run
 
     kernbench why train.run --lines
     """
-    return guarded(lambda: show_why(options), options.debug, usage=True)
-
-
-def show_why(options: WhyOptions) -> int:
-    """Print or write why a run took its time, and return the exit status."""
     from kernbench.analysis import (
         communication,
         explain,
