@@ -8,12 +8,11 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernbench.cli.console.progress import is_terminal
-from kernbench.cli.programs.reporting import DONE, guarded
+from kernbench.cli.programs.reporting import DONE
 from kernbench.commands import (
     Access,
     Assert,
@@ -45,6 +44,7 @@ from kernbench.kernel_time import CommandSpan, KernelOutline, ProgramOutline, ou
 from kernbench.report import format_ns, format_share
 
 if TYPE_CHECKING:
+    from kernbench.cli.commands.kernel import ShowOptions
     from kernbench.cli.programs.kernel_capture import CapturedLaunch
 
 
@@ -280,31 +280,14 @@ _MOST_PATHS = 8
 own."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShowOptions:
-    """What ``kernbench kernel show`` was given; see its ``--help``."""
-
-    what: str
-    arguments: tuple[str, ...]
-    machine: str
-    ranks: int | None
-    num_stages: int
-    all: bool
-    debug: bool
-
-
 def show_kernel(options: ShowOptions) -> int:
     """Print everything about a kernel and return the exit status."""
-
-    def show() -> int:
-        width = min(max(shutil.get_terminal_size((80, 24)).columns, _NARROWEST), _WIDEST)
-        for title, lines in _sections(options, width):
-            if title:
-                print(f"\n{title}\n{'-' * len(title)}")
-            _print(lines, highlight=title == "TTIR")
-        return DONE
-
-    return guarded(show, options.debug, usage=True)
+    width = min(max(shutil.get_terminal_size((80, 24)).columns, _NARROWEST), _WIDEST)
+    for title, lines in _sections(options, width):
+        if title:
+            print(f"\n{title}\n{'-' * len(title)}")
+        _print(lines, highlight=title == "TTIR")
+    return DONE
 
 
 Section = tuple[str, Sequence[str]]
@@ -323,7 +306,7 @@ def _sections(options: ShowOptions, width: int) -> Iterator[Section]:
     from kernbench.cli.programs.kernel_capture import capture
 
     captured = capture(
-        file, kernel, options.arguments, options.machine, options.ranks, only_first=not options.all
+        file, kernel, options.arg or (), options.machine, options.ranks, only_first=not options.all
     )
     for number, launch in enumerate(captured.launches, start=1):
         of = f" ({number} of {len(captured.launches)})" if options.all else ""

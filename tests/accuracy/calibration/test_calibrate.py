@@ -140,8 +140,8 @@ def test_rows_of_one_shape_are_never_on_both_sides(measured: Path) -> None:
 
 def options(measured: Path, tmp_path: Path, **changed: Any) -> CalibrateOptions:
     value = {"machine": "h100-sxm", "out": str(tmp_path / "new.yaml"), "only": NAMES[:1],
-             "sources": ("mine",), "rows": 120, "parts": 4}  # fmt: skip
-    return CalibrateOptions(data=(str(measured),), **{**value, **changed})
+             "source": ["mine"], "rows": 120, "parts": 4}  # fmt: skip
+    return CalibrateOptions(data=[str(measured)], **{**value, **changed})
 
 
 @pytest.mark.adr("0047-D3")
@@ -164,7 +164,7 @@ def test_the_command_prints_both_errors_and_writes_a_machine(
         ({"machine": "l4"}, UsageError, "no row is of a device of l4: its devices are L4, "
                                         "NVIDIA L4; the rows are of H100-SXM-80GB"),
         ({"only": ("sip.front_end",)}, UnknownNameError, "did you mean sip.front_end_us"),
-        ({"sources": ("aic",)}, UsageError, "no row is of source 'aic'; the rows are of mine"),
+        ({"source": ["aic"]}, UsageError, "no row is of source 'aic'; the rows are of mine"),
         ({"parts": 1}, UsageError, "parts must be at least 2"),
         ({"out": "/dev/null/at/all.yaml"}, UsageError, "cannot be written"),
     ],

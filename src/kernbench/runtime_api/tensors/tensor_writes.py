@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.dtypes import DType, as_dtype
+from kernbench.dtypes import Array, DType, as_dtype
 from kernbench.errors import UnknownNameError, UsageError
 from kernbench.runtime_api.base.transfers import DeviceCopy, DeviceToHost, Fill, HostToDevice
 from kernbench.runtime_api.memory.storage import (
     MOST_ELEMENTS,
-    Array,
     BufferView,
     as_elements,
     check_not_in_flight,
