@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from kernbench.errors import InternalError
 from kernbench.op_log import Instance, OpLog
-from kernbench.op_log.arrow import SCHEMA, batches
+from kernbench.op_log.arrow import batches
+from kernbench.op_log.schema import SCHEMA
 from tests.logs import LogBuilder, kernel, ring, small_log
 
 

@@ -15,7 +15,8 @@ from pydantic_core import from_json
 
 from kernbench.memory import FIELDS, NEVER, AllocationLog, Phase
 from kernbench.op_log import ProgramLines
-from kernbench.saved.action import ACTORS, Actions, Actor, check_actions, counts_of, take_programs
+from kernbench.saved.action import ACTORS, Actions, Actor
+from kernbench.saved.action_checks import check_actions, counts_of, take_programs
 from kernbench.saved.consistency import lists, numbers, texts
 from kernbench.saved.described import DescribedActions
 from kernbench.saved.layout import (

@@ -13,14 +13,6 @@ from triton.backends.driver import DriverBase
 if TYPE_CHECKING:
     from kernbench.triton_backend.launcher import Launcher
 
-
-def products_library() -> Any | None:
-    """Return Triton's module of cuBLASLt, or None where it was built without NVIDIA's backend."""
-    from triton._C import libtriton
-
-    return getattr(getattr(libtriton, "nvidia", None), "cublas", None)
-
-
 DEVICE_KEY = "cpu"
 """What Triton keys its in-memory kernel caches by: PyTorch's name for its CPU, which stands for the
 device (ADR-0040), so that host code which looks into them by ``torch.cpu.current_device()`` finds
