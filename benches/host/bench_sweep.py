@@ -12,13 +12,12 @@ from pathlib import Path
 from time import perf_counter
 
 from conftest import Goal
-from kernbench.cli.sweeps.engines import engine
+from kernbench.cli.sweeps.engines import engine, run_job
 from kernbench.cli.sweeps.points import Settings, SweptBench
 from kernbench.cli.sweeps.running import Limits, Progress, run_points
 from kernbench.cli.sweeps.store import ResultFolder
 from kernbench.cli.sweeps.study import Study
 from kernbench.cli.sweeps.table import flat, write_table
-from kernbench.cli.sweeps.worker import run_job
 
 BENCH = str(Path(__file__).with_name("tiny_bench.py"))
 POINTS, LISTED = 60, 10_000

@@ -8,8 +8,12 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 from kernbench.errors import UnknownNameError, nearest
+
+Array = npt.NDArray[Any]
+"""Of any type."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +73,7 @@ class TorchNames:
     """All element types by torch's names, for what stands for the module ``torch``.
 
     A row here is all that a type needs, unless numpy has no arithmetic for it: the functions of
-    ``replay/numerics/halves.py`` convert what is narrower than float32.
+    ``replay/numerics/conversions.py`` convert what is narrower than float32.
     """
 
     float16 = half = _dtype("float16", "f16", "fp16", np.float16, tolerances=(1e-3, 1e-5))

@@ -101,14 +101,14 @@ def test_nothing_to_score_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(GEMM)
     with pytest.raises(UsageError, match=r"nothing to score: .*rows\.csv has no rows"):
-        validate(ValidateOptions(data=(str(path),)))
+        validate(ValidateOptions(data=[str(path)]))
 
 
 def test_a_collective_of_own_rows_takes_what_its_schedule_takes(tmp_path: Path) -> None:
     path = tmp_path / "collectives.csv"
     path.write_text(COLLECTIVES + "H100,all_reduce,fp16,4,1048576,30,me\n")
     target = tmp_path / "errors.json"
-    validate(ValidateOptions(data=(str(path),), json=str(target), jobs=1))
+    validate(ValidateOptions(data=[str(path)], json=str(target), jobs=1))
     (group,) = json.loads(target.read_text())["groups"]
     network = Network(load_machine("h100-sxm", 4))
     asked, sips = Asked("all_reduce", 4, 524288, 2), (0, 1, 2, 3)

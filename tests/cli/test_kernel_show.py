@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernbench.cli.app import app
-from kernbench.cli.kernel_text import ttir_lines
+from kernbench.cli.kernel_show import ttir_lines
 from kernbench.cli.programs.kernel_capture import capture
 from kernbench.hardware import load_machine
 from kernbench.kernel_time import outline_kernel

@@ -15,7 +15,6 @@ from kernbench.commands import (
     Separable,
     axis_dim,
     compare,
-    division,
     elementwise,
     split_by_rows,
 )
@@ -97,7 +96,7 @@ def test_rows_of_that_differ_too_often_are_none() -> None:
 @pytest.fixture
 def _always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elementwise, "MANY", 0)
-    monkeypatch.setattr(division, "MANY", 0)
+    monkeypatch.setattr(elementwise, "MANY", 0)
 
 
 def _dense(value: Separable, shape: tuple[int, ...]) -> Any:

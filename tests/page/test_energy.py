@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernbench.op_log import OpLog
-from kernbench.page.energy import energy
+from kernbench.page.contents import energy
 from kernbench.saved import SavedRun
 from tests.page.runs import kept, simulated, two_layers
 from tests.page.test_packing import unpacked

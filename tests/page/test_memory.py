@@ -9,7 +9,7 @@ import numpy as np
 
 from kernbench.analysis import memory_curve, memory_use
 from kernbench.op_log import OpLog
-from kernbench.page.memory import memory
+from kernbench.page.contents import memory
 from tests.page.runs import simulated
 from tests.page.test_packing import unpacked
 

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from kernbench.cli.console.interrupt import interruptible
+from kernbench.cli.console.streams import interruptible
 from kernbench.outputs import SUFFIX, Outputs
 
 folder, num_kills = sys.argv[1], int(sys.argv[2])

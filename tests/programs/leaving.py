@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-from kernbench.cli.console.leaving import leave
+from kernbench.cli.console.streams import leave
 
 
 class Loud:

@@ -15,7 +15,7 @@ from kernbench import dtypes
 from kernbench.collectives import Schedule, build, known_algorithms, refusal
 from kernbench.errors import InternalError, KernbenchError, UnknownNameError, UsageError
 from kernbench.replay import run_collective
-from kernbench.replay.collective import run_steps
+from kernbench.replay.run import run_steps
 from tests.tiers import examples
 
 Array = npt.NDArray[Any]

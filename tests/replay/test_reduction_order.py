@@ -5,8 +5,8 @@ import pytest
 
 from kernbench.collectives import build
 from kernbench.replay import reduction_order, run_collective
-from kernbench.replay.collective import run_steps
 from kernbench.replay.reduction_order import reduce_in_order, sweeps_of
+from kernbench.replay.run import run_steps
 
 CHAINS = [
     *[("all_reduce", name) for name in ("ring", "direct", "one_shot", "two_shot", "in_switch")],

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 import kernbench
 from kernbench import errors
 from kernbench.sanitizer.facts.launch import Places
-from kernbench.sanitizer.ordering.kinds import AccessKind
-from kernbench.sanitizer.ordering.ordered_map import OrderedMap
+from kernbench.sanitizer.ordering.ordered_map import AccessKind, OrderedMap
 from kernbench.sanitizer.ordering.programs import ProgramOrder
 from kernbench.sanitizer.ordering.segments import Segments
 from tests.sanitizer import buggy_live_kernels as kernels

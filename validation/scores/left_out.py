@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from kernbench.accuracy.rows import Category, Machines
-from kernbench.accuracy.score import Errors, Scored, errors_of, measure
-from kernbench.accuracy.table import percent_of
+from kernbench.accuracy.score import Errors, Scored, errors_of, measure, percent_of
 from kernbench.errors import UnknownNameError
 from validation.predictors.families.chosen import family_of
 from validation.scores.baselines import roofline

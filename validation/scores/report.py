@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from kernbench.accuracy.rows import Category, Machines, presets
-from kernbench.accuracy.score import Errors, Scored, measure, reasons
-from kernbench.accuracy.table import columns, furthest, percent_of
+from kernbench.accuracy.score import Errors, Scored, columns, furthest, measure, percent_of, reasons
 from validation.scores.baselines import roofline
 from validation.scores.families import families_of
 from validation.scores.goals import goals_of

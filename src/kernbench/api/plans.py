@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from kernbench.api.results import Printed
 from kernbench.cli.options import load_changed
-from kernbench.cli.plans.ranking import Ranking, as_json, check_goal, rank, run_best
+from kernbench.cli.plans.ranking import Ranking, as_json, check_goal, print_ranking, rank, run_best
 from kernbench.cli.plans.running import LayoutPrograms
-from kernbench.cli.plans.table import print_ranking
 from kernbench.errors import UnknownNameError, nearest
 from kernbench.hardware import file_of
 from kernbench.notebooks import notebook_progress

@@ -13,8 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from kernbench.cli import commands
-from kernbench.cli.console.leaving import leave
-from kernbench.cli.console.streams import readers_may_leave
+from kernbench.cli.console.streams import leave, readers_may_leave
 from kernbench.cli.registry import Commands, add_log_level
 
 

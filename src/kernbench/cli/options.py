@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
 
 from kernbench.checks import as_allowed
+from kernbench.cli.registry import SHOWN_AS
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
     from kernbench.analysis import RunPart
     from kernbench.hardware import Machine as LoadedMachine
     from kernbench.op_log import OpLog
+
+
+def option(default: Any, *names: str, **settings: Any) -> Any:
+    """Return a field that is an option, with what ``typer.Option`` takes; ``...``: required."""
+    return _field(default, typer.Option(*names, **settings))
+
+
+def argument(default: Any, **settings: Any) -> Any:
+    """Return a field that is an argument, with what ``typer.Argument`` takes; ``...``: required."""
+    return _field(default, typer.Argument(**settings))
+
+
+def _field(default: Any, shown: Any) -> Any:
+    metadata = {SHOWN_AS: shown}
+    return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
 
 
 def _allowed(texts: list[str] | None) -> list[str] | None:
@@ -262,7 +278,7 @@ class ProgramCommand(FoldingCommand):
         """Return the arguments with our options before the program."""
         from pathlib import Path
 
-        from kernbench.cli.programs.arguments import taken_back
+        from kernbench.cli.programs.parameters import taken_back
 
         args = self.spelled_out(ctx, args)
         values, _, _ = self.make_parser(ctx).parse_args(args=list(args))
@@ -329,12 +345,18 @@ def load_changed(
 
 
 @dataclass(frozen=True, kw_only=True)
-class SavedRunOptions:
+class CommandOptions:
+    """What every command with a class of options has."""
+
+    own_options: frozenset[str] = frozenset()
+    """The names of the command's options."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedRunOptions(CommandOptions):
     """What all commands take that read runs which were saved."""
 
     debug: Debug = False
-    own_options: frozenset[str] = frozenset()
-    """The names of the command's options."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,7 +381,7 @@ class RangeOptions(AnalysisOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgramOptions:
+class ProgramOptions(CommandOptions):
     """What all commands that run a program take: what they write, and what they look for."""
 
     program: str = ""
@@ -379,8 +401,6 @@ class ProgramOptions:
     check_nan: CheckNan = False
     allow: Allow = None
     debug: Debug = False
-    own_options: frozenset[str] = frozenset()
-    """The names of the command's options."""
 
     def load_machine(self, name: str, ranks: int | None) -> tuple[LoadedMachine, list[str]]:
         """Return a machine, changed as options say, and a remark on that for the report."""
@@ -410,5 +430,5 @@ class ProgramOptions:
 class KernelOptions(ProgramOptions):
     """What commands take besides that use no PyTorch of their own."""
 
-    seed: Annotated[int, typer.Option(help="Seed of kernbench's random numbers.")] = 0
+    seed: int = option(0, help="Seed of kernbench's random numbers.")
     tf32: Tf32 = "round"

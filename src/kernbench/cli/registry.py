@@ -16,6 +16,8 @@ from kernbench.errors import KernbenchError, UsageError
 from kernbench.logs import LEVELS, VARIABLE, show_logs
 
 _LONGEST = 1000
+SHOWN_AS = "typer"
+"""The key of a field's metadata under which its option or argument is."""
 
 
 def _show_logs(level: str | None) -> None:
@@ -104,8 +106,8 @@ def options_command(app: typer.Typer, name: str, **settings: Any) -> Callable[[_
     """Make a function of a context and options a command; what it returns is the exit status.
 
     The command's options are the fields of the dataclass that the function takes as ``options``,
-    each with its annotation and its default. Its field ``own_options`` is none: it gets the names
-    of all of them.
+    each with its annotation, its default, and its ``option`` or ``argument``. Its field
+    ``own_options`` is none: it gets the names of all of them.
     """
 
     def register(action: _A) -> _A:
@@ -131,6 +133,8 @@ def options_command(app: typer.Typer, name: str, **settings: Any) -> Callable[[_
 def _parameter(field: Field[Any], annotation: Any) -> inspect.Parameter:
     default = inspect.Parameter.empty if field.default is MISSING else field.default
     kind = inspect.Parameter.KEYWORD_ONLY
+    if SHOWN_AS in field.metadata:
+        annotation = Annotated[annotation, field.metadata[SHOWN_AS]]
     return inspect.Parameter(field.name, kind, default=default, annotation=annotation)
 
 

@@ -1,12 +1,12 @@
 """The vocabulary that kernels and collectives are planned in: commands, traces, engines, spaces."""
 
-from kernbench.commands.distinct import distinct, distinct_values
-from kernbench.commands.division import divided, split_by_rows
 from kernbench.commands.elementwise import (
     combine,
     combine_predicates,
     compare,
+    divided,
     select_separable,
+    split_by_rows,
     stack,
     stack_predicates,
 )
@@ -20,7 +20,7 @@ from kernbench.commands.paths import (
     without_met_masks,
 )
 from kernbench.commands.rounding import IN_FLOAT32, Rounding, Roundings, Tf32, build_roundings
-from kernbench.commands.rows import RowTable
+from kernbench.commands.rows import RowTable, distinct, distinct_values
 from kernbench.commands.separable import (
     PROGRAM,
     Dims,

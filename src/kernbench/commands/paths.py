@@ -12,7 +12,6 @@ import weakref
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands.separable import (
     PROGRAM,
@@ -36,9 +35,7 @@ from kernbench.commands.trace import (
     Splat,
     Tile,
 )
-from kernbench.dtypes import DType, bool_
-
-Array = npt.NDArray[Any]
+from kernbench.dtypes import Array, DType, bool_
 
 # A memo, not state: a function of the trace alone that dies with it.
 _BY_PATH: weakref.WeakKeyDictionary[KernelTrace, KernelTrace] = weakref.WeakKeyDictionary()

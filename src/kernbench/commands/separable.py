@@ -13,15 +13,13 @@ order, which is also the order of the axes of its array.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands.rows import RowTable
+from kernbench.dtypes import Array
 
 Dims = tuple[int, ...]
-Array = npt.NDArray[Any]
 
 PROGRAM = 0
 _FIRST_AXIS = 1 << 20

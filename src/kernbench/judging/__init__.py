@@ -1,8 +1,7 @@
 """Judging kernels: right or wrong, how fast, and no way to cheat; workers import PyTorch."""
 
-from kernbench.judging.judge import DEFAULT_MACHINES, Judge, judge
+from kernbench.judging.judge import DEFAULT_MACHINES, BusyError, Judge, JudgePool, judge
 from kernbench.judging.limits import CandidateLimits
-from kernbench.judging.pool import BusyError, JudgePool
 from kernbench.judging.verdict import (
     EXIT_CODES,
     SCHEMA,

@@ -15,8 +15,7 @@ from kernbench.judging.candidate import CandidateFailed, CandidateProcess
 from kernbench.judging.comparing import Expected, expect
 from kernbench.judging.evidence import Writes, calls_of, evidence_of, work_of
 from kernbench.judging.holding import WrongCase, hold, in_another_order, refuse_lazy
-from kernbench.judging.places import line_in
-from kernbench.judging.record import Record, RecordError
+from kernbench.judging.record import Record, RecordError, line_in
 from kernbench.judging.recording import recorded
 from kernbench.judging.simulation import in_simulation, on_ranks
 from kernbench.judging.tasks import (

@@ -12,15 +12,17 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from kernbench.judging.collectives import METHODS, group_of, options_of
 from kernbench.judging.comparing import WrongElement
 from kernbench.judging.evidence import Writes
 from kernbench.judging.record import (
+    METHODS,
     NAMESPACES,
     Record,
     RecordError,
     descriptions,
+    group_of,
     named_dtype,
+    options_of,
     restore,
     view_of,
 )

@@ -11,8 +11,7 @@ from kernbench.errors import KernbenchError, UnsupportedOpError
 from kernbench.judging.comparing import Expected, difference, form_of, is_same, ordered_tensors
 from kernbench.judging.evidence import Evidence, evidence_of, shared_memory
 from kernbench.judging.executing import Executor, parts_of
-from kernbench.judging.places import line_in, store_line
-from kernbench.judging.record import Record, RecordError
+from kernbench.judging.record import Record, RecordError, line_in, store_line
 from kernbench.judging.recording import LAZY
 from kernbench.judging.tasks import tensors_of
 from kernbench.judging.values import DRAWN

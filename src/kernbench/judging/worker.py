@@ -20,7 +20,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+import triton
+import triton.language as tl
+
 from kernbench.errors import KernbenchError
+from kernbench.judging.executing import Executor
 from kernbench.judging.limits import (
     PREFIX,
     CandidateLimits,
@@ -28,6 +33,31 @@ from kernbench.judging.limits import (
     limit_judge,
     remove_folder,
 )
+from kernbench.judging.recording import CallRecorder
+from kernbench.judging.simulation import in_simulation
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _rows(x, y, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803, ANN
+    at = tl.arange(0, BLOCK)
+    row = tl.load(x + tl.program_id(0) * n + at, at < n, 0.0)
+    tl.store(y + tl.program_id(0) * n + at, tl.exp(row) / tl.sum(row, 0), at < n)
+
+
+def rehearse(machine: str) -> None:
+    """Record and execute a small kernel on a machine."""
+
+    def work(_: Any) -> None:
+        x = torch.ones(2, 8, device="cuda")
+        recorder = CallRecorder([x], has_data=True)
+        with torch.no_grad(), recorder.recording():
+            y = torch.empty_like(x)
+            _rows[(2,)](x, y, 8, BLOCK=8)
+            y = torch.relu(y * 2)
+        Executor(recorder.finish(y), [x]).run()
+        torch.softmax(x.double(), -1).cpu()
+
+    in_simulation(work, machine, check=True)
 
 
 def main() -> None:
@@ -84,7 +114,6 @@ def _warm_up() -> None:
     import torch
 
     from kernbench.judging.judge import DEFAULT_MACHINES
-    from kernbench.judging.rehearsal import rehearse
 
     torch.set_num_threads(1)
     rehearse(DEFAULT_MACHINES[0])

@@ -34,8 +34,27 @@ from kernbench.kernel_ir.evaluation.evaluator import (
 )
 from kernbench.kernel_ir.evaluation.shared_loops import Begin, evaluate_shared, evaluate_together
 from kernbench.kernel_ir.evaluation.shared_memory import SharedMemory
-from kernbench.kernel_ir.ops import COSTS, HANDLERS
+from kernbench.kernel_ir.ops import COSTS, HANDLERS, RULES
+from kernbench.kernel_ir.ops.descriptors import DESCRIPTOR, DESCRIPTOR_MARK
+from kernbench.kernel_ir.ops.diagnostics import message_of
 from kernbench.kernel_ir.text.ir import Module, Op
+from kernbench.kernel_ir.text.parser import parse_unverified
+from kernbench.kernel_ir.text.rules import verify
+
+
+def parse_module(text: str) -> Module:
+    """Return the functions of a TTIR module.
+
+    Raises:
+        KernelParseError: The text is not TTIR that we can read, or an operation in it takes values
+            that it cannot; names the line of the text.
+    """
+    module = parse_unverified(text)
+    for op in module.walk():
+        if op.name == "tt.print" and message_of(op) == DESCRIPTOR_MARK:
+            op.name = DESCRIPTOR
+    verify(module.functions, RULES)
+    return module
 
 
 def evaluate(

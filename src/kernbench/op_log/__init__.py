@@ -1,6 +1,14 @@
 """The columnar record of a run."""
 
-from kernbench.op_log.columns import CommandColumns, command_columns, host_columns
+from kernbench.op_log.columns import (
+    CommandColumns,
+    Spans,
+    build_spans,
+    command_columns,
+    covered_ps,
+    exposed_ps,
+    host_columns,
+)
 from kernbench.op_log.energy import (
     Draw,
     Energy,
@@ -43,7 +51,15 @@ from kernbench.op_log.run_energy import (
     of_all,
     power_over_time,
 )
-from kernbench.op_log.spans import Spans, build_spans, covered_ps, exposed_ps
-from kernbench.op_log.steps import RunSteps, all_steps, find_steps, named_windows, range_names
+from kernbench.op_log.steps import (
+    DeviceTimes,
+    RunSteps,
+    Window,
+    all_steps,
+    find_steps,
+    joined,
+    named_windows,
+    overlap_ps,
+    range_names,
+)
 from kernbench.op_log.uncollected import uncollected
-from kernbench.op_log.windows import DeviceTimes, Window, joined, overlap_ps

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import distinct_values
+from kernbench.op_log.columns import Spans, build_spans
 from kernbench.op_log.energy import ON_CLOCK, Energy
-from kernbench.op_log.spans import Spans, build_spans
-from kernbench.op_log.windows import Window
+from kernbench.op_log.steps import Window
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine, PowerSpec

@@ -51,14 +51,12 @@ from kernbench.ops.fused import (
 )
 from kernbench.ops.heads import join_heads, split_heads
 from kernbench.ops.masked_softmax import masked_softmax, softmax_backward
-from kernbench.ops.norm_backward import norm_backward
-from kernbench.ops.normalization import layer_norm, softmax
+from kernbench.ops.normalization import layer_norm, norm_backward, softmax
 from kernbench.ops.optimizers import adamw_
 from kernbench.ops.products.gemm import linear, matmul
 from kernbench.ops.products.gemm_library import TileChoice, library_tiles, use_tiles
 from kernbench.ops.products.gemm_tiles import GemmTile, matmul_tiled
 from kernbench.ops.reductions import mean, sum
-from kernbench.ops.torch_names.comparing import allclose, equal, isclose
 from kernbench.ops.torch_names.contractions import bmm, einsum, mm
 from kernbench.ops.torch_names.extremes import (
     ValuesAndIndices,
@@ -83,25 +81,24 @@ from kernbench.ops.torch_names.functions import (
     square,
     tanh,
 )
-from kernbench.ops.torch_names.scans import cumsum
 from kernbench.ops.torch_names.sorting import argsort, sort, topk
-from kernbench.ops.torch_names.statistics import norm, std, var
+from kernbench.ops.torch_names.statistics import allclose, cumsum, equal, isclose, norm, std, var
 from kernbench.ops.torch_names.surface import TENSOR_METHODS as TENSOR_METHODS
 from kernbench.ops.torch_names.surface import TORCH_FUNCTIONS as TORCH_FUNCTIONS
 from kernbench.runtime_api import register_operators
 
 # isort: split
 # For packages above that time a kernel without a run of its own; not for users, so not listed.
-from kernbench.ops.launches import ELEMENTWISE_OPS as ELEMENTWISE_OPS
-from kernbench.ops.launches import ROW_OPS as ROW_OPS
-from kernbench.ops.launches import KernelCall as KernelCall
-from kernbench.ops.launches import elementwise_call as elementwise_call
-from kernbench.ops.launches import product_call as product_call
-from kernbench.ops.launches import rows_call as rows_call
-from kernbench.ops.launches import sum_parts_call as sum_parts_call
+from kernbench.ops.probe import ELEMENTWISE_OPS as ELEMENTWISE_OPS
+from kernbench.ops.probe import ROW_OPS as ROW_OPS
+from kernbench.ops.probe import KernelCall as KernelCall
 from kernbench.ops.probe import KernelProbe as KernelProbe
 from kernbench.ops.probe import ProbePointer as ProbePointer
+from kernbench.ops.probe import elementwise_call as elementwise_call
+from kernbench.ops.probe import product_call as product_call
 from kernbench.ops.probe import record_launches as record_launches
+from kernbench.ops.probe import rows_call as rows_call
+from kernbench.ops.probe import sum_parts_call as sum_parts_call
 from kernbench.ops.products.gemm import gemm_blocks as gemm_blocks
 from kernbench.ops.products.gemm_library import in_stages as in_stages
 from kernbench.ops.products.gemm_library import takes_shared_operands as takes_shared_operands

@@ -15,9 +15,8 @@ import triton.language as tl
 from kernbench.dtypes import float32
 from kernbench.errors import UsageError
 from kernbench.ops.base.kernel import kernel, new_result
-from kernbench.ops.base.layout import block
+from kernbench.ops.base.layout import as_rows, block
 from kernbench.ops.base.promotion import require_float
-from kernbench.ops.base.rows import as_rows
 from kernbench.ops.elementwise import cast
 from kernbench.ops.torch_names.extremes import amax
 from kernbench.runtime_api import Tensor

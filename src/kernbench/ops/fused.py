@@ -13,9 +13,8 @@ import triton.language as tl
 from kernbench.errors import UsageError
 from kernbench.ops.base import scalar_functions as fn
 from kernbench.ops.base.kernel import kernel, new_result
-from kernbench.ops.base.layout import block
+from kernbench.ops.base.layout import as_rows, block, row_blocks
 from kernbench.ops.base.promotion import compute_dtype, require_float
-from kernbench.ops.base.rows import as_rows, row_blocks
 from kernbench.ops.elementwise import run_elementwise
 from kernbench.runtime_api import Tensor
 

@@ -12,8 +12,8 @@ import triton.language as tl
 
 from kernbench.errors import UsageError
 from kernbench.ops.base.kernel import kernel, new_result
+from kernbench.ops.base.layout import row_blocks
 from kernbench.ops.base.promotion import compute_dtype, require_float
-from kernbench.ops.base.rows import row_blocks
 from kernbench.runtime_api import Tensor
 
 

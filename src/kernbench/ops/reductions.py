@@ -9,8 +9,8 @@ import triton.language as tl
 
 from kernbench.dtypes import DType, as_dtype, float32, int64
 from kernbench.ops.base import scalar_functions as fn
-from kernbench.ops.base.dims import Dims, as_dims, kept_shape, row_walk
 from kernbench.ops.base.kernel import index_type, kernel, new_result
+from kernbench.ops.base.layout import Dims, as_dims, kept_shape, row_walk
 from kernbench.ops.base.promotion import compute_dtype, require_float
 from kernbench.runtime_api import Tensor
 

@@ -13,10 +13,15 @@ from kernbench.links import Asked
 from kernbench.op_log import average_watts
 from kernbench.plans.layouts import Job, Layout, config_of, weights_per_rank
 from kernbench.plans.models import ModelShape
-from kernbench.plans.passes import Model, Pass, Passes, PassTime
-from kernbench.plans.pipelines import forward_us, one_forward_one_backward_us
-from kernbench.plans.steps import Microbatch, Steps, StepTime
-from kernbench.plans.wires import StageWires, collective_cost, node_of, single_sips
+from kernbench.plans.passes import Microbatch, Model, Pass, Passes, PassTime, Steps, StepTime
+from kernbench.plans.pipelines import (
+    StageWires,
+    collective_cost,
+    forward_us,
+    node_of,
+    one_forward_one_backward_us,
+    single_sips,
+)
 from kernbench.report import cost_usd
 from kernbench.runtime_api import RuntimeContext
 from kernbench.tp import sharding

@@ -1,16 +1,20 @@
 """Phase 2: executing commands on the bytes of buffers, with numpy."""
 
-from kernbench.replay.collective import run_collective
+from kernbench.replay.numerics.conversions import out_of_range
 from kernbench.replay.numerics.elementwise import SHAPE_OPS
 from kernbench.replay.numerics.ops.lookup import widened
 from kernbench.replay.numerics.ops.shapes import full, same_lead
-from kernbench.replay.numerics.to_integers import out_of_range
 from kernbench.replay.plans.composite import composite_groups
 from kernbench.replay.plans.group_plan import GroupPlan, Watch
-from kernbench.replay.plans.persistent import iterations_as_programs
+from kernbench.replay.plans.persistent import (
+    Joining,
+    NotAlikeError,
+    iterations_as_programs,
+    outline,
+    with_known,
+)
 from kernbench.replay.plans.plan import Plan
-from kernbench.replay.plans.rewriting import Joining, NotAlikeError, outline, with_known
-from kernbench.replay.run import run_kernel
+from kernbench.replay.run import run_collective, run_kernel
 from kernbench.replay.steps.diagnostics import show_printed
 from kernbench.replay.steps.frame import Frame, PointerArg
 from kernbench.replay.steps.lifetimes import operands, reads, results

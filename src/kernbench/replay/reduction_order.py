@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kernbench.collectives import Schedule
+from kernbench.dtypes import Array
 
-Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
 Sweep = tuple[int, int, int, int]

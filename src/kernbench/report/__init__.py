@@ -15,11 +15,13 @@ from kernbench.report.accuracy import (
     range_of,
 )
 from kernbench.report.columns import WIDE_COLUMNS
-from kernbench.report.formats.folders import write_execution_traces, write_profiles
+from kernbench.report.formats.folders import (
+    write_execution_traces,
+    write_profiles,
+    write_statistics,
+)
 from kernbench.report.formats.kineto import write_kineto
 from kernbench.report.formats.rank_view import HostStep, RankView, process_groups, rank_views
-from kernbench.report.formats.statistics import write_statistics
-from kernbench.report.html import ShownReport, as_html
 from kernbench.report.idle import IdleParts, idle_parts
 from kernbench.report.peaks import Peaks, peaks_of
 from kernbench.report.perfetto import dump_trace, trace_form, write_trace
@@ -33,6 +35,6 @@ from kernbench.report.summary import (
     cost_usd,
     kernels_within,
 )
-from kernbench.report.table import LEAST_COLUMNS, print_report
+from kernbench.report.table import LEAST_COLUMNS, ShownReport, as_html, print_report
 from kernbench.report.timeline import Timeline
 from kernbench.report.units import format_amount, format_ns, format_share, format_size

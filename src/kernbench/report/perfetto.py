@@ -27,8 +27,13 @@ from kernbench.outputs import as_text, whole_file
 from kernbench.report.formats.events import EventFile, Track
 from kernbench.report.formats.nesting import nested_tracks
 from kernbench.report.formats.track_events import TrackEventFile
-from kernbench.report.rates import MOST_COUNTER_POINTS, highest_steps, rate_steps, thinned_steps
-from kernbench.report.slices import merged_slices
+from kernbench.report.slices import (
+    MOST_COUNTER_POINTS,
+    highest_steps,
+    merged_slices,
+    rate_steps,
+    thinned_steps,
+)
 from kernbench.report.timeline import Timeline, TrackKey, TrackSlices
 
 MOST_SLICES = 400_000

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Sequence
 from statistics import mean
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kernbench.hardware import Machine
+from kernbench.op_log import OpLog
 from kernbench.report.accuracy import accuracy_line, range_line
 from kernbench.report.columns import WIDE_COLUMNS, Column, Numbers, Row, columns_of, shown_as
-from kernbench.report.idle import IdleParts
-from kernbench.report.peaks import Peaks
+from kernbench.report.idle import IdleParts, idle_parts
+from kernbench.report.peaks import Peaks, peaks_of
 from kernbench.report.steps import steps_line, steps_table
 from kernbench.report.summary import CollectiveReport, KernelReport, RankReport, Report
 from kernbench.report.units import format_ns, format_share
@@ -162,3 +166,34 @@ def _rows(kind: type, rows: Sequence[Row], peaks: Peaks, width: int) -> Table:
 
 def _shown(kind: type, width: int) -> list[Column]:
     return [column for column in columns_of(kind) if width >= column.least_width]
+
+
+_COLUMNS = 110
+_PRE = '<pre style="line-height:1.2">{code}</pre>'
+
+
+def as_html(show: Callable[[Console], None]) -> str:
+    """Return what a function prints to a console, as HTML."""
+    console = Console(
+        file=io.StringIO(), record=True, width=_COLUMNS, highlight=False, force_jupyter=False
+    )
+    show(console)
+    return console.export_html(inline_styles=True, code_format=_PRE)
+
+
+def report_html(report: Report, machine: Machine, log: OpLog) -> str:
+    """Return the tables that ``kernbench run`` prints, as HTML."""
+    return as_html(
+        lambda console: print_report(report, peaks_of(machine), console, idle_parts(log))
+    )
+
+
+class ShownReport(dict[str, Any]):
+    """A report that a notebook shows as its tables."""
+
+    def __init__(self, report: Report, machine: Machine, log: OpLog) -> None:
+        super().__init__(report)
+        self._of = machine, log
+
+    def _repr_html_(self) -> str:
+        return report_html(self, *self._of)  # type: ignore[arg-type]  # the same keys

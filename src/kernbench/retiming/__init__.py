@@ -1,6 +1,5 @@
 """Saved runs, done again without their programs: on another machine, or with keys changed."""
 
-from kernbench.retiming.all_ranks import placements_of_all
 from kernbench.retiming.findings import (
     RankedFindings,
     as_markdown,
@@ -9,9 +8,8 @@ from kernbench.retiming.findings import (
     print_findings,
     print_host_findings,
 )
-from kernbench.retiming.retiming import Retiming
-from kernbench.retiming.sensitivity import print_sensitivity, sensitivity
-from kernbench.retiming.what_if import WhatIf
+from kernbench.retiming.retiming import Retiming, placements_of_all
+from kernbench.retiming.sensitivity import WhatIf, print_sensitivity, sensitivity
 from kernbench.retiming.work_of_ranks import (
     RankWork,
     first_difference,

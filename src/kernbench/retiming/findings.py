@@ -32,7 +32,7 @@ from kernbench.retiming.host_changes import (
     without_line,
     without_waits,
 )
-from kernbench.retiming.what_if import WhatIf
+from kernbench.retiming.sensitivity import WhatIf
 
 if TYPE_CHECKING:
     from rich.console import Console

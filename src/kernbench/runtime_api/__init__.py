@@ -9,15 +9,13 @@ from kernbench.runtime_api.base.folding import (
     axes_of,
     unfolded,
 )
-from kernbench.runtime_api.base.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
-from kernbench.runtime_api.base.line_recorder import LineRecorder
 from kernbench.runtime_api.base.memory_recorder import makes_results
-from kernbench.runtime_api.base.rank_state import RankState
+from kernbench.runtime_api.base.rank_state import PLAIN_LAUNCH, LaunchAttributes, RankState
+from kernbench.runtime_api.base.recorder import LineRecorder
 from kernbench.runtime_api.base.run import Run
 from kernbench.runtime_api.base.streams import DeviceStream, Marker, WaitFor
-from kernbench.runtime_api.collectives.collective import Collective
+from kernbench.runtime_api.collectives.collective import Collective, LoneCollective
 from kernbench.runtime_api.collectives.disagreement import not_fitting
-from kernbench.runtime_api.collectives.lone_collective import LoneCollective
 from kernbench.runtime_api.collectives.work import Part, Signature, Work
 from kernbench.runtime_api.front.context import RuntimeContext, current_context
 from kernbench.runtime_api.front.distributed import Distributed, ReduceOp
@@ -34,8 +32,7 @@ from kernbench.runtime_api.launches.live_launch import LivePlan, Reach, run_on_c
 from kernbench.runtime_api.launches.paced_plan import build_paced, paced_plan
 from kernbench.runtime_api.launches.tables import tables_of
 from kernbench.runtime_api.memory.host_tensor import HostMemory, LentMemory, Place
-from kernbench.runtime_api.memory.sharing import Sharing, unreachable
-from kernbench.runtime_api.memory.storage import keep_for
+from kernbench.runtime_api.memory.storage import Sharing, keep_for, unreachable
 from kernbench.runtime_api.tensors.host_read import HOST_READS
 from kernbench.runtime_api.tensors.operators import register_operators
 from kernbench.runtime_api.tensors.tensor import Tensor

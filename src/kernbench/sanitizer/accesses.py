@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import DmaRead, DmaWrite, Operand, Tile, Transfer
+from kernbench.dtypes import Array
 from kernbench.replay import AccessSite, Frame
 from kernbench.sanitizer.facts.lanes import LaneFinder
 from kernbench.sanitizer.facts.launch import element
@@ -17,7 +16,6 @@ from kernbench.sanitizer.launch_state import LaunchState
 from kernbench.sanitizer.ordering.touches import is_volatile, name_of
 from kernbench.sanitizer.origins import LaneUse, Origins, UsedLane
 
-Array = npt.NDArray[Any]
 Mark = Callable[[Frame], Shadow]
 """Returns the lanes of a load that must not be used, by the numbers of their origins."""
 

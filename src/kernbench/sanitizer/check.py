@@ -6,18 +6,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy.typing as npt
-
 from kernbench.checks import Allowed
 from kernbench.commands import AddressOverflow, Command, Hint, KernelTrace
+from kernbench.dtypes import Array
 from kernbench.kernel_ir import Module
 from kernbench.replay import GroupPlan, Step
 from kernbench.sanitizer.accesses import Mark, WatchedAccess
 from kernbench.sanitizer.facts.launch import Launched, Places
 from kernbench.sanitizer.launch_state import LaunchState
 from kernbench.sanitizer.origins import Origins
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.checks import Checks
+from kernbench.dtypes import Array
 from kernbench.replay import PointerArg
 from kernbench.sanitizer.facts.launch import Launched
 from kernbench.sanitizer.facts.order import Clock
 from kernbench.sanitizer.ordering.programs import ProgramOrder
 from kernbench.sanitizer.ordering.segments import Segments
-
-Array = npt.NDArray[Any]
 
 
 class Findings:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import SourceLine
+from kernbench.dtypes import Array
 from kernbench.sanitizer.facts.shadows import IDS, Shadow
 from kernbench.sanitizer.launch_state import LaunchState
-
-Array = npt.NDArray[Any]
 
 _LONGEST_PATH = 3
 _FIRST_UNDEFINED = 1 << 12

@@ -25,11 +25,10 @@ from kernbench.sanitizer.check import Check, WatchedKernel
 from kernbench.sanitizer.facts.launch import Launched, Places
 from kernbench.sanitizer.facts.order import Clock
 from kernbench.sanitizer.launch_state import Findings, LaunchState
-from kernbench.sanitizer.live_watch import LiveWatch
 from kernbench.sanitizer.ordering.ordered_map import OrderedMap
 from kernbench.sanitizer.ordering.segments import Segments
 from kernbench.sanitizer.registry import selected
-from kernbench.sanitizer.watch import SanitizerWatch
+from kernbench.sanitizer.watch import LiveWatch, SanitizerWatch
 from kernbench.sanitizer.writers import Writers
 
 Kinds = tuple[type[Check], ...]

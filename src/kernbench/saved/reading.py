@@ -31,8 +31,7 @@ from kernbench.op_log import (
     uncollected,
 )
 from kernbench.saved.action import Actions
-from kernbench.saved.actions import read_actions
-from kernbench.saved.allocations import allocations_in, table_of
+from kernbench.saved.allocations import allocations_in, read_actions, read_lines, table_of
 from kernbench.saved.consistency import (
     check_allocations,
     check_hosts,
@@ -58,7 +57,6 @@ from kernbench.saved.layout import (
     TableLayout,
 )
 from kernbench.saved.opened import RunFile, opened
-from kernbench.saved.program_lines import read_lines
 
 _RANK_BYTES = 4096
 """What a rank takes in memory, about, where each is looked at."""

@@ -27,8 +27,7 @@ from kernbench.op_log import (
     uncollected,
 )
 from kernbench.saved.action import Actions
-from kernbench.saved.actions import write_actions
-from kernbench.saved.allocations import EVENTS, table_of
+from kernbench.saved.allocations import EVENTS, table_of, write_actions, write_lines
 from kernbench.saved.layout import (
     ABOUT,
     ALLOCATIONS,
@@ -42,9 +41,9 @@ from kernbench.saved.layout import (
     WAITS,
     WOKEN,
     TableLayout,
+    write_part,
+    write_table,
 )
-from kernbench.saved.parts import write_part, write_table
-from kernbench.saved.program_lines import write_lines
 
 
 def save_run(

@@ -14,11 +14,11 @@ from kernbench.runtime_api import RuntimeContext, Tensor, current_context, keep_
 from kernbench.tp.kernels import embedding_kernel, exp_sum_kernel, loss_kernel
 from kernbench.tp.layers import BackwardError, ParallelLayer
 from kernbench.tp.mappings import (
+    all_reduce,
     reduce_from_tensor_model_parallel_region,
     reduce_scatter_to_sequence_parallel_region,
 )
 from kernbench.tp.parallel_state import get_parallel_state
-from kernbench.tp.primitives import all_reduce
 from kernbench.tp.sharding import FusedPart, row_parallel
 
 _ROWS_PER_PROGRAM = 128

@@ -14,7 +14,7 @@ from kernbench.accuracy.calibration.constants import rates_of
 from kernbench.accuracy.calibration.rows import GemmRows, PredictedRows
 from kernbench.accuracy.predictors.gemm import problem_of
 from kernbench.accuracy.rows.forms import Category
-from kernbench.accuracy.rows.parts import part_of
+from kernbench.accuracy.rows.predictor import part_of
 from kernbench.accuracy.rows.reference import read_rows
 from kernbench.cli.commands.calibrate import CalibrateOptions
 from kernbench.cli.commands.calibrate import calibrate as calibrate_command
@@ -30,8 +30,7 @@ from kernbench.hardware import (
     source_of,
 )
 from kernbench.ops import GemmTile
-from kernbench.plans.problem import Problem
-from kernbench.plans.tiles import GemmTuner, tiles
+from kernbench.plans.tiles import GemmTuner, Problem, tiles
 from tests.cli.command_line import kernbench
 
 NAMES = ("sip.front_end_us", "sip.pe.gemm.efficiency")
@@ -141,8 +140,8 @@ def test_rows_of_one_shape_are_never_on_both_sides(measured: Path) -> None:
 
 def options(measured: Path, tmp_path: Path, **changed: Any) -> CalibrateOptions:
     value = {"machine": "h100-sxm", "out": str(tmp_path / "new.yaml"), "only": NAMES[:1],
-             "sources": ("mine",), "rows": 120, "parts": 4}  # fmt: skip
-    return CalibrateOptions(data=(str(measured),), **{**value, **changed})
+             "source": ["mine"], "rows": 120, "parts": 4}  # fmt: skip
+    return CalibrateOptions(data=[str(measured)], **{**value, **changed})
 
 
 @pytest.mark.adr("0047-D3")
@@ -165,7 +164,7 @@ def test_the_command_prints_both_errors_and_writes_a_machine(
         ({"machine": "l4"}, UsageError, "no row is of a device of l4: its devices are L4, "
                                         "NVIDIA L4; the rows are of H100-SXM-80GB"),
         ({"only": ("sip.front_end",)}, UnknownNameError, "did you mean sip.front_end_us"),
-        ({"sources": ("aic",)}, UsageError, "no row is of source 'aic'; the rows are of mine"),
+        ({"source": ["aic"]}, UsageError, "no row is of source 'aic'; the rows are of mine"),
         ({"parts": 1}, UsageError, "parts must be at least 2"),
         ({"out": "/dev/null/at/all.yaml"}, UsageError, "cannot be written"),
     ],

@@ -8,8 +8,7 @@ from kernbench.dtypes import DType, bfloat16
 from kernbench.hardware import Machine
 from kernbench.kernel_time import schedule_kernel
 from kernbench.ops import KernelCall, KernelProbe, ProbePointer
-from kernbench.plans.problem import Problem
-from kernbench.plans.tiles import GemmTuner
+from kernbench.plans.tiles import GemmTuner, Problem
 
 
 class ModeledDevice:

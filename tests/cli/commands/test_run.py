@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from kernbench.cli.app import app
-from kernbench.cli.programs.own_torch import uses_of_own_torch
+from kernbench.cli.programs.benches import uses_of_own_torch
 from kernbench.hardware import machine_text
 from kernbench.runtime_api import RuntimeContext
 from tests.cli.command_line import kernbench

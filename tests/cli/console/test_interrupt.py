@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import kernbench.cli
-from kernbench.cli.console.interrupt import interruptible
+from kernbench.cli.console.streams import interruptible
 from tests.programs import PROGRAMS
 from tests.tiers import of_campaigns
 

@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 
-from kernbench.cli.console import progress as drawing
-from kernbench.cli.console import turns as module
-from kernbench.cli.console.progress import progress
-from kernbench.cli.console.turns import HELD_S, Turns
+from kernbench.cli.console import progress as module
+from kernbench.cli.console.progress import HELD_S, Turns, progress
 from kernbench.clock import Carrier, Rank, Simulation, on_greenlet, on_thread
 
 carriers = pytest.mark.parametrize(
@@ -77,8 +75,8 @@ def test_a_rank_that_does_not_give_way_is_named_on_stderr(
 ) -> None:
     # Long enough to come to what it waits in.
     monkeypatch.setattr(module, "HELD_S", 0.3)
-    for where in (module, drawing):
-        monkeypatch.setattr(where, "_LOOK_S", 0.01)
+    for name in ("_LOOK_S", "_TURN_LOOK_S"):
+        monkeypatch.setattr(module, name, 0.01)
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
     simulation, result = Simulation(), Noted()

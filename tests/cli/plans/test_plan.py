@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 
 from kernbench.cli.app import app
-from kernbench.cli.plans import proposing
-from kernbench.cli.plans.proposing import Proposals
-from kernbench.cli.plans.running import LayoutPrograms
+from kernbench.cli.plans import running
+from kernbench.cli.plans.running import LayoutPrograms, Proposals
 from kernbench.hardware import load_machine
 from kernbench.plans.layouts import PROGRAM, Job, Layout, config_of, memory
 from kernbench.plans.models import KNOWN, model_of
-from kernbench.plans.passes import Model
-from kernbench.plans.steps import Microbatch, Steps
+from kernbench.plans.passes import Microbatch, Model, Steps
 from kernbench.plans.times import HOST, PlanTimes, TimedLayout
 from tests.forked import PYTORCH, run_forked
 
@@ -200,7 +198,7 @@ def test_layouts_timed_in_processes_are_timed_as_in_this_one(
         fitting=fitting,
     )
     here, failed = proposals.timed(lambda _: None)
-    monkeypatch.setattr(proposing, "_FEW", 0)
+    monkeypatch.setattr(running, "_FEW", 0)
     assert proposals.timed(lambda _: None) == (here, failed)
     assert [timed.layout.tp for timed in here] == [1, 2]
 

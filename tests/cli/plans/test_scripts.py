@@ -11,7 +11,7 @@ import pytest
 
 from kernbench.cli.app import app
 from kernbench.cli.plans.scripts import kinds_of, splits
-from kernbench.cli.sweeps.program_options import ProgramOption, options_of
+from kernbench.cli.sweeps.points import ProgramOption, options_of
 from kernbench.plans import AllowedSizes
 
 ALL = AllowedSizes({}, None)

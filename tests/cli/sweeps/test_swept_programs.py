@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernbench.cli.sweeps.program_options import options_of, spelled
+from kernbench.cli.sweeps.points import options_of, spelled
 from kernbench.errors import UsageError
 from tests.cli.command_line import kernbench
 from tests.cli.sweeps.conftest import Sweep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernbench.cli.sweeps.worker import LostPointError, Server
+from kernbench.cli.sweeps.engines import LostPointError, Server
 
 
 @pytest.mark.adr("0150-D5")

@@ -10,8 +10,7 @@ from kernbench.dtypes import DType, float16
 from kernbench.errors import UsageError
 from kernbench.hardware import SipSpec, load_machine
 from kernbench.ops import GemmTile
-from kernbench.plans.problem import Problem
-from kernbench.plans.tiles import GemmTuner
+from kernbench.plans.tiles import GemmTuner, Problem
 from kernbench.runtime_api import RuntimeContext
 
 SPLIT = GemmTile(32, 32, 32, split_k=2)

@@ -13,7 +13,7 @@ import pytest
 from kernbench import ops
 from kernbench.dtypes import float16
 from kernbench.hardware import load_machine
-from kernbench.ops.products import row_products
+from kernbench.ops.products import gemm
 from kernbench.plans import GemmTuner, Problem
 from kernbench.plans.tiles import tiles
 from kernbench.runtime_api import RuntimeContext
@@ -72,14 +72,14 @@ def test_engines_that_read_shared_memory_and_batches_keep_the_matrix_kernel() ->
 
 def test_a_row_is_timed_once_per_shape_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     timed: list[Any] = []
-    module: Any = row_products
+    module: Any = gemm
     duration_ps = module.kernel_duration_ps
 
     def counted(trace: Any, machine: Any, sip_id: int) -> int:
         timed.append(machine)
         return duration_ps(trace, machine, sip_id)
 
-    monkeypatch.setattr(row_products, "kernel_duration_ps", counted)
+    monkeypatch.setattr(gemm, "kernel_duration_ps", counted)
     first, second = (load_machine("a100-sxm-80g", 1) for _ in range(2))
     call = product(1, 272, 320)
     for _ in range(3):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.replay.numerics.halves import convert_into, narrow, widen
+from kernbench.replay.numerics.conversions import convert_into, narrow, widen
 
 ALL_HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 

@@ -18,7 +18,7 @@ from kernbench.commands import Gemm
 from kernbench.errors import UsageError
 from kernbench.hardware import load_machine
 from kernbench.kernel_ir import parse_module
-from kernbench.replay.numerics.tf32 import round_to_tf32, truncate_to_tf32
+from kernbench.replay.numerics.gemm import round_to_tf32, truncate_to_tf32
 from kernbench.runtime_api import KernelEngine
 from kernbench.triton_backend.binary import build_binary
 

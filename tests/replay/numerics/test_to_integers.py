@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.dtypes import as_dtype
-from kernbench.replay.numerics.to_integers import out_of_range, to_integers
+from kernbench.replay.numerics.conversions import out_of_range, to_integers
 from tests.replay.numerics.test_elementwise import apply
 
 FLOATS = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}

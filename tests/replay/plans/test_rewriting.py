@@ -22,7 +22,7 @@ from kernbench.commands import (
     axis_dim,
 )
 from kernbench.dtypes import bool_, float32, int32
-from kernbench.replay.plans.rewriting import Joining, NotAlikeError, outline
+from kernbench.replay.plans.persistent import Joining, NotAlikeError, outline
 
 SHAPE = (4,)
 LANES = np.arange(4)

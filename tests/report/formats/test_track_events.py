@@ -11,7 +11,7 @@ from kernbench.analysis import critical_path
 from kernbench.hardware import load_machine
 from kernbench.op_log import HostRange, OpLog
 from kernbench.report import write_trace
-from kernbench.report.formats.wire import double, fixed64, integer, varint
+from kernbench.report.formats.track_events import double, fixed64, integer, varint
 from tests.logs import LogBuilder, kernel, ring, small_log
 from tests.report.formats.perfetto_rules import NativeTrace, packets_of, read_native
 from tests.report.trace_rules import Events, nanoseconds, read_checked

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.commands import PROGRAM, Predicate, Separable, axis_dim, loop_dim
-from kernbench.sanitizer.facts.spans import (
+from kernbench.sanitizer.facts.lanes import (
     access_spans,
     covers,
     first_common,

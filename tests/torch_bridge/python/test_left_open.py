@@ -61,6 +61,6 @@ def test_a_command_that_ends_at_once_writes_them_too(
     tmp_path: Path, expected: dict[str, str]
 ) -> None:
     ending = f"import sys; sys.argv[1:] = [{str(tmp_path)!r}]; exec(open({str(PROGRAM)!r}).read())"
-    leaves = "from kernbench.cli.console.leaving import leave; leave(0)"
+    leaves = "from kernbench.cli.console.streams import leave; leave(0)"
     subprocess.run([sys.executable, "-c", f"{ending}\n{leaves}"], check=True, timeout=60)
     assert found(tmp_path / "0") == expected

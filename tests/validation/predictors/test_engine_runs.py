@@ -15,9 +15,8 @@ import pytest
 import validation
 from kernbench import accuracy
 from kernbench.accuracy.rows.devices import presets
-from kernbench.accuracy.rows.predictor import Answer, Predictor
+from kernbench.accuracy.rows.predictor import OWN, Answer, Predictor
 from kernbench.accuracy.rows.reference import Row
-from kernbench.accuracy.rows.registry import OWN
 from kernbench.kernel_time import kernel_duration_ps, schedule_kernel
 from kernbench.library_kernels import time_kernel
 from kernbench.links import Network, exchange_ps

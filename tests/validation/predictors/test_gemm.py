@@ -11,9 +11,7 @@ from kernbench.accuracy.rows.forms import Category
 from kernbench.accuracy.rows.reference import read_rows
 from kernbench.dtypes import bfloat16, float16, float32
 from kernbench.hardware import load_machine
-from kernbench.plans.gemm_bounds import GemmBounds
-from kernbench.plans.problem import Problem
-from kernbench.plans.tiles import GemmTuner, tiles
+from kernbench.plans.tiles import GemmBounds, GemmTuner, Problem, tiles
 from tests.tiers import examples
 from validation.predictors.gemm import GemmPredictor
 from validation.predictors.registry import make_predictor

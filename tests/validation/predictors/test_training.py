@@ -9,7 +9,7 @@ import pytest
 from kernbench.accuracy.rows.devices import presets
 from kernbench.accuracy.rows.reference import read_rows
 from kernbench.links import Asked, Network
-from kernbench.plans.wires import StageWires
+from kernbench.plans.pipelines import StageWires
 from tests.validation.predictors.answers import PREDICTOR, rows_of, times_of
 from validation.sources.stacks import STACKS
 

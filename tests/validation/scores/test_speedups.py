@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernbench.accuracy.rows.devices import presets
-from kernbench.accuracy.rows.parts import is_apart
-from kernbench.accuracy.rows.predictor import Answer
+from kernbench.accuracy.rows.predictor import Answer, is_apart
 from kernbench.accuracy.score import Scored
 from tests.validation.predictors.families.test_predictor import row
 from validation.scores.goals import goals_of

@@ -10,8 +10,7 @@ from kernbench.accuracy.rows.devices import presets
 from kernbench.accuracy.rows.reference import read_rows
 from kernbench.dtypes import float16
 from kernbench.hardware import changed_machine, load_machine
-from kernbench.plans.problem import Problem
-from kernbench.plans.tiles import GemmTuner
+from kernbench.plans.tiles import GemmTuner, Problem
 from validation.predictors.collectives import CollectivePredictor
 from validation.predictors.gemm import GemmPredictor
 from validation.sources.harness import Harness, gemm_harness

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kernbench.accuracy.rows.parts import part_of
+from kernbench.accuracy.rows.predictor import part_of
 from kernbench.accuracy.rows.reference import read_rows
 
 HEAD = "source,device,op,dtype,n_ranks,n_nodes,network,bytes,time_us,impl,note"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
 
 from kernbench.accuracy.measurement.device import TimedDevice
-from kernbench.accuracy.measurement.shapes import GemmShape, RowShape, Shape
 from kernbench.dtypes import DType, float32
 from kernbench.errors import UsageError
+from kernbench.inputs import opened_csv
 from kernbench.ops import (
     ELEMENTWISE_OPS,
+    ROW_OPS,
     GemmTile,
     elementwise_call,
     library_tiles,
@@ -19,6 +24,179 @@ from kernbench.ops import (
     rows_call,
     sum_parts_call,
 )
+from kernbench.outputs import Outputs, whole_file
+
+MEMBOUND_OPS = tuple(sorted(ELEMENTWISE_OPS | ROW_OPS))
+
+# The default list: a decode step, a small batch, and prefills; weights of 2 to 400 MB.
+_GEMM_M = (1, 16, 64, 256, 1024, 4096)
+_GEMM_NK = (
+    (1024, 1024), (4096, 1024), (1024, 4096), (4096, 4096), (8192, 8192), (12288, 4096),
+    (4096, 12288), (16384, 4096), (5120, 16384), (7168, 2048), (2048, 7168), (10240, 256),
+)  # fmt: skip
+_ROW_SHAPES = ((1024, 1024), (4096, 2048), (8192, 4096), (16384, 8192), (32768, 8192))
+
+
+@dataclass(frozen=True, slots=True)
+class GemmShape:
+    """``C[m, n] = A[m, k] @ B[k, n]``."""
+
+    m: int
+    n: int
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowShape:
+    """An operation of kernbench.ops on ``rows`` x ``cols`` elements."""
+
+    op: str
+    rows: int
+    cols: int
+
+
+Shape = GemmShape | RowShape
+
+
+def default_shapes() -> list[Shape]:
+    """Return the default list: 72 GEMMs and 5 sizes of every other op."""
+    gemms = [GemmShape(m, n, k) for n, k in _GEMM_NK for m in _GEMM_M]
+    return [*gemms, *(RowShape(op, *size) for op in MEMBOUND_OPS for size in _ROW_SHAPES)]
+
+
+def parse_gemm(text: str) -> GemmShape:
+    """Return the shape of ``M,N,K``.
+
+    Raises:
+        UsageError: It is not three whole numbers above 0.
+    """
+    return GemmShape(*_sizes(text, "M,N,K"))
+
+
+def read_shapes(path: str | Path) -> list[Shape]:
+    """Return the distinct shapes of a CSV file with the columns m, n, k or op, rows, cols.
+
+    A file of measured rows is such a file, so that another device can be measured at its shapes.
+
+    Raises:
+        UsageError: The file cannot be read, or has neither set of columns; a size is not a whole
+        number above 0; an op is unknown. The text names the line.
+    """
+    path = Path(path)
+    with opened_csv(path) as reader:
+        return list(dict.fromkeys(_of_lines(path.name, reader)))
+
+
+def _of_lines(file: str, reader: csv.DictReader[str]) -> Iterator[Shape]:
+    columns = set(reader.fieldnames or ())
+    if columns.issuperset(("m", "n", "k")):
+        names: Sequence[str] = ("m", "n", "k")
+    elif columns.issuperset(("op", "rows", "cols")):
+        names = ("rows", "cols")
+    else:
+        raise UsageError(f"{file}: a list of shapes has the columns m, n, k or op, rows, cols")
+    for fields in reader:
+        where = f"{file}:{reader.line_num}"
+        sizes = _sizes(",".join(fields[name] or "" for name in names), ",".join(names), where)
+        if len(sizes) == len(("m", "n", "k")):
+            yield GemmShape(*sizes)
+        elif fields["op"] not in MEMBOUND_OPS:
+            known = ", ".join(MEMBOUND_OPS)
+            raise UsageError(f"{where}: no kernel for op {fields['op']!r}; known: {known}")
+        else:
+            yield RowShape(fields["op"], *sizes)
+
+
+def _sizes(text: str, names: str, where: str = "") -> list[int]:
+    parts = text.split(",")
+    if len(parts) != len(names.split(",")) or not all(
+        part.strip().isdecimal() and int(part) > 0 for part in parts
+    ):
+        raise UsageError(
+            f"{where}{': ' if where else ''}{names} must be whole numbers above 0, but got {text!r}"
+        )
+    return [int(part) for part in parts]
+
+
+_HEAD = ("device", "op", "dtype")
+_TAIL = ("n_ranks", "bytes", "time_us", "tflops", "gbps", "impl", "n_runs", "spread_pct",
+         "clock_mhz", "source")  # fmt: skip
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+_STREAMS = {"add": 3, "mul": 3, "silu_mul": 3, "add_rmsnorm": 4}
+"""The number of tensors that an operation reads and writes; 2 for those not listed."""
+
+
+def write_rows(
+    folder: str | Path, device: str, measured: Iterable[Measured], inputs: Iterable[str | Path] = ()
+) -> list[Path]:
+    """Write ``gemm.csv`` and ``membound.csv`` and return those that have rows.
+
+    A campaign that fails or is interrupted leaves its measurements in ``gemm.partial.csv`` and
+    ``membound.partial.csv``; a note on its error names them. ``inputs`` are files that it reads.
+
+    Raises:
+        OutputError: A file cannot be written, or is an input.
+    """
+    paths = [Path(folder) / name for name in ("gemm.csv", "membound.csv")]
+    files: dict[Path, BinaryIO] = {}
+    with Outputs({str(path): path for path in paths}, inputs) as outputs:
+        try:
+            for item in measured:
+                is_gemm = isinstance(item.shape, GemmShape)
+                path = paths[0 if is_gemm else 1]
+                if path not in files:
+                    with outputs.writing(str(path)) as file:
+                        files[path] = file
+                        shape = ("m", "n", "k") if is_gemm else ("rows", "cols")
+                        file.write(_line((*_HEAD, *shape, *_TAIL)))
+                with outputs.writing(str(path)) as file:
+                    file.write(_line(_cells(device, item)))
+            outputs.publish()
+        except BaseException as error:
+            _keep(files, error)
+            raise
+    return list(files)
+
+
+def _line(cells: Iterable[object]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text).writerow(cells)
+    return text.getvalue().encode()
+
+
+def _keep(files: dict[Path, BinaryIO], error: BaseException) -> None:
+    for path, file in files.items():
+        partial = path.with_suffix(".partial.csv")
+        file.seek(0)
+        with whole_file(partial) as kept:
+            kept.write(file.read())
+        error.add_note(f"what was measured is in {partial}")
+
+
+def _cells(device: str, measured: Measured) -> list[object]:
+    shape, time_us = measured.shape, measured.time_us
+    size_bytes = bytes_of(measured)
+    if isinstance(shape, GemmShape):
+        op, sizes = "gemm", [shape.m, shape.n, shape.k]
+        tflops = f"{2 * shape.m * shape.n * shape.k / time_us / 1e6:.5g}"
+    else:
+        op, sizes, tflops = shape.op, [shape.rows, shape.cols], ""
+    return [
+        device, op, _DTYPES.get(measured.dtype.name, measured.dtype.name), *sizes, 1, size_bytes,
+        f"{time_us:.6g}", tflops, f"{size_bytes / time_us / 1e3:.5g}",
+        measured.impl, measured.num_runs, f"{measured.spread_pct:.3g}", measured.clock_mhz or "",
+        measured.source,
+    ]  # fmt: skip
+
+
+def bytes_of(measured: Measured) -> int:
+    """Return the least bytes that a shape moves: every operand and result once."""
+    size = measured.dtype.itemsize
+    shape = measured.shape
+    if isinstance(shape, RowShape):
+        return _STREAMS.get(shape.op, 2) * shape.rows * shape.cols * size
+    return (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n) * size
+
 
 WARM_UPS = 5
 """Warm-up runs, not counted: compilation, clocks, page tables."""

@@ -2,7 +2,14 @@
 
 from kernbench.accuracy.rows.devices import Machines, presets
 from kernbench.accuracy.rows.forms import FORMS, Category, Form
-from kernbench.accuracy.rows.parts import is_apart, part_of
-from kernbench.accuracy.rows.predictor import Answer, Predictor, Ran, of_layers
+from kernbench.accuracy.rows.predictor import (
+    OWN,
+    Answer,
+    Predictor,
+    Predictors,
+    Ran,
+    is_apart,
+    of_layers,
+    part_of,
+)
 from kernbench.accuracy.rows.reference import Row, read_rows, sampled
-from kernbench.accuracy.rows.registry import OWN, Predictors

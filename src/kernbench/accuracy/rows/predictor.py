@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from hashlib import md5
+from importlib import import_module
+from typing import Any, Protocol
 
+from kernbench.accuracy.rows.devices import Machines, presets
+from kernbench.accuracy.rows.forms import Category
 from kernbench.accuracy.rows.reference import Row
 from kernbench.errors import KernbenchError
 
@@ -77,3 +82,58 @@ def of_layers(time_us: Callable[[], float], how: str) -> Answer:
 
 def _short(error: BaseException) -> str:
     return str(error).split(";")[0].split("\n")[0]
+
+
+_ROOM = "kernbench.accuracy.predictors"
+
+
+@dataclass(frozen=True, slots=True)
+class Predictors:
+    """Classes of predictors by category, as ``MODULE:CLASS``: a process imports those it needs."""
+
+    by_category: Mapping[Category, str]
+    settings: Mapping[Category, Mapping[str, Any]] = field(default_factory=dict)
+    """What a category's class is given besides the machines."""
+
+    def make(self, category: Category, machines: Machines | None = None) -> Predictor:
+        """Return a new predictor of a category, for the given machines or the presets."""
+        module, _, name = self.by_category[category].partition(":")
+        maker: Callable[..., Predictor] = getattr(import_module(module), name)
+        return maker(machines or presets(), **self.settings.get(category, {}))
+
+
+OWN = Predictors(
+    {
+        Category.GEMM: f"{_ROOM}.gemm:GemmPredictor",
+        Category.MEMBOUND: f"{_ROOM}.membound:MemboundPredictor",
+        Category.COLLECTIVES: f"{_ROOM}.collectives:CollectivePredictor",
+    }
+)
+"""Those of kernels that users time themselves, with nothing around them."""
+
+
+_SIZE_OF_EXCHANGE = re.compile(r"tokens/rank \d+, |; plus notify.*")
+"""What differs along the curve of an exchange of experts' rows, as the rows' notes say it."""
+
+PARTS = 4
+"""The default number of parts that a calibration cuts rows into."""
+
+
+def part_of(row: Row, parts: int) -> int:
+    """Return which of ``parts`` parts a row is in, by a hash that keeps whole shapes together.
+
+    GEMMs go by their weights (n x k), elementwise rows by rows x cols, collectives by operation
+    and ranks, whole models by model and split, programs by name and model (``Form.together``): rows
+    that differ in one size only are never on both sides of a split. Exchanges of experts' rows go
+    by the whole curve, which the note says: hidden size, experts and the SMs that copy.
+    """
+    key = "x".join(row.fields.get(name, "") for name in row.form.together)
+    note = row.fields.get("note", "")
+    if row.category is Category.COLLECTIVES and note.startswith("tokens/rank"):
+        key = "x".join([key, row.dtype, _SIZE_OF_EXCHANGE.sub("", note)])
+    return int(md5(key.encode()).hexdigest(), 16) % parts
+
+
+def is_apart(row: Row) -> bool:
+    """Return whether a row is held out: calibration scores it, and never fits to it."""
+    return part_of(row, PARTS) == 0

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from kernbench.cli import options as common
+from kernbench.cli.registry import options_command
 from kernbench.errors import UsageError
 from kernbench.outputs import Outputs
 
@@ -17,17 +19,29 @@ if TYPE_CHECKING:
     from kernbench.accuracy.score import Errors
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrateOptions:
-    """What ``kernbench calibrate`` was given; see ``kernbench calibrate --help``."""
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions(common.CommandOptions):
+    """What ``kernbench calibrate`` was given."""
 
-    machine: str
-    data: tuple[str, ...]
-    out: str | None
-    only: tuple[str, ...]
-    sources: tuple[str, ...]
-    rows: int
-    parts: int
+    machine: str = common.argument(
+        ..., metavar="MACHINE", help="The machine to start from: a preset or file."
+    )
+    data: list[str] = common.argument(..., metavar="DATA...", help="CSV files of measured rows.")
+    out: str | None = common.option(
+        None, metavar="FILE", help="The new machine; NAME-calibrated.yaml."
+    )
+    only: list[str] | None = common.option(
+        None, metavar="KEY", help="Fit this constant only; repeatable."
+    )
+    source: list[str] | None = common.option(
+        None, metavar="NAME", help="Rows of this source only; repeatable."
+    )
+    rows: int = common.option(
+        120, metavar="N", min=1, help="Rows to fit to, and to score on, at most."
+    )
+    parts: int = common.option(
+        4, metavar="N", min=2, help="One in N shapes is kept apart and scored."
+    )
 
 
 PLACE = 50
@@ -39,33 +53,8 @@ def make_app(model: Callable[[], RowModel] | None = None) -> typer.Typer:
     """Return the command; ``model`` makes what says how rows were measured."""
     app = typer.Typer()
 
-    @app.command("calibrate")
-    def _calibrate(
-        machine: Annotated[
-            str,
-            typer.Argument(metavar="MACHINE", help="The machine to start from: a preset or file."),
-        ],
-        data: Annotated[
-            list[str], typer.Argument(metavar="DATA...", help="CSV files of measured rows.")
-        ],
-        out: Annotated[
-            str | None, typer.Option(metavar="FILE", help="The new machine; NAME-calibrated.yaml.")
-        ] = None,
-        only: Annotated[
-            list[str] | None,
-            typer.Option(metavar="KEY", help="Fit this constant only; repeatable."),
-        ] = None,
-        source: Annotated[
-            list[str] | None,
-            typer.Option(metavar="NAME", help="Rows of this source only; repeatable."),
-        ] = None,
-        rows: Annotated[
-            int, typer.Option(metavar="N", min=1, help="Rows to fit to, and to score on, at most.")
-        ] = 120,
-        parts: Annotated[
-            int, typer.Option(metavar="N", min=2, help="One in N shapes is kept apart and scored.")
-        ] = 4,
-    ) -> None:
+    @options_command(app, "calibrate")
+    def _calibrate(context: typer.Context, options: CalibrateOptions) -> int:
         """Fit a machine's constants to measured rows and write it as a new machine file.
 
         Rates and bandwidths are fitted where no source states them, as in a file of kernbench
@@ -74,18 +63,8 @@ def make_app(model: Callable[[], RowModel] | None = None) -> typer.Typer:
 
         kernbench calibrate mychip.yaml rows.csv
         """
-        calibrate(
-            CalibrateOptions(
-                machine=machine,
-                data=tuple(data),
-                out=out,
-                only=tuple(only or ()),
-                sources=tuple(source or ()),
-                rows=rows,
-                parts=parts,
-            ),
-            None if model is None else model(),
-        )
+        calibrate(options, None if model is None else model())
+        return 0
 
     return app
 
@@ -115,20 +94,20 @@ def _calibrated(options: CalibrateOptions, model: RowModel | None) -> Calibratio
     from kernbench.accuracy.rows import read_rows
 
     rows = read_rows(options.data)
-    if options.sources:
+    if options.source:
         known = {row.source for row in rows}
-        unknown = [source for source in options.sources if source not in known]
+        unknown = [source for source in options.source if source not in known]
         if unknown:
             raise UsageError(
                 f"no row is of source {unknown[0]!r}; the rows are of {', '.join(sorted(known))}"
             )
-        rows = [row for row in rows if row.source in options.sources]
+        rows = [row for row in rows if row.source in options.source]
     return calibrate(
         options.machine,
         rows,
         parts=options.parts,
         most_rows=options.rows,
-        only=options.only,
+        only=tuple(options.only or ()),
         say=lambda line: print(line, file=sys.stderr, flush=True),
         model=model or RowModel(),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -22,37 +22,31 @@ _MOST_GIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class CollectiveOptions:
+class CollectiveOptions(common.CommandOptions):
     """What ``kernbench collective show`` was given."""
 
-    op: Annotated[str, typer.Argument(metavar="OP", help="all_reduce, all_to_all, ...")]
+    op: str = common.argument(..., metavar="OP", help="all_reduce, all_to_all, ...")
     machine: common.Machine = common.DEFAULT_MACHINE
     ranks: common.FirstRanks = None
-    size: Annotated[
-        str, typer.Option(metavar="BYTES", help="The message, like 4096, 64K or 1MiB.")
-    ] = "1MiB"
-    algorithm: Annotated[str, typer.Option(metavar="NAME", help="An algorithm.")] = "auto"
-    protocol: Annotated[str, typer.Option(metavar="NAME", help="One of the machine's.")] = "auto"
-    steps: Annotated[int, typer.Option(min=0, help="How many steps to print.")] = 32
-    own_options: frozenset[str] = frozenset()
-    """The names of the command's options."""
+    size: str = common.option("1MiB", metavar="BYTES", help="The message, like 4096, 64K or 1MiB.")
+    algorithm: str = common.option("auto", metavar="NAME", help="An algorithm.")
+    protocol: str = common.option("auto", metavar="NAME", help="One of the machine's.")
+    steps: int = common.option(32, min=0, help="How many steps to print.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpertsOptions:
+class ExpertsOptions(common.CommandOptions):
     """What ``kernbench collective experts`` was given."""
 
-    kernel: Annotated[str, typer.Argument(metavar="KERNEL", help="deepep_dispatch, ...")]
+    kernel: str = common.argument(..., metavar="KERNEL", help="deepep_dispatch, ...")
     machine: common.Machine = "h200"
     ranks: common.FirstRanks = None
-    tokens: Annotated[int, typer.Option(help="Tokens of each rank.")] = 4096
-    hidden: Annotated[int, typer.Option(help="Elements of a token.")] = 7168
-    item_bytes: Annotated[float, typer.Option(help="Bytes of an element, with its scale.")] = 2.0
-    topk: Annotated[int, typer.Option(help="Experts that a token chooses.")] = 8
-    experts: Annotated[int, typer.Option(help="Experts of all ranks.")] = 256
-    pes: Annotated[int | None, typer.Option(help="PEs that copy, where a kernel is given.")] = None
-    own_options: frozenset[str] = frozenset()
-    """The names of the command's options."""
+    tokens: int = common.option(4096, help="Tokens of each rank.")
+    hidden: int = common.option(7168, help="Elements of a token.")
+    item_bytes: float = common.option(2.0, help="Bytes of an element, with its scale.")
+    topk: int = common.option(8, help="Experts that a token chooses.")
+    experts: int = common.option(256, help="Experts of all ranks.")
+    pes: int | None = common.option(None, help="PEs that copy, where a kernel is given.")
 
 
 PLACE = 80

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, guarded, show_or_write
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import DONE, guarded_command, show_or_write
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,65 +28,53 @@ _MINUTE_S, _HOUR_S = 60, 3600
 class GoodputOptions(common.AnalysisOptions):
     """What ``kernbench goodput`` was common."""
 
-    run: Annotated[
-        str | None,
-        typer.Argument(metavar="[RUN]", help="A run that --save has kept, of --steps steps."),
-    ] = None
-    steps: Annotated[int, typer.Option(metavar="N", min=1, help="Steps of RUN.")] = 1
-    step: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Time of a step [default: RUN's].")
-    ] = None
-    devices: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Devices [default: ranks of RUN].")
-    ] = None
-    machine: Annotated[
-        str | None,
-        typer.Option(metavar="NAME|FILE", help="Whose storage takes --checkpoint-gb; else RUN's."),
-    ] = None
+    run: str | None = common.argument(
+        None, metavar="[RUN]", help="A run that --save has kept, of --steps steps."
+    )
+    steps: int = common.option(1, metavar="N", min=1, help="Steps of RUN.")
+    step: float | None = common.option(
+        None, metavar="SECONDS", help="Time of a step [default: RUN's]."
+    )
+    devices: int | None = common.option(
+        None, metavar="N", min=1, help="Devices [default: ranks of RUN]."
+    )
+    machine: str | None = common.option(
+        None, metavar="NAME|FILE", help="Whose storage takes --checkpoint-gb; else RUN's."
+    )
     settings: common.Set = None
-    mtbf_hours: Annotated[
-        float,
-        typer.Option(
-            metavar="HOURS",
-            help="Mean time between failures of one device; the default is that of Llama 3's "
-            "training: 419 interruptions of 16,384 GPUs in 54 days.",
-        ),
-    ] = round(_LLAMA_HOURS)
-    checkpoint_s: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="For how long a checkpoint stops the training."),
-    ] = None
-    checkpoint_gb: Annotated[
-        float | None,
-        typer.Option(metavar="GB", help="Size of a checkpoint, which the machine's storage takes."),
-    ] = None
-    restart_s: Annotated[
-        float, typer.Option(metavar="SECONDS", help="From a failure to the first step after it.")
-    ] = 300.0
-    every: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Work between checkpoints [default: the best]."),
-    ] = None
-    hours: Annotated[
-        float, typer.Option(metavar="HOURS", help="Length of the histories that are simulated.")
-    ] = 24.0
-    histories: Annotated[int, typer.Option(metavar="N", min=20, help="How many of them.")] = 500
-    seed: Annotated[int, typer.Option(help="Seed of them.")] = 0
+    mtbf_hours: float = common.option(
+        round(_LLAMA_HOURS),
+        metavar="HOURS",
+        help="Mean time between failures of one device; the default is that of Llama 3's "
+        "training: 419 interruptions of 16,384 GPUs in 54 days.",
+    )
+    checkpoint_s: float | None = common.option(
+        None, metavar="SECONDS", help="For how long a checkpoint stops the training."
+    )
+    checkpoint_gb: float | None = common.option(
+        None, metavar="GB", help="Size of a checkpoint, which the machine's storage takes."
+    )
+    restart_s: float = common.option(
+        300.0, metavar="SECONDS", help="From a failure to the first step after it."
+    )
+    every: float | None = common.option(
+        None, metavar="SECONDS", help="Work between checkpoints [default: the best]."
+    )
+    hours: float = common.option(
+        24.0, metavar="HOURS", help="Length of the histories that are simulated."
+    )
+    histories: int = common.option(500, metavar="N", min=20, help="How many of them.")
+    seed: int = common.option(0, help="Seed of them.")
 
 
-@options_command(app, "goodput")
-def _goodput(context: typer.Context, options: GoodputOptions) -> int:
+@guarded_command(app, "goodput")
+def _goodput(options: GoodputOptions) -> int:
     """Say how much of its time a long run works for good when devices fail, and when to checkpoint.
 
     kernbench goodput --devices 16384 --checkpoint-s 60 --step 12
 
     By Young's and Daly's closed forms, and by simulated histories beside them.
     """
-    return guarded(lambda: show_goodput(options), options.debug, usage=True)
-
-
-def show_goodput(options: GoodputOptions) -> int:
-    """Print or write the goodput of a run, and return the exit status."""
     from kernbench.cli.plans.goodput import Failing, goodput_of
 
     machine, devices, step_s = _from_run(options)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import STDOUT, guarded
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import STDOUT, guarded_command
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,83 +16,67 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeOptions:
+class JudgeOptions(common.CommandOptions):
     """What ``kernbench judge`` was given."""
 
-    candidates: Annotated[
-        list[str] | None, typer.Argument(metavar="CANDIDATE...", help="Files with kernels.")
-    ] = None
-    against: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TASK", help="A task's file, or a folder with task.yml; see the docs."
-        ),
-    ] = None
-    machine: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="A machine to be timed on; repeatable [default: h100-sxm].",
-            autocompletion=common.machines_from,
-        ),
-    ] = None
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Of the judge's inputs; drawn without.")
-    ] = None
-    at_least: Annotated[
-        float, typer.Option(metavar="X", help="The speed-up over eager that is fast enough.")
-    ] = 1.0
-    compile: Annotated[
-        bool, typer.Option("--compile", help="Time torch.compile of the reference, too.")
-    ] = False
-    values: Annotated[
-        bool, typer.Option("--values/--no-values", help="Look at results; without, at time only.")
-    ] = True
-    seconds: Annotated[
-        float, typer.Option(metavar="S", help="How long one call of a candidate may take.")
-    ] = 120.0
-    json: Annotated[
-        str | None, typer.Option(metavar="FILE|-", help="Write verdicts as JSON; - is stdout.")
-    ] = None
-    markdown: Annotated[
-        str | None, typer.Option(metavar="FILE|-", help="Write them as Markdown; - is stdout.")
-    ] = None
-    batch: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR",
-            help="Judge all Python files of DIR against TASK, or those of each folder in it that "
-            "has a task.py or task.yml; goes on where it stopped; writes DIR/verdicts.parquet.",
-        ),
-    ] = None
+    candidates: list[str] | None = common.argument(
+        None, metavar="CANDIDATE...", help="Files with kernels."
+    )
+    against: str | None = common.option(
+        None, metavar="TASK", help="A task's file, or a folder with task.yml; see the docs."
+    )
+    machine: list[str] | None = common.option(
+        None,
+        metavar="NAME",
+        help="A machine to be timed on; repeatable [default: h100-sxm].",
+        autocompletion=common.machines_from,
+    )
+    seed: int | None = common.option(
+        None, metavar="N", help="Of the judge's inputs; drawn without."
+    )
+    at_least: float = common.option(
+        1.0, metavar="X", help="The speed-up over eager that is fast enough."
+    )
+    compile: bool = common.option(
+        False, "--compile", help="Time torch.compile of the reference, too."
+    )
+    values: bool = common.option(
+        True, "--values/--no-values", help="Look at results; without, at time only."
+    )
+    seconds: float = common.option(
+        120.0, metavar="S", help="How long one call of a candidate may take."
+    )
+    json: str | None = common.option(
+        None, metavar="FILE|-", help="Write verdicts as JSON; - is stdout."
+    )
+    markdown: str | None = common.option(
+        None, metavar="FILE|-", help="Write them as Markdown; - is stdout."
+    )
+    batch: str | None = common.option(
+        None,
+        metavar="DIR",
+        help="Judge all Python files of DIR against TASK, or those of each folder in it that "
+        "has a task.py or task.yml; goes on where it stopped; writes DIR/verdicts.parquet.",
+    )
     engine: common.SweepEngine = "local"
     workers: common.Workers = None
-    page: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the verdicts as a page.")
-    ] = None
-    serve: Annotated[
-        bool,
-        typer.Option(
-            "--serve", help="Answer over HTTP, and MCP at /mcp: tasks and candidates are sent."
-        ),
-    ] = False
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="With --serve: where to listen.")] = (
-        "127.0.0.1"
+    page: str | None = common.option(None, metavar="FILE", help="Write the verdicts as a page.")
+    serve: bool = common.option(
+        False, "--serve", help="Answer over HTTP, and MCP at /mcp: tasks and candidates are sent."
     )
-    port: Annotated[
-        int, typer.Option(metavar="N", min=0, max=65535, help="With --serve; 0: one that is free.")
-    ] = 8000
+    host: str = common.option("127.0.0.1", metavar="ADDRESS", help="With --serve: where to listen.")
+    port: int = common.option(
+        8000, metavar="N", min=0, max=65535, help="With --serve; 0: one that is free."
+    )
     debug: common.Debug = False
-    own_options: frozenset[str] = frozenset()
-    """The names of the command's options."""
 
 
 PLACE = 24
 app = typer.Typer()
 
 
-@options_command(app, "judge")
-def _judge(context: typer.Context, options: JudgeOptions) -> int:
+@guarded_command(app, "judge")
+def _judge(options: JudgeOptions) -> int:
     """Judge kernels against a task: right or wrong, how fast, why, without believing them.
 
     kernbench judge softmax.py --against softmax_task.py
@@ -101,11 +84,6 @@ def _judge(context: typer.Context, options: JudgeOptions) -> int:
     Exits with 0: right and fast enough, 3: right, 4: wrong, 5: a cheat, 6: cannot say; of several
     candidates with the highest of theirs. 1 is an error of the judge, 2 wrong usage.
     """
-    return guarded(lambda: judge_all(options), options.debug, usage=True)
-
-
-def judge_all(options: JudgeOptions) -> int:
-    """Serve, or judge all candidates and print or write the verdicts; return the exit status."""
     import json
 
     from kernbench.outputs import write_text

@@ -4,58 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from kernbench.cli import options as common
+from kernbench.cli.registry import options_command
+
 if TYPE_CHECKING:
     from kernbench.accuracy.measurement import Shape, TimedDevice
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasureOptions:
-    """What ``kernbench measure`` was given; see ``kernbench measure --help``."""
-
-    out: str
-    device: str | None
-    dtype: str
-    gemm: tuple[str, ...]
-    shapes: tuple[str, ...]
 
 
 PLACE = 50
 app = typer.Typer()
 
 
-@app.command("measure")
-def _measure(
-    out: Annotated[
-        str, typer.Option(metavar="DIR", help="Where gemm.csv and membound.csv go.")
-    ] = "measured",
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of the device in the rows; the GPU's.")
-    ] = None,
-    dtype: Annotated[
-        str, typer.Option(metavar="NAME", help="bfloat16, float16 or float32.")
-    ] = "bfloat16",
-    gemm: Annotated[
-        list[str] | None, typer.Option(metavar="M,N,K", help="Measure this GEMM; repeatable.")
-    ] = None,
-    shapes: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="CSV of shapes: m, n, k or op, rows, cols; repeatable."),
-    ] = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions(common.CommandOptions):
+    """What ``kernbench measure`` was given."""
+
+    out: str = common.option("measured", metavar="DIR", help="Where gemm.csv and membound.csv go.")
+    device: str | None = common.option(
+        None, metavar="NAME", help="Name of the device in the rows; the GPU's."
+    )
+    dtype: str = common.option("bfloat16", metavar="NAME", help="bfloat16, float16 or float32.")
+    gemm: list[str] | None = common.option(
+        None, metavar="M,N,K", help="Measure this GEMM; repeatable."
+    )
+    shapes: list[str] | None = common.option(
+        None, metavar="FILE", help="CSV of shapes: m, n, k or op, rows, cols; repeatable."
+    )
+
+
+@options_command(app, "measure")
+def _measure(context: typer.Context, options: MeasureOptions) -> int:
     """Time kernbench's Triton kernels and the vendor's GEMM on this computer's GPU.
 
     kernbench measure --out measured
 
     Writes CSV files that validate and calibrate read. Needs PyTorch with CUDA beside kernbench.
     """
-    options = MeasureOptions(
-        out=out, device=device, dtype=dtype, gemm=tuple(gemm or ()), shapes=tuple(shapes or ())
-    )
     measure(options)
+    return 0
 
 
 def measure(options: MeasureOptions, make_device: Callable[[], TimedDevice] | None = None) -> None:
@@ -74,10 +64,10 @@ def measure(options: MeasureOptions, make_device: Callable[[], TimedDevice] | No
     dtypes = {dtype.name: dtype for dtype in (bfloat16, float16, float32)}
     if options.dtype not in dtypes:
         raise UnknownNameError(f"unknown dtype {options.dtype!r}: {nearest(options.dtype, dtypes)}")
-    shapes: list[Shape] = [parse_gemm(name) for name in options.gemm]
-    for file in options.shapes:
+    shapes: list[Shape] = [parse_gemm(name) for name in options.gemm or ()]
+    for file in options.shapes or ():
         shapes += read_shapes(file)
     device = make_device() if make_device is not None else CudaDevice(options.device)
     rows = measured(device, shapes or default_shapes(), dtypes[options.dtype])
-    for path in write_rows(options.out, device.name, rows, options.shapes):
+    for path in write_rows(options.out, device.name, rows, options.shapes or ()):
         print(f"wrote {path}")

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, guarded
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import DONE, guarded_command
 from kernbench.errors import UsageError
 
 
@@ -21,33 +19,23 @@ from kernbench.errors import UsageError
 class OperatorsOptions(common.SavedRunOptions):
     """What ``kernbench operators`` was given."""
 
-    package: Annotated[
-        str, typer.Argument(metavar="PACKAGE", help="An installed package of CUDA C++, as vllm.")
-    ]
+    package: str = common.argument(
+        ..., metavar="PACKAGE", help="An installed package of CUDA C++, as vllm."
+    )
 
 
 PLACE = 61
 app = typer.Typer()
 
 
-@options_command(app, "operators")
-def _operators(context: typer.Context, options: OperatorsOptions) -> int:
+@guarded_command(app, "operators")
+def _operators(options: OperatorsOptions) -> int:
     """List the operators of a package's extension modules, those first that kernbench lacks.
 
     kernbench operators vllm
 
     The package is not imported: its shared objects have the schemas as text. A program may import
     it; a call of an operator that lacks a definition is refused, and the report names it.
-    """
-    return guarded(lambda: list_operators(options), options.debug, usage=True)
-
-
-def list_operators(options: OperatorsOptions) -> int:
-    """Print them, and return the exit status.
-
-    Raises:
-        UsageError: There is no such package, or nothing of it needs CUDA.
-        TorchVersionError: PyTorch is missing.
     """
     from kernbench.torch_bridge import package_operators
 

@@ -27,77 +27,62 @@ Count = Annotated[int, typer.Option(min=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions:
+class PlanOptions(common.CommandOptions):
     """What ``kernbench plan`` was common."""
 
-    program: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[FILE]",
-            help="A PyTorch program whose options say how it is split; in place of --model.",
-            show_default=False,
-        ),
-    ] = None
+    program: str | None = common.argument(
+        None,
+        metavar="[FILE]",
+        help="A PyTorch program whose options say how it is split; in place of --model.",
+        show_default=False,
+    )
     args: common.ArgsOfAll = None
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME|FILE", help="A known model, or a config.json.")
-    ] = None
-    machine: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="A preset, or a YAML file.",
-            autocompletion=common.machines_from,
-        ),
-    ]
-    devices: Annotated[int, typer.Option(min=1, help="How many of them.")]
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--grid", "-g", metavar="NAME=VALUE,...", help="Other options of FILE to try."
-        ),
-    ] = None
+    model: str | None = common.option(
+        None, metavar="NAME|FILE", help="A known model, or a config.json."
+    )
+    machine: str = common.option(
+        ...,
+        metavar="NAME|FILE",
+        help="A preset, or a YAML file.",
+        autocompletion=common.machines_from,
+    )
+    devices: int = common.option(..., min=1, help="How many of them.")
+    grid: list[str] | None = common.option(
+        None, "--grid", "-g", metavar="NAME=VALUE,...", help="Other options of FILE to try."
+    )
     workers: common.Workers = None
-    trains: Annotated[bool, typer.Option("--train/--serve", help="What they do.")] = True
-    batch: Annotated[
-        int | None, typer.Option(min=1, help="Sequences of a step [default: one per device].")
-    ] = None
-    seq: Annotated[int, typer.Option(min=1, help="Tokens of a sequence, or of a prompt.")] = 4096
-    new_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens that a server makes for each sequence.")
-    ] = 256
+    trains: bool = common.option(True, "--train/--serve", help="What they do.")
+    batch: int | None = common.option(
+        None, min=1, help="Sequences of a step [default: one per device]."
+    )
+    seq: int = common.option(4096, min=1, help="Tokens of a sequence, or of a prompt.")
+    new_tokens: int = common.option(
+        256, min=1, help="Tokens that a server makes for each sequence."
+    )
     tp: Sizes = None
     pp: Sizes = None
     cp: Sizes = None
     dp: Sizes = None
     ep: Sizes = None
-    shard: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME,...", help="How replicas may share state: zero3,zero2,hsdp,zero1,ddp."
-        ),
-    ] = None
-    run: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Of how many of the best the programs are run.")
-    ] = 12
-    compile: Annotated[
-        bool, typer.Option("--compile", help="Compile the layers of those programs.")
-    ] = False
-    write: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Write the program of the best, and its configuration."),
-    ] = None
-    minimize: Annotated[
-        str, typer.Option(metavar="time|energy|cost", help="By what layouts are ranked.")
-    ] = "time"
+    shard: str | None = common.option(
+        None, metavar="NAME,...", help="How replicas may share state: zero3,zero2,hsdp,zero1,ddp."
+    )
+    run: int = common.option(
+        12, metavar="N", min=0, help="Of how many of the best the programs are run."
+    )
+    compile: bool = common.option(False, "--compile", help="Compile the layers of those programs.")
+    write: str | None = common.option(
+        None, metavar="DIR", help="Write the program of the best, and its configuration."
+    )
+    minimize: str = common.option(
+        "time", metavar="time|energy|cost", help="By what layouts are ranked."
+    )
     price: common.Price = None
-    top: Annotated[int, typer.Option(min=1, help="How many layouts are shown.")] = 8
-    json: Annotated[
-        str | None, typer.Option(metavar="FILE|-", help="Write all layouts as JSON; - is stdout.")
-    ] = None
+    top: int = common.option(8, min=1, help="How many layouts are shown.")
+    json: str | None = common.option(
+        None, metavar="FILE|-", help="Write all layouts as JSON; - is stdout."
+    )
     debug: common.Debug = False
-    own_options: frozenset[str] = frozenset()
-    """The names of the command's options."""
 
 
 @options_command(app, "plan")
@@ -195,9 +180,8 @@ def _plan_program(options: PlanOptions) -> int:
 def _start(options: PlanOptions) -> int:
     from rich.console import Console
 
-    from kernbench.cli.plans.ranking import as_json, check_goal, rank, run_best
+    from kernbench.cli.plans.ranking import as_json, check_goal, print_ranking, rank, run_best
     from kernbench.cli.plans.running import LayoutPrograms
-    from kernbench.cli.plans.table import print_ranking
     from kernbench.hardware import file_of
     from kernbench.outputs import Outputs
     from kernbench.plans import Job, model_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.core import TyperCommand
@@ -51,18 +51,16 @@ _INSTEAD = {
 class RunOptions(TorchrunOptions, ScriptOptions, BenchOptions):
     """What ``kernbench run`` was given: the options of every kind of program."""
 
-    program: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="A bench with run(torch, ...) or its name, a script, or a PyTorch program.",
-            show_default=False,
-        ),
-    ] = ""
+    program: str = common.argument(
+        "",
+        metavar="FILE",
+        help="A bench with run(torch, ...) or its name, a script, or a PyTorch program.",
+        show_default=False,
+    )
     machine: common.BenchMachine = None  # type: ignore[assignment]  # until it is known what runs
-    show_help: Annotated[
-        bool, typer.Option("--help", help="Show this, or the parameters of a bench.")
-    ] = False
+    show_help: bool = common.option(
+        False, "--help", help="Show this, or the parameters of a bench."
+    )
 
 
 def _kinds_with(name: str) -> frozenset[Kind]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from kernbench.cli import options as common
 from kernbench.cli.console.progress import progress
-from kernbench.cli.programs.reporting import DONE, FAILED, guarded
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import DONE, FAILED, guarded_command
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,57 +23,48 @@ _MOST_SHOWN = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions:
+class SearchOptions(common.CommandOptions):
     """What ``kernbench search`` was given."""
 
-    program: Annotated[str, typer.Argument(metavar="FILE", help="What kernbench run takes.")]
+    program: str = common.argument(..., metavar="FILE", help="What kernbench run takes.")
     args: common.ArgsOfAll = None
-    space: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--space",
-            "-s",
-            metavar="NAME=A,B,C|LOW..HIGH[:STEP|:log]",
-            help="What may vary: a parameter or option of the program, machine, ranks, nnodes, "
-            "env.NAME, or a key of the machine with dots.",
-        ),
-    ] = None
+    space: list[str] | None = common.option(
+        None,
+        "--space",
+        "-s",
+        metavar="NAME=A,B,C|LOW..HIGH[:STEP|:log]",
+        help="What may vary: a parameter or option of the program, machine, ranks, nnodes, "
+        "env.NAME, or a key of the machine with dots.",
+    )
     arg: common.ArgOfAll = None
-    minimize: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="time|step|memory|cost|energy", help="The goal, or several [default: time]."
-        ),
-    ] = None
-    trials: Annotated[int, typer.Option(min=1, help="How many points are tried in all.")] = 30
-    price: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="MACHINE=PRICE",
-            help="Of a device and hour, for the cost [default: of the machine].",
-        ),
-    ] = None
+    minimize: list[str] | None = common.option(
+        None, metavar="time|step|memory|cost|energy", help="The goal, or several [default: time]."
+    )
+    trials: int = common.option(30, min=1, help="How many points are tried in all.")
+    price: list[str] | None = common.option(
+        None,
+        metavar="MACHINE=PRICE",
+        help="Of a device and hour, for the cost [default: of the machine].",
+    )
     param: common.ParamOfAll = None
     machine: common.MachineOfAll = None
     ranks: common.Ranks = None
     data: common.Data = True
     fold: common.FoldOfAll = False
-    seed: Annotated[int, typer.Option(help="Seed of the proposals.")] = 0
+    seed: int = common.option(0, help="Seed of the proposals.")
     output: common.ResultsFolder = None
-    plot: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A picture of all points: .png, .svg, .pdf.")
-    ] = None
+    plot: str | None = common.option(
+        None, metavar="FILE", help="A picture of all points: .png, .svg, .pdf."
+    )
     engine: common.SweepEngine = "local"
     workers: common.Workers = None
     timeout: common.PointTimeout = None
     memory: common.PointMemory = None
     debug: common.Debug = False
-    own_options: frozenset[str] = frozenset()
-    """The names of the command's options."""
 
 
-@options_command(app, "search", cls=common.AxesCommand)
-def _search(context: typer.Context, options: SearchOptions) -> int:
+@guarded_command(app, "search", cls=common.AxesCommand)
+def _search(options: SearchOptions) -> int:
     """Look for the parameters of a program that take least time, device memory, money or energy.
 
     kernbench search gemm --space block_m=32,64,128 --space block_n=32..256:32 --trials 20
@@ -85,10 +75,6 @@ def _search(context: typer.Context, options: SearchOptions) -> int:
     where it was ended. With several goals, all points are shown that no other beats in each. Needs
     Optuna: pip install "kernbench[search]".
     """
-    return guarded(lambda: _start(options), options.debug, usage=True)
-
-
-def _start(options: SearchOptions) -> int:
     from kernbench.cli.sweeps.engines import engine
     from kernbench.cli.sweeps.plot import format_of_plot
     from kernbench.cli.sweeps.points import Settings, swept

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import typer
 
@@ -18,78 +17,56 @@ app = typer.Typer()
 class ServeOptions(common.ProgramOptions):
     """What ``kernbench serve-bench`` was given."""
 
-    program: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENGINE", help="vllm, or a Python file that defines make_engine(settings)."
-        ),
-    ]
-    machine: common.Machine = "h100-sxm"
-    data: Annotated[
-        bool, typer.Option("--data/--no-data", help="Compute numbers, or time only.")
-    ] = False
-    model: Annotated[
-        str,
-        typer.Option(metavar="NAME|CONFIG", help="As of kernbench plan, or a config.json."),
-    ] = "llama-3-8b"
-    tp: Annotated[str, typer.Option(metavar="N", help="Devices that each layer is split over.")] = (
-        "1"
+    program: str = common.argument(
+        "", metavar="ENGINE", help="vllm, or a Python file that defines make_engine(settings)."
     )
-    quantization: Annotated[
-        str, typer.Option(metavar="NAME", help="As the engine calls it: fp8.")
-    ] = ""
-    max_model_len: Annotated[
-        str, typer.Option(metavar="N", help="Tokens of a request at most [default: the model's].")
-    ] = ""
-    engine_arg: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="An argument of the engine's own, such as max_num_seqs=64; repeatable.",
-        ),
-    ] = None
-    rate: Annotated[
-        str,
-        typer.Option(
-            metavar="R,...", help="Poisson arrivals of so many requests a second; inf: all at once."
-        ),
-    ] = ""
-    burst: Annotated[
-        str, typer.Option(metavar="N", help="With --rate: so many come at a time.")
-    ] = ""
-    concurrency: Annotated[
-        str,
-        typer.Option(metavar="C,...", help="A closed loop: so many clients, one request each."),
-    ] = ""
-    trace: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Recorded arrivals: BurstGPT's or Azure's columns."),
-    ] = None
-    skip_holes: Annotated[
-        bool, typer.Option("--skip-holes", help="Leave out rows of the trace that lack a number.")
-    ] = False
-    input: Annotated[str, typer.Option(metavar="L|A:B", help="Tokens of a prompt.")] = ""
-    output: Annotated[str, typer.Option(metavar="L|A:B", help="Tokens that are made.")] = ""
-    requests: Annotated[
-        str, typer.Option(metavar="N", help="How many requests [default: 32; of a trace, all].")
-    ] = ""
-    slo: Annotated[
-        str,
-        typer.Option(metavar="NAME=TIME,...", help="Bounds for goodput: ttft=200ms,tpot=50ms."),
-    ] = ""
-    find_rate: Annotated[
-        bool, typer.Option("--find-rate", help="Look for the largest rate that keeps to --slo.")
-    ] = False
-    attained: Annotated[
-        str, typer.Option(metavar="SHARE", help="Of the requests, that must keep to it.")
-    ] = ""
-    seed: Annotated[str, typer.Option(metavar="N", help="Seed of arrivals and lengths.")] = ""
-    warm_up: Annotated[
-        str, typer.Option(metavar="N", help="Requests before, that nobody counts [default: 1].")
-    ] = ""
-    csv: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write a row of each request.")
-    ] = None
+    machine: common.Machine = "h100-sxm"
+    data: bool = common.option(False, "--data/--no-data", help="Compute numbers, or time only.")
+    model: str = common.option(
+        "llama-3-8b", metavar="NAME|CONFIG", help="As of kernbench plan, or a config.json."
+    )
+    tp: str = common.option("1", metavar="N", help="Devices that each layer is split over.")
+    quantization: str = common.option("", metavar="NAME", help="As the engine calls it: fp8.")
+    max_model_len: str = common.option(
+        "", metavar="N", help="Tokens of a request at most [default: the model's]."
+    )
+    engine_arg: list[str] | None = common.option(
+        None,
+        metavar="NAME=VALUE",
+        help="An argument of the engine's own, such as max_num_seqs=64; repeatable.",
+    )
+    rate: str = common.option(
+        "", metavar="R,...", help="Poisson arrivals of so many requests a second; inf: all at once."
+    )
+    burst: str = common.option("", metavar="N", help="With --rate: so many come at a time.")
+    concurrency: str = common.option(
+        "", metavar="C,...", help="A closed loop: so many clients, one request each."
+    )
+    trace: str | None = common.option(
+        None, metavar="FILE", help="Recorded arrivals: BurstGPT's or Azure's columns."
+    )
+    skip_holes: bool = common.option(
+        False, "--skip-holes", help="Leave out rows of the trace that lack a number."
+    )
+    input: str = common.option("", metavar="L|A:B", help="Tokens of a prompt.")
+    output: str = common.option("", metavar="L|A:B", help="Tokens that are made.")
+    requests: str = common.option(
+        "", metavar="N", help="How many requests [default: 32; of a trace, all]."
+    )
+    slo: str = common.option(
+        "", metavar="NAME=TIME,...", help="Bounds for goodput: ttft=200ms,tpot=50ms."
+    )
+    find_rate: bool = common.option(
+        False, "--find-rate", help="Look for the largest rate that keeps to --slo."
+    )
+    attained: str = common.option(
+        "", metavar="SHARE", help="Of the requests, that must keep to it."
+    )
+    seed: str = common.option("", metavar="N", help="Seed of arrivals and lengths.")
+    warm_up: str = common.option(
+        "", metavar="N", help="Requests before, that nobody counts [default: 1]."
+    )
+    csv: str | None = common.option(None, metavar="FILE", help="Write a row of each request.")
 
 
 @options_command(app, "serve-bench")

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from kernbench.cli import options as common
 from kernbench.cli.console.progress import progress
-from kernbench.cli.programs.reporting import DONE, FAILED, guarded
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import DONE, FAILED, guarded_command
 from kernbench.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -29,74 +28,60 @@ _DEFAULT_TABLE = "results.parquet"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepOptions:
+class SweepOptions(common.CommandOptions):
     """What ``kernbench sweep`` was given."""
 
-    program: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE|STUDY",
-            help="What kernbench run takes, serve-bench, or a study: a YAML file.",
-        ),
-    ]
+    program: str = common.argument(
+        ...,
+        metavar="FILE|STUDY",
+        help="What kernbench run takes, serve-bench, or a study: a YAML file.",
+    )
     args: common.ArgsOfAll = None
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--grid",
-            "-g",
-            metavar="NAME=VALUE,...",
-            help="An axis: a parameter or option of the program, machine, ranks, nnodes, "
-            "env.NAME, or a key of the machine with dots.",
-        ),
-    ] = None
+    grid: list[str] | None = common.option(
+        None,
+        "--grid",
+        "-g",
+        metavar="NAME=VALUE,...",
+        help="An axis: a parameter or option of the program, machine, ranks, nnodes, "
+        "env.NAME, or a key of the machine with dots.",
+    )
     arg: common.ArgOfAll = None
     param: common.ParamOfAll = None
-    set: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A key of the machine at all points."),
-    ] = None
+    set: list[str] | None = common.option(
+        None, metavar="KEY=VALUE", help="A key of the machine at all points."
+    )
     machine: common.MachineOfAll = None
     ranks: common.Ranks = None
     fold: common.FoldOfAll = False
     tokens: common.TokensOfAll = None
-    data: Annotated[
-        bool | None, typer.Option("--data/--no-data", help="Compute numbers, or time only.")
-    ] = None
-    seed: Annotated[int | None, typer.Option(help="Seed of random numbers.")] = None
-    output: common.ResultsFolder = None
-    table: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="The table, .csv or .parquet [default: DIR/results.parquet]."
-        ),
-    ] = None
-    plot: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A picture of the table: .png, .svg, .pdf.")
-    ] = None
-    metric: Annotated[str, typer.Option(metavar="COLUMN", help="The column that --plot shows.")] = (
-        "time_ns"
+    data: bool | None = common.option(
+        None, "--data/--no-data", help="Compute numbers, or time only."
     )
+    seed: int | None = common.option(None, help="Seed of random numbers.")
+    output: common.ResultsFolder = None
+    table: str | None = common.option(
+        None, metavar="FILE", help="The table, .csv or .parquet [default: DIR/results.parquet]."
+    )
+    plot: str | None = common.option(
+        None, metavar="FILE", help="A picture of the table: .png, .svg, .pdf."
+    )
+    metric: str = common.option("time_ns", metavar="COLUMN", help="The column that --plot shows.")
     engine: common.SweepEngine = "local"
     workers: common.Workers = None
-    shard: Annotated[
-        str | None, typer.Option(metavar="i/N", help="Run only every N-th point, from the i-th.")
-    ] = None
+    shard: str | None = common.option(
+        None, metavar="i/N", help="Run only every N-th point, from the i-th."
+    )
     timeout: common.PointTimeout = None
     memory: common.PointMemory = None
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Run points again that have failed.")
-    ] = False
-    lists_only: Annotated[bool, typer.Option("--list", help="Run nothing; show what there is.")] = (
-        False
+    retry_failed: bool = common.option(
+        False, "--retry-failed", help="Run points again that have failed."
     )
+    lists_only: bool = common.option(False, "--list", help="Run nothing; show what there is.")
     debug: common.Debug = False
-    own_options: frozenset[str] = frozenset()
-    """The names of the command's options."""
 
 
-@options_command(app, "sweep", cls=common.AxesCommand)
-def _sweep(context: typer.Context, options: SweepOptions) -> int:
+@guarded_command(app, "sweep", cls=common.AxesCommand)
+def _sweep(options: SweepOptions) -> int:
     """Run a program at every point of a grid, and show what came of it.
 
     kernbench sweep gemm --grid m=1024,2048 --grid sip.cube.hbm_bandwidth_gbps=2000,4000
@@ -108,15 +93,6 @@ def _sweep(context: typer.Context, options: SweepOptions) -> int:
     one, was ended. A point is known by its program, parameters, machine and versions. A point that
     fails is a row as well.
     """
-    return run_sweep(options)
-
-
-def run_sweep(options: SweepOptions) -> int:
-    """Run the points that have no result yet, show all, and return the exit status."""
-    return guarded(lambda: _start(options), options.debug, usage=True)
-
-
-def _start(options: SweepOptions) -> int:
     from kernbench.cli.sweeps.points import swept
     from kernbench.cli.sweeps.running import Limits
     from kernbench.cli.sweeps.store import ResultFolder

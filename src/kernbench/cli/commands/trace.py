@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Annotated
 
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, dump_timeline, guarded
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import DONE, dump_timeline, guarded_command
 from kernbench.errors import UsageError
 
 
@@ -18,49 +16,32 @@ from kernbench.errors import UsageError
 class TraceOptions(common.SavedRunOptions):
     """What ``kernbench trace`` was given."""
 
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE|DIR", help="The timeline: .pftrace or .json; .gz compresses it."
-        ),
-    ]
-    kineto: Annotated[
-        bool,
-        typer.Option(
-            "--kineto", help="Into DIR, a file per rank as torch.profiler writes it, for HTA."
-        ),
-    ] = False
-    chakra: Annotated[
-        bool, typer.Option("--chakra", help="Into DIR, an execution trace of Chakra per rank.")
-    ] = False
-    csv: Annotated[
-        bool,
-        typer.Option("--csv", help="Into DIR, the sums of nsys stats: kernels, copies, ranges."),
-    ] = False
+    run: str = common.argument(..., metavar="RUN", help="A run that --save has kept.")
+    file: str = common.argument(
+        ..., metavar="FILE|DIR", help="The timeline: .pftrace or .json; .gz compresses it."
+    )
+    kineto: bool = common.option(
+        False, "--kineto", help="Into DIR, a file per rank as torch.profiler writes it, for HTA."
+    )
+    chakra: bool = common.option(
+        False, "--chakra", help="Into DIR, an execution trace of Chakra per rank."
+    )
+    csv: bool = common.option(
+        False, "--csv", help="Into DIR, the sums of nsys stats: kernels, copies, ranges."
+    )
 
 
 PLACE = 22
 app = typer.Typer()
 
 
-@options_command(app, "trace")
-def _trace(context: typer.Context, options: TraceOptions) -> int:
+@guarded_command(app, "trace")
+def _trace(options: TraceOptions) -> int:
     """Write the timeline of a saved run, with its critical path, for ui.perfetto.dev.
 
     kernbench trace train.run train.pftrace
 
     Or, with --kineto, --chakra or --csv, files that other tools read.
-    """
-    return guarded(lambda: write_timeline(options), options.debug, usage=True)
-
-
-def write_timeline(options: TraceOptions) -> int:
-    """Write the timeline, and return the exit status.
-
-    Raises:
-        UsageError: Two formats were asked for.
-        OutputError: There is no place for a file, or a folder holds files of another run.
     """
     asked = [name for name in ("kineto", "chakra", "csv") if getattr(options, name)]
     if len(asked) > 1:

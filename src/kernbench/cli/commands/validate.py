@@ -8,11 +8,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from kernbench.cli import options as common
 from kernbench.cli.console.progress import is_terminal
+from kernbench.cli.registry import options_command
 from kernbench.errors import UsageError
 from kernbench.outputs import Outputs
 
@@ -20,49 +22,31 @@ if TYPE_CHECKING:
     from kernbench.accuracy.rows import Row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidateOptions:
-    """What ``kernbench validate`` was given; see ``kernbench validate --help``."""
-
-    data: tuple[str, ...]
-    json: str | None = None
-    worst: int = 0
-    jobs: int | None = None
-    machines: tuple[str, ...] = ()
-
-
 PLACE = 40
 app = typer.Typer()
 
 
-@app.command("validate")
-def _validate(
-    data: Annotated[
-        list[str], typer.Argument(metavar="DATA...", help="CSV files of measured rows.")
-    ],
-    json: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the errors as JSON.")
-    ] = None,
-    worst: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Show the N rows that are furthest off.")
-    ] = 0,
-    jobs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Processes; as many as CPUs.")
-    ] = None,
-    machine: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="Your machine for the devices it lists; repeatable."),
-    ] = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ValidateOptions(common.CommandOptions):
+    """What ``kernbench validate`` was given."""
+
+    data: list[str] = common.argument(..., metavar="DATA...", help="CSV files of measured rows.")
+    json: str | None = common.option(None, metavar="FILE", help="Write the errors as JSON.")
+    worst: int = common.option(0, metavar="N", min=0, help="Show the N rows that are furthest off.")
+    jobs: int | None = common.option(None, metavar="N", min=1, help="Processes; as many as CPUs.")
+    machine: list[str] | None = common.option(
+        None, metavar="FILE", help="Your machine for the devices it lists; repeatable."
+    )
+
+
+@options_command(app, "validate")
+def _validate(context: typer.Context, options: ValidateOptions) -> int:
     """Score the model on measured rows: errors per category, device and source.
 
     kernbench validate rows.csv --machine mychip.yaml
     """
-    validate(
-        ValidateOptions(
-            data=tuple(data), json=json, worst=worst, jobs=jobs, machines=tuple(machine or ())
-        )
-    )
+    validate(options)
+    return 0
 
 
 def validate(options: ValidateOptions) -> None:
@@ -72,14 +56,13 @@ def validate(options: ValidateOptions) -> None:
         KernbenchError: The rows or the options are wrong, or a file cannot be written.
     """
     from kernbench.accuracy.rows import Machines, read_rows
-    from kernbench.accuracy.score import answer_rows
-    from kernbench.accuracy.table import errors_json, errors_text
+    from kernbench.accuracy.score import answer_rows, errors_json, errors_text
     from kernbench.hardware import machine_text
 
-    with Outputs({"--json": options.json}, [*options.data, *options.machines]) as outputs:
+    with Outputs({"--json": options.json}, [*options.data, *(options.machine or ())]) as outputs:
         rows = read_rows(options.data)
         check_own(rows, options.data)
-        machines = Machines([machine_text(name) for name in options.machines])
+        machines = Machines([machine_text(name) for name in options.machine or ()])
         with row_bar(len(rows)) as advance:
             scored = answer_rows(rows, options.jobs or os.cpu_count() or 1, advance, machines)
         if "--json" in outputs:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import os
+import signal
 import stat
 import sys
+import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any, TextIO
+
+from kernbench.interrupts import RETRY_S, is_untimely
+from kernbench.open_files import open_files, write_out, written_files
+from kernbench.outputs import take_away
 
 
 class _Pipe(io.FileIO):
@@ -114,3 +122,92 @@ def ends_without_reader() -> Iterator[None]:
         yield
     finally:
         raw.needs_reader = False
+
+
+def leave(status: int) -> None:
+    """End the process now if that changes nothing a user can observe; else return.
+
+    Python would first take apart all that PyTorch and Triton have made, which takes a tenth of the
+    time of a short program. Functions registered with ``atexit`` run and output is written, as
+    always. Other threads, profilers and debuggers are waited for in Python's own way.
+    """
+    others = [thread for thread in threading.enumerate() if not thread.daemon]
+    if len(others) > 1 or sys.getprofile() is not None or sys.gettrace() is not None:
+        return
+    atexit._run_exitfuncs()
+    if written_files():
+        write_out(open_files(), is_end=True)
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # somebody reads it
+                stream.flush()
+    except (OSError, ValueError):  # ValueError: closed
+        return
+    os._exit(status)
+
+
+_signal, _getsignal, _set_timer = signal.signal, signal.getsignal, signal.setitimer
+_kill, _getpid = os.kill, os.getpid
+"""Python's own: in a rank of a PyTorch program the names are of what is the rank's (ADR-0214)."""
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_DEFAULTS = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+}
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGINT inside the block, but never where it would be lost.
+
+    A program that makes and drops tensors spends much of its time in finalizers; an interrupt that
+    comes just then is raised a moment later. SIGTERM and SIGHUP end the process as ever, but take
+    away files that are half written. Signals that the parent process ignores stay ignored.
+    """
+    ours = [name for name, usual in _DEFAULTS.items() if _getsignal(name) is usual]
+    if not ours or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = _Handler()
+    before: dict[int, Any] = {signal.SIGALRM: _signal(signal.SIGALRM, handler)}
+    for number in reversed(ours):  # from SIGINT on, an interrupt may come
+        before[number] = _signal(number, handler)
+    try:
+        yield
+    finally:
+        _restore(handler, before)
+
+
+class _Handler:
+    """Handles signals, deferring them where they must not interrupt."""
+
+    def __init__(self) -> None:
+        self._waiting: set[int] = set()
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGALRM:
+            self._waiting.add(number)
+        if is_untimely(frame):
+            _set_timer(signal.ITIMER_REAL, RETRY_S)
+            return
+        waiting, self._waiting = self._waiting, set()
+        for ending in _ENDING:
+            if ending in waiting:
+                take_away()
+                _signal(ending, signal.SIG_DFL)
+                _kill(_getpid(), ending)
+        if signal.SIGINT in waiting:
+            raise KeyboardInterrupt
+
+
+def _restore(handler: _Handler, before: dict[int, Any]) -> None:
+    """Restore the handlers, even if another interrupt arrives meanwhile."""
+    try:
+        _set_timer(signal.ITIMER_REAL, 0)
+        for number, value in before.items():
+            if number == signal.SIGINT or _getsignal(number) is handler:
+                _signal(number, value)
+    except KeyboardInterrupt:
+        _restore(handler, before)
+        raise

@@ -2,24 +2,70 @@
 
 from __future__ import annotations
 
+import ast
 import gc
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from pathlib import Path
+from symtable import SymbolTable, symtable
+from typing import TYPE_CHECKING, Any
 
 from kernbench.cli import options as common
 from kernbench.cli.programs.bench_file import Bench, load_bench
 from kernbench.cli.programs.folded import check_folding, is_folded, run_ranks
 from kernbench.cli.programs.importing import import_to_stay
-from kernbench.cli.programs.own_torch import uses_of_own_torch
 from kernbench.cli.programs.reporting import DONE, guarded, imported, make_room, unused_tf32
 from kernbench.outputs import Outputs
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
     from kernbench.runtime_api import RuntimeContext
+
+
+_TORCH = "torch"
+
+
+def uses_of_own_torch(path: Path) -> list[str]:
+    """Return a remark on the functions of a bench that use the PyTorch that the file imports.
+
+    That one computes on the CPU: nothing that it does takes modeled time.
+    """
+    if _TORCH not in sys.modules:
+        return []
+    text = path.read_text(encoding="utf-8")
+    names = frozenset(_imported(ast.parse(text)))
+    users = sorted(set(_users(symtable(text, str(path), "exec"), names))) if names else []
+    if not users:
+        return []
+    return [
+        f"{path.name}: {', '.join(users)} use the PyTorch that the file imports, which computes "
+        "on the CPU and takes no modeled time; the torch that run() is given is the device's"
+    ]
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that PyTorch, its modules and what is in them have in a file."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                if name.name.partition(".")[0] == _TORCH:
+                    yield name.asname or _TORCH
+        elif isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == _TORCH:
+            yield from (name.asname or name.name for name in node.names)
+
+
+def _users(scope: SymbolTable, names: frozenset[str]) -> Iterator[str]:
+    """Yield the functions that refer to one of ``names``, but to no parameter of that name."""
+    if scope.get_type() == "function":
+        symbols = (symbol for symbol in scope.get_symbols() if symbol.get_name() in names)
+        if any(
+            symbol.is_referenced() and (symbol.is_global() or symbol.is_imported())
+            for symbol in symbols
+        ):
+            yield f"{scope.get_name()}()"
+    for inner in scope.get_children():
+        yield from _users(inner, names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +79,9 @@ class BenchOptions(common.KernelOptions):
     fold: common.Fold = False
     fold_check: common.FoldCheck = 0
     fold_bound: common.FoldBound = True
-    param: Annotated[
-        list[str] | None,
-        typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of the bench."),
-    ] = None
+    param: list[str] | None = common.option(
+        None, "--param", "-p", metavar="NAME=VALUE", help="A parameter of the bench."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,16 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from kernbench.cli.console.interrupt import interruptible
+from typer import Context, Typer
+
 from kernbench.cli.console.progress import is_terminal, progress
-from kernbench.cli.console.streams import ends_without_reader, streams_of_command
+from kernbench.cli.console.streams import ends_without_reader, interruptible, streams_of_command
 from kernbench.cli.programs.kinds import Kind, kind_of
+from kernbench.cli.registry import options_command
 from kernbench.errors import MachineError, OutputError, UnknownNameError, UsageError
 from kernbench.logs import logger
 from kernbench.notebooks import notebook
@@ -90,6 +93,22 @@ def guarded(action: Callable[[], int], debug: bool, *, usage: bool = False) -> i
         raise
     except BaseException as error:
         return _report_failure(error, debug)
+
+
+def guarded_command(
+    app: Typer, name: str, **settings: Any
+) -> Callable[[Callable[[Any], int]], Callable[[Any], int]]:
+    """Make a function of options a command, as ``options_command`` does, whose errors are said."""
+
+    def register(action: Callable[[Any], int]) -> Callable[[Any], int]:
+        @wraps(action)
+        def run(context: Context, options: Any) -> int:
+            return guarded(lambda: action(options), options.debug, usage=True)
+
+        options_command(app, name, **settings)(run)
+        return action
+
+    return register
 
 
 def _report_interrupt(error: BaseException) -> int:
@@ -277,7 +296,7 @@ def run_and_report(
     """
     import json
 
-    from kernbench.cli.console.turns import Turns
+    from kernbench.cli.console.progress import Turns
     from kernbench.op_log import uncollected
 
     json_only = options.json == STDOUT

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from kernbench.cli import options as common
 from kernbench.cli.programs.bench_file import installed_command, is_bench
@@ -29,18 +27,16 @@ if TYPE_CHECKING:
 class ScriptOptions(common.KernelOptions):
     """How to run a script; see ``kernbench script --help``."""
 
-    program: Annotated[
-        str, typer.Argument(metavar="FILE", help="A Python program that launches Triton kernels.")
-    ]
+    program: str = common.argument(
+        "", metavar="FILE", help="A Python program that launches Triton kernels."
+    )
     args: common.Args = None
     machine: common.Machine = "ahbm"
-    target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="What Triton's get_current_target() tells the program: cuda, hip; else kernbench.",
-        ),
-    ] = None
+    target: str | None = common.option(
+        None,
+        metavar="NAME",
+        help="What Triton's get_current_target() tells the program: cuda, hip; else kernbench.",
+    )
 
 
 def run_script(options: ScriptOptions, asked: Callable[[Path], None] = lambda path: None) -> int:
@@ -50,7 +46,7 @@ def run_script(options: ScriptOptions, asked: Callable[[Path], None] = lambda pa
     """
 
     def start() -> int:
-        from kernbench.cli.programs.arguments import exit_status, say_whose_options
+        from kernbench.cli.programs.parameters import exit_status, say_whose_options
 
         path = find_script(options.program)
         machine, changes = options.load_machine(options.machine, 1)

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from kernbench.cli import options as common
 from kernbench.cli.programs.folded import check_folding, is_folded, run_ranks
@@ -30,79 +28,61 @@ if TYPE_CHECKING:
 class TorchrunOptions(common.ProgramOptions):
     """How to run a PyTorch program; see ``kernbench torchrun --help``."""
 
-    program: Annotated[str, typer.Argument(metavar="SCRIPT", help="A PyTorch program.")]
+    program: str = common.argument("", metavar="SCRIPT", help="A PyTorch program.")
     args: common.Args = None
-    nproc_per_node: Annotated[
-        str,
-        typer.Option(
-            "--nproc-per-node",
-            "--nproc_per_node",
-            metavar="N|gpu",
-            help="Ranks of each node, gpu for one per device; with 1 the program may spawn ranks.",
-        ),
-    ] = "1"
-    module: Annotated[
-        bool, typer.Option("-m", "--module", help="SCRIPT is a module, as of python -m.")
-    ] = False
-    nnodes: Annotated[
-        str,
-        typer.Option(
-            "--nnodes", metavar="N", help="Nodes of the machine (links.scale_out); all run here."
-        ),
-    ] = "1"
-    master_addr: Annotated[
-        str | None,
-        typer.Option(
-            "--master-addr",
-            "--master_addr",
-            help="Of MASTER_ADDR [default: localhost, or node0 of several nodes].",
-        ),
-    ] = None
-    master_port: Annotated[
-        int, typer.Option("--master-port", "--master_port", help="Of MASTER_PORT.")
-    ] = 29500
-    standalone: Annotated[
-        bool, typer.Option("--standalone", help="As torchrun's; it is always so.")
-    ] = False
-    node_rank: Annotated[str, typer.Option("--node-rank", "--node_rank", hidden=True)] = "0"
+    nproc_per_node: str = common.option(
+        "1",
+        "--nproc-per-node",
+        "--nproc_per_node",
+        metavar="N|gpu",
+        help="Ranks of each node, gpu for one per device; with 1 the program may spawn ranks.",
+    )
+    module: bool = common.option(
+        False, "-m", "--module", help="SCRIPT is a module, as of python -m."
+    )
+    nnodes: str = common.option(
+        "1", "--nnodes", metavar="N", help="Nodes of the machine (links.scale_out); all run here."
+    )
+    master_addr: str | None = common.option(
+        None,
+        "--master-addr",
+        "--master_addr",
+        help="Of MASTER_ADDR [default: localhost, or node0 of several nodes].",
+    )
+    master_port: int = common.option(
+        29500, "--master-port", "--master_port", help="Of MASTER_PORT."
+    )
+    standalone: bool = common.option(False, "--standalone", help="As torchrun's; it is always so.")
+    node_rank: str = common.option("0", "--node-rank", "--node_rank", hidden=True)
     max_restarts: common.MaxRestarts = 0
-    rdzv_backend: Annotated[str, typer.Option("--rdzv-backend", "--rdzv_backend", hidden=True)] = ""
-    rdzv_endpoint: Annotated[
-        str, typer.Option("--rdzv-endpoint", "--rdzv_endpoint", hidden=True)
-    ] = ""
-    rdzv_id: Annotated[str, typer.Option("--rdzv-id", "--rdzv_id", hidden=True)] = "none"
+    rdzv_backend: str = common.option("", "--rdzv-backend", "--rdzv_backend", hidden=True)
+    rdzv_endpoint: str = common.option("", "--rdzv-endpoint", "--rdzv_endpoint", hidden=True)
+    rdzv_id: str = common.option("none", "--rdzv-id", "--rdzv_id", hidden=True)
     machine: common.Machine = "ahbm"
-    ranks_print: Annotated[
-        str, typer.Option(metavar="all|0,1,...", help="The ranks whose output is shown.")
-    ] = "all"
-    prefix: Annotated[
-        bool, typer.Option("--prefix/--no-prefix", help="Show each line's rank before it.")
-    ] = False
-    log_dir: Annotated[
-        str | None,
-        typer.Option(
-            "--log-dir",
-            "--log_dir",
-            metavar="DIR",
-            help="Write what the ranks of each node print to DIR/node0.log, node1.log, ...",
-        ),
-    ] = None
+    ranks_print: str = common.option(
+        "all", metavar="all|0,1,...", help="The ranks whose output is shown."
+    )
+    prefix: bool = common.option(
+        False, "--prefix/--no-prefix", help="Show each line's rank before it."
+    )
+    log_dir: str | None = common.option(
+        None,
+        "--log-dir",
+        "--log_dir",
+        metavar="DIR",
+        help="Write what the ranks of each node print to DIR/node0.log, node1.log, ...",
+    )
     fold: common.Fold = False
     fold_check: common.FoldCheck = 0
     fold_bound: common.FoldBound = True
-    private: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PACKAGE", help="A package that each rank imports for itself; repeatable."
-        ),
-    ] = None
-    hash_seeds: Annotated[
-        bool,
-        typer.Option(
-            "--hash-seeds",
-            help="Let each rank have its own order of sets of strings, as processes have.",
-        ),
-    ] = False
+    private: list[str] | None = common.option(
+        None, metavar="PACKAGE", help="A package that each rank imports for itself; repeatable."
+    )
+    hash_seeds: bool = common.option(
+        False,
+        "--hash-seeds",
+        help="Let each rank have its own order of sets of strings, as processes have.",
+    )
 
 
 def torchrun(options: TorchrunOptions) -> int:
@@ -150,7 +130,7 @@ def _run(
     outputs: Outputs,
 ) -> int:
     """Run the program on so many nodes, and processes of each; return its exit status."""
-    from kernbench.cli.programs.arguments import exit_status, say_whose_options
+    from kernbench.cli.programs.parameters import exit_status, say_whose_options
     from kernbench.torch_bridge import check_private, run_torchrun
 
     nnodes, nprocs = processes

@@ -66,7 +66,7 @@ def _local_imports(file: Path, root: Path) -> Iterator[Path]:
                     yield path
 
 
-def nodes_of(file: Path) -> Iterator[ast.AST]:
+def syntax_nodes(file: Path) -> Iterator[ast.AST]:
     """Yield the nodes of a file's syntax tree; none where it has none."""
     try:
         tree = ast.parse(file.read_bytes())
@@ -77,7 +77,7 @@ def nodes_of(file: Path) -> Iterator[ast.AST]:
 
 def _imports(file: Path) -> Iterator[tuple[str, int]]:
     """Yield the modules that a file names in imports, with the number of dots before each."""
-    for node in nodes_of(file):
+    for node in syntax_nodes(file):
         if isinstance(node, ast.Import):
             yield from ((name.name, 0) for name in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -13,10 +13,8 @@ import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
@@ -43,8 +41,7 @@ from kernbench.commands import (
     union,
     walk,
 )
-
-Array = npt.NDArray[Any]
+from kernbench.dtypes import Array
 
 Extent = tuple[int, int]
 Trips = Mapping[int, Array]

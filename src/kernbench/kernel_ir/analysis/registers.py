@@ -16,8 +16,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kernbench.kernel_ir.analysis.layouts import reduced_bits, vectors_of_reductions
-from kernbench.kernel_ir.analysis.live_tiles import LiveSpan, LiveTiles, is_structured, most_at_once
-from kernbench.kernel_ir.analysis.pipelining import DOTS, LOOPS, pipelined_loads
+from kernbench.kernel_ir.analysis.live_tiles import (
+    DOTS,
+    LOOPS,
+    LiveSpan,
+    LiveTiles,
+    is_structured,
+    most_at_once,
+    pipelined_loads,
+)
 from kernbench.kernel_ir.text.ir import Function, Op, Value
 
 _FREE = (

@@ -7,16 +7,18 @@ import math
 from dataclasses import dataclass, replace
 
 from kernbench.commands import SourceLine
-from kernbench.kernel_ir.analysis.live_tiles import LiveTiles, is_structured, most_at_once
-from kernbench.kernel_ir.analysis.matrix_units import (
+from kernbench.kernel_ir.analysis.layouts import (
     MatrixUnit,
     chained_product,
     lies_across,
     matrix_unit,
 )
-from kernbench.kernel_ir.analysis.pipelining import (
+from kernbench.kernel_ir.analysis.live_tiles import (
     DOTS,
+    LiveTiles,
     buffered_stages,
+    is_structured,
+    most_at_once,
     num_stages_of,
     pipelined_loads,
 )

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     NotSeparableError,
@@ -24,8 +23,8 @@ from kernbench.commands import (
     select_separable,
     split_by_rows,
 )
+from kernbench.dtypes import Array
 
-Array = npt.NDArray[Any]
 Elementwise = Callable[[Array, Array], Array]
 _ZERO = Separable(())
 _NARROW = {8: np.int8, 16: np.int16, 32: np.int32}

@@ -29,7 +29,7 @@ from kernbench.commands import (
     uniform,
 )
 from kernbench.dtypes import int64
-from kernbench.kernel_ir.analysis.pipelining import num_stages_of
+from kernbench.kernel_ir.analysis.live_tiles import num_stages_of
 from kernbench.kernel_ir.evaluation import integers
 from kernbench.kernel_ir.evaluation.evaluator import TripsDiffer, UnrollLoops
 from kernbench.kernel_ir.evaluation.shared_memory import touches

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import NotSeparableError, Predicate, Separable, axis_dim, axis_of, is_axis
+from kernbench.dtypes import Array
 
-Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
 

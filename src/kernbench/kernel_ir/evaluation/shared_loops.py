@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
@@ -29,14 +28,13 @@ from kernbench.commands import (
     path_body,
     union,
 )
-from kernbench.dtypes import DType
+from kernbench.dtypes import Array, DType
 from kernbench.errors import NeedsDataError, UnsupportedOpError
 from kernbench.kernel_ir.evaluation.evaluator import SplitPrograms, UnrollLoops
 
 if TYPE_CHECKING:
     from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
-Array = npt.NDArray[Any]
 Begin = Callable[[Array], "Evaluator"]
 
 _FEWEST_PATHS = 4

@@ -25,8 +25,8 @@ from kernbench.kernel_ir.evaluation.overflow import note_overflow
 from kernbench.kernel_ir.evaluation.planned import MIXING, planned_values
 from kernbench.kernel_ir.evaluation.values import ABSOLUTE, Held, Pointer
 from kernbench.kernel_ir.ops.registry import Dialect
+from kernbench.kernel_ir.text.cursor import dense, scalar
 from kernbench.kernel_ir.text.ir import Op
-from kernbench.kernel_ir.text.literals import dense, scalar
 from kernbench.kernel_ir.text.rules import (
     Check,
     alike,

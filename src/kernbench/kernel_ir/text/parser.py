@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from kernbench.kernel_ir.text.cursor import Cursor
+from kernbench.kernel_ir.text.cursor import Cursor, Tokens, parse_number, tokenize
 from kernbench.kernel_ir.text.ir import (
     Block,
     Function,
@@ -24,8 +24,6 @@ from kernbench.kernel_ir.text.ir import (
     Type,
     Value,
 )
-from kernbench.kernel_ir.text.lexer import Tokens, tokenize
-from kernbench.kernel_ir.text.literals import parse_number
 from kernbench.kernel_ir.text.locations import LocationTable
 from kernbench.kernel_ir.text.types import bool_like, element_of, parse_type, pointee
 

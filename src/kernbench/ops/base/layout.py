@@ -11,7 +11,94 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import triton
+
 from kernbench.errors import UsageError
+from kernbench.ops.base.kernel import normal_dim, require_dims
+from kernbench.runtime_api import Tensor
+
+Dims = int | tuple[int, ...] | list[int] | None
+
+
+def as_dims(what: str, x: Tensor, dim: Dims) -> tuple[int, ...]:
+    """Return dims counted from the front, in order; all of them for None or none.
+
+    Raises:
+        UsageError: The tensor does not have one of them.
+    """
+    if dim is None or (not isinstance(dim, int) and not dim):
+        return tuple(range(len(x.shape)))
+    dims = (dim,) if isinstance(dim, int) else tuple(dim)
+    if not x.shape:
+        return tuple(number for number in dims if normal_dim(what, x[None], number))
+    return tuple(sorted({normal_dim(what, x, number) for number in dims}))
+
+
+def kept_shape(x: Tensor, dims: tuple[int, ...], keepdim: bool) -> tuple[int, ...]:
+    """Return the shape that is left of a tensor whose ``dims`` were reduced."""
+    sizes = enumerate(x.shape)
+    if keepdim:
+        return tuple(1 if dim in dims else size for dim, size in sizes)
+    return tuple(size for dim, size in sizes if dim not in dims)
+
+
+def row_walk(
+    x: Tensor, dim: int, *outs: Tensor
+) -> tuple[tuple[int, int], tuple[int, ...], dict[str, int]]:
+    """Return grid, numbers and blocks of a kernel that goes along ``dim`` of a tensor.
+
+    The other dims merge into three at most. The numbers are their sizes (but for the first), the
+    length of ``dim``, the strides of each of ``outs`` (whose ``dim`` has size 1) and of ``x``.
+    """
+    rest = [index for index in range(len(x.shape)) if index != dim]
+    walk = build_walk(
+        tuple(x.shape[number] for number in rest),
+        *(tuple(tensor.stride()[at] for at in rest) for tensor in (*outs, x)),
+    ).padded(3)
+    d0, d1, m = walk.shape
+    blocks = reduce_blocks(m, x.shape[dim])
+    strides = tuple(stride for own in walk.strides for stride in own)
+    grid = (triton.cdiv(m, blocks["BLOCK_M"]), d0 * d1)
+    return grid, (d1, m, x.shape[dim], *strides, x.stride()[dim]), blocks
+
+
+def reduce_blocks(m: int, length: int) -> dict[str, int]:
+    """Return the tile of a reduction: about 4096 elements."""
+    block_r = block(length, 16, 1024)
+    return {"BLOCK_M": block(m, 1, max(4096 // block_r, 1)), "BLOCK_R": block_r}
+
+
+@dataclass(frozen=True)
+class TensorRows:
+    """A tensor as ``count`` rows of ``length`` elements, at one stride each."""
+
+    tensor: Tensor
+    count: int
+    length: int
+    row_stride: int
+    stride: int
+
+
+def as_rows(what: str, tensor: Tensor) -> TensorRows:
+    """Return a tensor as rows; one whose leading dims are not evenly spaced is copied first.
+
+    Raises:
+        UsageError: It has no dims.
+    """
+    require_dims(what, tensor, 1)
+    walk = build_walk(tuple(tensor.shape[:-1]), tuple(tensor.stride()[:-1]))
+    if len(walk.shape) > 1:
+        return as_rows(what, tensor.contiguous())
+    count = walk.shape[0] if walk.shape else 1
+    row_stride = walk.strides[0][0] if walk.shape else 0
+    return TensorRows(tensor, count, tensor.shape[-1], row_stride, tensor.stride()[-1])
+
+
+def row_blocks(count: int, length: int) -> dict[str, int]:
+    """Return the tile for kernels that hold whole rows: about 4096 elements, at least one row."""
+    columns = next_power_of_2(length)
+    return {"BLOCK_M": block(count, 1, max(4096 // columns, 1)), "BLOCK_N": columns}
+
 
 Ints = tuple[int, ...]
 

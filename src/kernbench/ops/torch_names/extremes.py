@@ -10,8 +10,8 @@ import triton.language as tl
 
 from kernbench.dtypes import DType, bool_, int64, uint8
 from kernbench.errors import UsageError
-from kernbench.ops.base.dims import Dims, as_dims, kept_shape, row_walk
 from kernbench.ops.base.kernel import kernel, new_result
+from kernbench.ops.base.layout import Dims, as_dims, kept_shape, row_walk
 from kernbench.ops.base.promotion import compute_dtype, is_number
 from kernbench.ops.elementwise import maximum, minimum, ne
 from kernbench.runtime_api import Tensor

@@ -9,9 +9,8 @@ import triton.language as tl
 
 from kernbench.dtypes import DType, int64
 from kernbench.errors import UsageError
-from kernbench.ops.base.dims import as_dims
 from kernbench.ops.base.kernel import kernel, new_result
-from kernbench.ops.base.layout import next_power_of_2
+from kernbench.ops.base.layout import as_dims, next_power_of_2
 from kernbench.ops.base.promotion import compute_dtype
 from kernbench.ops.torch_names.extremes import ValuesAndIndices
 from kernbench.runtime_api import Tensor

@@ -7,13 +7,15 @@ from typing import Any
 
 import triton.language as tl
 
+from kernbench.dtypes import as_dtype, int64
 from kernbench.errors import UsageError
 from kernbench.ops.base import scalar_functions as fn
-from kernbench.ops.base.dims import Dims, as_dims, kept_shape, row_walk
-from kernbench.ops.base.kernel import kernel, new_result
-from kernbench.ops.base.promotion import compute_dtype, require_float
+from kernbench.ops.base.kernel import index_type, kernel, new_result
+from kernbench.ops.base.layout import Dims, as_dims, kept_shape, row_walk
+from kernbench.ops.base.promotion import compute_dtype, require_float, result_dtype
+from kernbench.ops.elementwise import add, eq, le, lt, maximum, minimum, mul, ne, sub
 from kernbench.ops.reductions import reduce_dims
-from kernbench.ops.torch_names.extremes import amax, amin
+from kernbench.ops.torch_names.extremes import all, amax, amin
 from kernbench.ops.torch_names.functions import abs
 from kernbench.runtime_api import Tensor
 
@@ -98,3 +100,72 @@ def _variance(
             COMPUTE=compute_dtype(x.dtype), **blocks,
         )  # fmt: skip
     return out.reshape(shape)
+
+
+@kernel
+def cumsum_strided(
+    out_ptr, x_ptr, out_r, D1, M, R, out_0, out_1, out_m, x_0, x_1, x_m, x_r,
+    COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_R: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """``out[d0, d1, m, r] = sum of x[d0, d1, m, :r + 1]``, a tile of M per program."""
+    d0 = tl.program_id(1).to(INDEX) // D1
+    d1 = tl.program_id(1).to(INDEX) % D1
+    m = tl.program_id(0).to(INDEX) * BLOCK_M + tl.arange(0, BLOCK_M)
+    start = x_ptr + d0 * x_0 + d1 * x_1
+    out_start = out_ptr + d0 * out_0 + d1 * out_1
+    before = tl.full((BLOCK_M,), 0, dtype=COMPUTE)
+    for first in range(0, R, BLOCK_R):
+        r = (first + tl.arange(0, BLOCK_R)).to(INDEX)
+        mask = (m[:, None] < M) & (r[None, :] < R)
+        x = tl.load(start + m[:, None] * x_m + r[None, :] * x_r, mask=mask, other=0).to(COMPUTE)
+        sums = tl.cumsum(x, axis=1) + before[:, None]
+        before += tl.sum(x, axis=1)
+        out_ptrs = out_start + m[:, None] * out_m + r[None, :] * out_r
+        tl.store(out_ptrs, sums.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def cumsum(x: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
+    """Return the sums of all elements up to each one along ``dim``; of integers they are int64."""
+    if dtype is not None:
+        x = x.to(dtype)
+    result = x.dtype if x.dtype.is_floating_point else int64
+    shape = tuple(x.shape)
+    (at,) = as_dims("cumsum", x, dim) or (0,)
+    x = x if shape else x[None]
+    out = new_result(tuple(x.shape), result if dtype is None else as_dtype(dtype), x)
+    if math.prod(x.shape):
+        grid, numbers, blocks = row_walk(x, at, out.narrow(at, 0, 1))
+        out.context.launch(
+            "cumsum", cumsum_strided, out, x, out.stride()[at], *numbers, grid=grid,
+            COMPUTE=compute_dtype(out.dtype), INDEX=index_type(out, x), **blocks,
+        )  # fmt: skip
+    return out.reshape(shape)
+
+
+def isclose(
+    a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    """Return where ``|a - b| <= atol + rtol * |b|``, or both are equal (infinite, say)."""
+    close = eq(a, b)
+    if result_dtype(a, b).is_floating_point:
+        away = abs(sub(a, b))
+        near = minimum(le(away, add(mul(abs(b), rtol), atol)), lt(away, math.inf))
+        close = maximum(close, near)
+        if equal_nan:
+            close = maximum(close, minimum(ne(a, a), ne(b, b)))
+    elif rtol or atol:
+        near = le(abs(sub(a, b)), add(mul(abs(b), rtol), atol)) if a.dtype.name != "bool" else close
+        close = maximum(close, near)
+    return close
+
+
+def allclose(
+    a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> bool:
+    """Return whether :func:`isclose` holds for all elements: a host read of one of them."""
+    return bool(all(isclose(a, b, rtol, atol, equal_nan)).item())
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors have the same shape and the same elements: a host read of one."""
+    return tuple(a.shape) == tuple(b.shape) and bool(all(eq(a, b)).item())

@@ -10,11 +10,9 @@ from kernbench.ops import elementwise, reductions
 from kernbench.ops.normalization import softmax
 from kernbench.ops.products.gemm import matmul
 from kernbench.ops.torch_names import (
-    comparing,
     contractions,
     extremes,
     functions,
-    scans,
     sorting,
     statistics,
 )
@@ -38,11 +36,11 @@ def _where(x: Tensor, condition: Tensor, other: Any) -> Tensor:
 _BOTH: dict[str, Callable[..., Any]] = {
     call.__name__: call
     for call in (
-        functions.abs, elementwise.add, extremes.all, comparing.allclose, extremes.amax,
+        functions.abs, elementwise.add, extremes.all, statistics.allclose, extremes.amax,
         extremes.amin, extremes.any, extremes.argmax, extremes.argmin, sorting.argsort,
-        contractions.bmm, functions.clamp, functions.cos, scans.cumsum, elementwise.div,
-        elementwise.eq, comparing.equal, elementwise.exp, elementwise.ge, elementwise.gt,
-        comparing.isclose, elementwise.le, elementwise.log, elementwise.lt, matmul, extremes.max,
+        contractions.bmm, functions.clamp, functions.cos, statistics.cumsum, elementwise.div,
+        elementwise.eq, statistics.equal, elementwise.exp, elementwise.ge, elementwise.gt,
+        statistics.isclose, elementwise.le, elementwise.log, elementwise.lt, matmul, extremes.max,
         elementwise.maximum, reductions.mean, extremes.min, elementwise.minimum, contractions.mm,
         elementwise.mul, elementwise.ne, elementwise.neg, statistics.norm, functions.pow,
         functions.reciprocal, elementwise.relu, functions.rsqrt, functions.sigmoid, functions.sin,

@@ -17,9 +17,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from kernbench.dtypes import Array
 
 FLOAT32 = np.dtype(np.float32)
 

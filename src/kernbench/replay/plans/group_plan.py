@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
@@ -37,11 +36,11 @@ from kernbench.commands import (
     is_loop,
     walk,
 )
-from kernbench.dtypes import DType
+from kernbench.dtypes import Array, DType
 from kernbench.replay.numerics.elementwise import SHAPE_OPS, build_function, build_into
 from kernbench.replay.numerics.gemm import build_gemm, build_gemm_into
 from kernbench.replay.numerics.reductions import build_reduction
-from kernbench.replay.plans.shared_products import SharedProduct, shared_products
+from kernbench.replay.plans.composite import SharedProduct, shared_products
 from kernbench.replay.steps.access import Store, StoreLoaded, StoreResult, TileLoad
 from kernbench.replay.steps.atomics import AtomicStep
 from kernbench.replay.steps.diagnostics import AssertStep, PrintStep
@@ -50,8 +49,6 @@ from kernbench.replay.steps.lifetimes import Hazards, freed_after, reads, result
 from kernbench.replay.steps.ranges import RANGED, RangeStep
 from kernbench.replay.steps.sites import AccessSite, Chunks, atomic_name
 from kernbench.replay.steps.step import Freeing, Materialise, Step, calling, looping
-
-Array = npt.NDArray[Any]
 
 _CHUNK_ELEMENTS = 1 << 16
 _LOOP_CHUNK_ELEMENTS = 1 << 18

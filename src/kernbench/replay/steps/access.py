@@ -7,17 +7,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Tile
+from kernbench.dtypes import Array
 from kernbench.errors import OutOfBoundsError
 from kernbench.replay.numerics.ops.arith import select
 from kernbench.replay.steps.frame import Frame
 from kernbench.replay.steps.geometry import Box, Geometry, Indices, Stretch
 from kernbench.replay.steps.rows import GatheredRows, rows_along
 from kernbench.replay.steps.sites import AccessSite
-
-Array = npt.NDArray[Any]
 
 
 class TileLoad:

@@ -7,17 +7,14 @@ not read, one numpy call does it; otherwise lanes are applied in *rounds* of one
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kernbench.dtypes import Array
 from kernbench.errors import UnsupportedOpError, nearest
 from kernbench.replay.steps.access import checked_bytes
 from kernbench.replay.steps.frame import Frame
 from kernbench.replay.steps.sites import AccessSite
-
-Array = npt.NDArray[Any]
 
 _UFUNCS: dict[str, np.ufunc] = {
     "add": np.add,

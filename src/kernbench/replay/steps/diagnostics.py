@@ -7,14 +7,12 @@ import sys
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import PROGRAM, Access, Assert, Print, axis_dim
+from kernbench.dtypes import Array
 from kernbench.errors import DeviceAssertError, UnsupportedOpError
 from kernbench.replay.steps.frame import Frame
 from kernbench.replay.steps.sites import Chunks, at_frame
-
-Array = npt.NDArray[Any]
 
 
 class PrintStep:

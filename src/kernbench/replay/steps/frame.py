@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Print
+from kernbench.dtypes import Array
 from kernbench.memory import Buffer
 
 if TYPE_CHECKING:
     from kernbench.replay.steps.outside import OutsideReads
-
-Array = npt.NDArray[Any]
 
 
 class PointerArg(NamedTuple):

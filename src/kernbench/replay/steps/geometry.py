@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import PROGRAM, Predicate, Separable, axis_dim, axis_of, is_axis, num_axes
+from kernbench.dtypes import Array
 
-Array = npt.NDArray[Any]
 Steps = tuple[tuple[int, int], ...]
 """Nested counts and byte strides, outermost first."""
 

@@ -7,19 +7,15 @@ tensor is.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Math
+from kernbench.dtypes import Array
 from kernbench.errors import OutOfBoundsError
 from kernbench.replay.numerics.ops.lookup import widened
 from kernbench.replay.steps.diagnostics import coordinates, programs_of
 from kernbench.replay.steps.frame import Frame
 from kernbench.replay.steps.sites import Chunks
-
-Array = npt.NDArray[Any]
 
 _ADVICE = {
     "tt.gather": "clamp the index, or choose an element that is there with tl.where",

@@ -7,16 +7,12 @@ contiguous is known beforehand, or found in the addresses (:func:`rows_along`).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import PROGRAM, Predicate, Separable, Tile, axis_dim
+from kernbench.dtypes import Array
 from kernbench.replay.steps.frame import Frame
 from kernbench.replay.steps.sites import AccessSite
-
-Array = npt.NDArray[Any]
 
 
 class GatheredRows:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.checks import Allowed, remedy
 from kernbench.commands import (
@@ -21,11 +20,10 @@ from kernbench.commands import (
     axis_dim,
     is_loop,
 )
+from kernbench.dtypes import Array
 from kernbench.errors import OutOfBoundsError, UnsupportedOpError
 from kernbench.replay.steps.frame import Frame, typed_view
 from kernbench.replay.steps.geometry import Box, Geometry, Stretch, build_geometry
-
-Array = npt.NDArray[Any]
 
 Tensor = TypeVar("Tensor", Separable, Predicate)
 

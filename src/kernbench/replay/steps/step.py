@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Predicate, Separable, is_loop
+from kernbench.dtypes import Array
 from kernbench.replay.steps.frame import Frame
 from kernbench.replay.steps.sites import Chunks, at_frame
 
-Array = npt.NDArray[Any]
 Step = Callable[[Frame], None]
 
 _KEPT_BYTES = 8 << 20

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from kernbench.errors import UsageError
 from kernbench.report.formats.rank_view import HostStep, RankCommand, RankView, bytes_of
-from kernbench.report.formats.wire import integer, message, text, varint
+from kernbench.report.formats.track_events import integer, message, text, varint
 
 _VERSION = "1.0.0"
 _COMP, _SEND, _RECV, _COLLECTIVE = 4, 5, 6, 7

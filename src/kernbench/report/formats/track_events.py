@@ -6,6 +6,7 @@ that comments name. Times are whole nanoseconds, rounded down as in ``events``.
 
 from __future__ import annotations
 
+import struct
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,55 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from kernbench.report.formats.events import Track
-from kernbench.report.formats.wire import double, fixed64, integer, message, text, varint
+
+_VARINT, _FIXED64, _DELIMITED = 0, 1, 2
+_MASK = (1 << 64) - 1
+
+
+def varint(value: int) -> bytes:
+    """Return an integer of 64 bits in groups of seven, the lowest first.
+
+    >>> varint(300).hex()
+    'ac02'
+    """
+    value &= _MASK
+    if value < 0x80:
+        return _BYTES[value]
+    result = bytearray()
+    while value >= 0x80:
+        result.append(value & 0x7F | 0x80)
+        value >>= 7
+    result.append(value)
+    return bytes(result)
+
+
+_BYTES = [bytes([value]) for value in range(0x80)]
+
+
+def integer(number: int, value: int) -> bytes:
+    """Return a field of type int32, int64, uint64, bool or of an enumeration."""
+    return varint(number << 3 | _VARINT) + varint(value)
+
+
+def fixed64(number: int, value: int) -> bytes:
+    """Return a field of type fixed64."""
+    return varint(number << 3 | _FIXED64) + struct.pack("<Q", value)
+
+
+def double(number: int, value: float) -> bytes:
+    """Return a field of type double."""
+    return varint(number << 3 | _FIXED64) + struct.pack("<d", value)
+
+
+def message(number: int, value: bytes) -> bytes:
+    """Return a field that holds a message, or bytes."""
+    return varint(number << 3 | _DELIMITED) + varint(len(value)) + value
+
+
+def text(number: int, value: str) -> bytes:
+    """Return a field of type string."""
+    return message(number, value.encode())
+
 
 _BEGIN, _END, _COUNTER = 1, 2, 4
 """TrackEvent.Type"""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from kernbench.clock import Simulation
     from kernbench.memory import AllocationLog, Buffer, Place
     from kernbench.runtime_api.base.actions import Keeper
-    from kernbench.runtime_api.base.line_recorder import LineRecorder
     from kernbench.runtime_api.base.rank_state import RankState
+    from kernbench.runtime_api.base.recorder import LineRecorder
 
 _FRAMES_TO_MAKER = 5
 """From a recorder on: the device's memory, the storage, the tensor, its method, and the maker."""

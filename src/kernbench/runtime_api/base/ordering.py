@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernbench.clock import user_site
-from kernbench.runtime_api.memory.in_flight import byte_span
-from kernbench.runtime_api.memory.storage import BufferView
+from kernbench.runtime_api.memory.storage import BufferView, byte_span
 from kernbench.sanitizer import Clock, Touch, TouchKind, TouchPart, record_touch, strided_spans
 
 if TYPE_CHECKING:

@@ -3,45 +3,124 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from kernbench.checks import Allowed, Checks
 from kernbench.clock import Handle, Simulation, Stream
+from kernbench.commands import Engine, Space
 from kernbench.errors import UsageError
 from kernbench.hardware import Machine, described, host_noise, load_machine, ranks_of
 from kernbench.kernel_time import StrandCosts, TimedStrands
 from kernbench.links import Network, disturb
 from kernbench.logs import logger, show_logs_asked_for
 from kernbench.memory import AllocationLog
-from kernbench.op_log import OpLog
+from kernbench.op_log import Limit, OpLog, Template, WorkCounts, pace_of
 from kernbench.replay import OutsideReads
 from kernbench.runtime_api.base.actions import Keeper
-from kernbench.runtime_api.base.device_costs import TransferTemplates
 from kernbench.runtime_api.base.devices import Devices
-from kernbench.runtime_api.base.line_recorder import LineRecorder
 from kernbench.runtime_api.base.memory_recorder import MemoryRecorder
 from kernbench.runtime_api.base.ordering import Ordering, touches_of
 from kernbench.runtime_api.base.rank_state import RankState
-from kernbench.runtime_api.base.recorder import Recorder
+from kernbench.runtime_api.base.recorder import LineRecorder, Recorder
 from kernbench.runtime_api.base.replay_queue import ReplayQueue
 from kernbench.runtime_api.base.signals import Signals
 from kernbench.runtime_api.base.streams import DeviceStream
 from kernbench.runtime_api.memory.host_tensor import LentMemory
-from kernbench.runtime_api.memory.in_flight import find_in_flight
-from kernbench.runtime_api.memory.storage import BufferView
+from kernbench.runtime_api.memory.storage import BufferView, find_in_flight
 from kernbench.sanitizer import TouchKind, build_sanitizer
 from kernbench.saved import Action
 from kernbench.triton_backend import cache_remarks
 
 if TYPE_CHECKING:
     from kernbench.clock import StreamCommand
+    from kernbench.hardware import SipSpec
+    from kernbench.op_log import Column
     from kernbench.runtime_api.base.folding import Folding
     from kernbench.runtime_api.base.transfers import DeviceCommand
     from kernbench.runtime_api.memory.storage import View
     from kernbench.saved import Actions
+
+
+TransferKind = Literal["fill", "copy", "copy_from_host", "copy_to_host"]
+
+
+class TransferTemplates:
+    """The templates of a run's fills and copies; equal ones are the same object."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._known: dict[tuple[TransferKind, int, int], Template] = {}
+
+    def build(self, kind: TransferKind, sip_id: int, size_bytes: int) -> Template:
+        """Return the template of one transfer on a SIP."""
+        spec = self._machine.sip_at(sip_id)
+        # SIPs without a description of their own share one object.
+        key = (kind, id(spec), size_bytes)
+        template = self._known.get(key)
+        if template is None:
+            template = self._known[key] = _build(kind, spec, size_bytes)
+        return template
+
+
+def _build(kind: TransferKind, spec: SipSpec, size_bytes: int) -> Template:
+    if kind == "fill":
+        ends = (Space.NONE, Space.HBM)
+        engine, hbm_bytes = Engine.DMA_OUT, size_bytes
+        busy_ps = spec.hbm_stream_ps(hbm_bytes)
+        duration_ps = spec.front_end_ps + spec.hbm_latency_ps + busy_ps
+    elif kind == "copy":
+        ends = (Space.HBM, Space.HBM)
+        engine, hbm_bytes = Engine.DMA_OUT, 2 * size_bytes
+        busy_ps = spec.hbm_stream_ps(hbm_bytes)
+        duration_ps = spec.front_end_ps + 2 * spec.hbm_latency_ps + busy_ps
+    else:
+        ends = (Space.HOST, Space.HBM) if kind == "copy_from_host" else (Space.HBM, Space.HOST)
+        engine, hbm_bytes = Engine.HOST, size_bytes
+        busy_ps = duration_ps = spec.host_copy_ps(size_bytes)
+    host_bytes = size_bytes if engine is Engine.HOST else 0
+    work = WorkCounts(hbm_bytes=hbm_bytes, host_bytes=host_bytes)
+    return Template(
+        name=kind,
+        kind="fill" if kind == "fill" else "copy",
+        algorithm="",
+        duration_ps=duration_ps,
+        flops=0,
+        hbm_bytes=hbm_bytes,
+        engine_busy_ps={engine: busy_ps},
+        limits_ps={Limit.HBM: spec.hbm_stream_ps(hbm_bytes)},
+        message_bytes=0,
+        # The engines that copies take run at any clock; the PEs do nothing.
+        energy_pj=pace_of(spec.power, work, 0, 0).energy_pj,
+        make_rows=partial(
+            _rows, kind, engine, duration_ps - busy_ps, duration_ps, size_bytes, ends
+        ),
+    )
+
+
+def _rows(
+    kind: TransferKind,
+    engine: Engine,
+    start_ps: int,
+    end_ps: int,
+    size_bytes: int,
+    ends: tuple[Space, Space],
+) -> dict[str, Column]:
+    return {
+        "engine": np.array([engine.value]),
+        "kind": np.array(["dma_write" if kind == "fill" else "copy"]),
+        "start_ps": np.array([start_ps], dtype=np.int64),
+        "end_ps": np.array([end_ps], dtype=np.int64),
+        "busy_ps": np.array([end_ps - start_ps], dtype=np.int64),
+        "bytes": np.array([size_bytes], dtype=np.int64),
+        "src_space": np.array([ends[0].value]),
+        "dst_space": np.array([ends[1].value]),
+    }
+
 
 _LOG = logger("run")
 

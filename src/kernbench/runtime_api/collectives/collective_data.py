@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernbench.dtypes import Array
 from kernbench.replay import run_collective
-from kernbench.runtime_api.memory.storage import Array, BufferView
+from kernbench.runtime_api.memory.storage import BufferView
 
 if TYPE_CHECKING:
     from kernbench.collectives import Schedule

@@ -10,8 +10,7 @@ from kernbench.clock import Handle, UserSite
 from kernbench.errors import CollectiveTimeoutError, KernbenchError
 from kernbench.memory import Phase
 from kernbench.runtime_api.collectives.collective_data import build_record
-from kernbench.runtime_api.memory.in_flight import Span, byte_span
-from kernbench.runtime_api.memory.storage import BufferView
+from kernbench.runtime_api.memory.storage import BufferView, Span, byte_span
 
 if TYPE_CHECKING:
     from kernbench.collectives import Schedule

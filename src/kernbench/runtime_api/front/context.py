@@ -19,7 +19,7 @@ from kernbench.hardware import Machine
 from kernbench.notebooks import notebook_progress
 from kernbench.op_log import uncollected
 from kernbench.runtime_api.base.actions import Keeper
-from kernbench.runtime_api.base.launch_attributes import LaunchAttributes
+from kernbench.runtime_api.base.rank_state import LaunchAttributes
 from kernbench.runtime_api.base.run import Run
 from kernbench.runtime_api.front import factories
 from kernbench.runtime_api.front.advice import advise

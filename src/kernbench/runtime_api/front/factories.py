@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.dtypes import DType, as_dtype, bool_, float32, int64
+from kernbench.dtypes import Array, DType, as_dtype, bool_, float32, int64
 from kernbench.errors import UsageError
 from kernbench.policy import DPPolicy
 from kernbench.runtime_api.base.transfers import Fill, HostToDevice
-from kernbench.runtime_api.memory.known_memory import MOST_ELEMENTS
-from kernbench.runtime_api.memory.storage import Array, as_elements
+from kernbench.runtime_api.memory.storage import MOST_ELEMENTS, as_elements
 from kernbench.runtime_api.memory.views import as_shape
 from kernbench.runtime_api.tensors.tensor import Tensor, allocate
 

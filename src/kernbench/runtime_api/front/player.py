@@ -10,8 +10,7 @@ from kernbench.errors import UsageError
 from kernbench.kernel_time import KernelOperand, KernelOperands, meet_operands
 from kernbench.runtime_api.base.streams import Marker, WaitFor
 from kernbench.runtime_api.base.transfers import DeviceCommand
-from kernbench.runtime_api.collectives.collective import Collective
-from kernbench.runtime_api.collectives.lone_collective import LoneCollective
+from kernbench.runtime_api.collectives.collective import Collective, LoneCollective
 from kernbench.runtime_api.collectives.work import Part, Signature
 from kernbench.runtime_api.front.context import RuntimeContext
 from kernbench.runtime_api.front.multiprocessing import SpawnContext

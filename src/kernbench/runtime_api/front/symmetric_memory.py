@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.dtypes import DType, as_dtype, int64, uint32
 from kernbench.errors import UsageError
 from kernbench.runtime_api.front.factories import unwritten
-from kernbench.runtime_api.memory.sharing import Sharing
+from kernbench.runtime_api.memory.storage import Sharing
 from kernbench.runtime_api.memory.views import as_shape, check_sizes, contiguous_strides
 from kernbench.runtime_api.tensors.tensor import Tensor
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.dtypes import DType, as_dtype
+from kernbench.dtypes import Array, DType, as_dtype
 from kernbench.errors import CheckFailedError, UsageError
-from kernbench.runtime_api.memory.storage import Array
 from kernbench.runtime_api.tensors.host_read import read
 from kernbench.runtime_api.tensors.tensor import Tensor
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kernbench.errors import BadPointerError, UnreachableError
 from kernbench.memory import sip_of
-from kernbench.runtime_api.memory.sharing import unreachable
+from kernbench.runtime_api.memory.storage import unreachable
 
 if TYPE_CHECKING:
     from kernbench.memory import Buffer

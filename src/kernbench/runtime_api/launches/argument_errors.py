@@ -10,7 +10,7 @@ from kernbench.commands import Atomic, DmaRead, DmaWrite, Transfer
 from kernbench.errors import BadPointerError, OutOfBoundsError, UnreachableError, UsageError
 from kernbench.runtime_api.launches.addresses import NO_TENSOR, buffer_at
 from kernbench.runtime_api.memory.host_tensor import HostMemory, Place, is_host_tensor
-from kernbench.runtime_api.memory.sharing import unreachable
+from kernbench.runtime_api.memory.storage import unreachable
 from kernbench.runtime_api.tensors.tensor import Tensor
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from kernbench.policy import DPPolicy
-from kernbench.runtime_api.base.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
+from kernbench.runtime_api.base.rank_state import PLAIN_LAUNCH, LaunchAttributes
 from kernbench.runtime_api.launches.kernel_plan import KernelEntry, KernelPlan
 from kernbench.triton_backend import build_binary
 

@@ -10,8 +10,7 @@ from kernbench.clock import StreamCommand
 from kernbench.kernel_ir import check_alignment
 from kernbench.kernel_time import Tables, cached_shares, meet_operands
 from kernbench.replay import PointerArg
-from kernbench.runtime_api.base.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
-from kernbench.runtime_api.base.rank_state import Probe
+from kernbench.runtime_api.base.rank_state import PLAIN_LAUNCH, LaunchAttributes, Probe
 from kernbench.runtime_api.launches.argument_errors import (
     check_race,
     pointer_argument,
@@ -32,7 +31,7 @@ from kernbench.runtime_api.launches.paced_plan import build_paced, paced_plan
 from kernbench.runtime_api.launches.probing import probe_launch
 from kernbench.runtime_api.launches.tuned import run_twice
 from kernbench.runtime_api.memory.host_tensor import HostMemory
-from kernbench.runtime_api.memory.known_memory import KnownMemory
+from kernbench.runtime_api.memory.storage import KnownMemory
 from kernbench.runtime_api.tensors.tensor import Tensor
 from kernbench.sanitizer import Launched
 from kernbench.triton_backend import DeviceRates

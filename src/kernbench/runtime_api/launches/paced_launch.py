@@ -14,10 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.clock import StreamCommand
 from kernbench.commands import Atomic, DmaRead, DmaWrite, Loop
+from kernbench.dtypes import Array
 from kernbench.errors import RankFailedError
 from kernbench.hardware import PS_PER_NS
 from kernbench.interleaved import Decisions, of_programs, parts_of
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.base.signals import Heard
     from kernbench.sanitizer import Clock, LiveWatch
 
-Array = npt.NDArray[Any]
 Timed = Generator[int | None, None, int]
 
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import UsageError
 from kernbench.kernel_time import gathered_params
-from kernbench.runtime_api.base.launch_attributes import PLAIN_LAUNCH
+from kernbench.runtime_api.base.rank_state import PLAIN_LAUNCH
 from kernbench.runtime_api.launches.live_launch import LivePlan, Reach, run_on_copies
 from kernbench.runtime_api.launches.paced_plan import paced_plan
 from kernbench.runtime_api.launches.tables import tables_of
 from kernbench.runtime_api.memory.host_tensor import HostMemory
-from kernbench.runtime_api.memory.known_memory import KnownMemory
+from kernbench.runtime_api.memory.storage import KnownMemory
 from kernbench.sanitizer import Launched
 
 if TYPE_CHECKING:

@@ -2,15 +2,94 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from kernbench.dtypes import DType
+from kernbench.dtypes import Array, DType
+from kernbench.errors import UsageError
 from kernbench.memory import Buffer, DeviceMemory, Layout, Phase
+from kernbench.replay import PointerArg
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    from kernbench.clock import Handle
+
+
+@dataclass(slots=True, eq=False)
+class Sharing:
+    """The value of ``Buffer.symmetric``: which rank shares the memory, and with which SIPs."""
+
+    rank: int
+    """The owner."""
+    sips: set[int] = field(default_factory=set)
+    """SIPs whose ranks it was exchanged with; empty before the rendezvous."""
+
+
+def unreachable(buffer: Buffer, sip_id: int) -> str:
+    """Return why kernels of another SIP may not reach a buffer, and what to do; "" if they may."""
+    sharing: Sharing | None = buffer.symmetric
+    if sharing is None:
+        return (
+            "kernels reach other SIPs only through symmetric memory; allocate it with "
+            "torch.distributed.symmetric_memory.empty, and let every rank rendezvous"
+        )
+    if not sharing.sips:
+        return (
+            f"rank {sharing.rank} has not shared it; every rank of the group must call "
+            "torch.distributed.symmetric_memory.rendezvous on its part"
+        )
+    if sip_id not in sharing.sips:
+        return (
+            f"rank {sharing.rank} has shared it with the ranks on SIPs "
+            f"{', '.join(map(str, sorted(sharing.sips)))} only; rendezvous in a group with both"
+        )
+    return ""
+
+
+MOST_ELEMENTS = 1 << 14
+"""The largest tensor whose numbers are kept: lengths, offsets, pages, expert ids."""
+
+
+class KnownMemory:
+    """Stand-ins for the buffers of one launch, with contents where those are known."""
+
+    def __init__(self) -> None:
+        self._stand_ins: dict[int, tuple[Buffer, Buffer]] = {}
+
+    @property
+    def knows_something(self) -> bool:
+        return any(buffer.has_data for _, buffer in self._stand_ins.values())
+
+    def params(self, params: Sequence[Any]) -> list[Any]:
+        """Return a launch's parameters on the stand-ins."""
+        return [
+            PointerArg(self._stand_in(param.buffer), param.offset_bytes)
+            if isinstance(param, PointerArg)
+            else param
+            for param in params
+        ]
+
+    def _stand_in(self, buffer: Buffer) -> Buffer:
+        pair = self._stand_ins.get(id(buffer))
+        if pair is None:
+            known = buffer.known
+            stand_in = Buffer(
+                buffer.address, buffer.size_bytes, buffer.sip_id, buffer.label, known is not None
+            )
+            stand_in.symmetric = buffer.symmetric
+            if known is not None:
+                stand_in.adopt(known.copy())
+            pair = self._stand_ins[id(buffer)] = buffer, stand_in
+        return pair[1]
+
+    def keep(self, written: Iterable[Buffer], writer: Handle) -> None:
+        """Copy back what the launch has written, as far as that is known."""
+        for buffer in written:
+            _, stand_in = self._stand_ins.get(id(buffer), (None, None))
+            if stand_in is not None and stand_in.has_data:
+                buffer.know(stand_in.bytes, writer)
 
 
 class View(Protocol):
@@ -135,3 +214,49 @@ def as_elements(values: Array, dtype: DType) -> Array:
     """Return a contiguous copy of ``values`` in ``dtype``; what is too large becomes inf."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.array(values, dtype=dtype.numpy, order="C")
+
+
+Span = tuple[int, int]
+
+
+class PendingUse(Protocol):
+    """An entry of :attr:`Buffer.in_flight`: a collective that still uses the buffer."""
+
+    @property
+    def use(self) -> str:
+        """What an error says about a tensor that it uses."""
+
+    def conflicts(self, buffer: Buffer, span: Span, writes: bool) -> bool:
+        """Return whether an access to bytes of a buffer would race with it."""
+
+
+def byte_span(tensor: View) -> Span:
+    """Return the first byte of the buffer that a tensor shows, and the one after the last."""
+    size = tensor.dtype.itemsize
+    start = tensor.offset * size
+    if 0 in tensor.shape:
+        return start, start
+    last = 0
+    for count, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        last += (count - 1) * stride
+    return start, start + (last + 1) * size
+
+
+def find_in_flight(tensor: View, writes: bool) -> PendingUse | None:
+    """Return a collective that reading (or writing) the tensor now would race with, or None."""
+    for work in tensor.buffer.in_flight:
+        if work.conflicts(tensor.buffer, byte_span(tensor), writes):
+            flight: PendingUse = work
+            return flight
+    return None
+
+
+def check_not_in_flight(tensor: LabeledView, entry: str, writes: bool) -> None:
+    """Refuse a host access that would race with a collective.
+
+    Raises:
+        UsageError: It would; names the collective.
+    """
+    work = find_in_flight(tensor, writes)
+    if work is not None:
+        raise UsageError(f"{entry} of {tensor.label}: it is {work.use}")

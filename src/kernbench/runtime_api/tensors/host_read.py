@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kernbench.dtypes import Array
 from kernbench.errors import InternalError, NoDataError
 from kernbench.runtime_api.base.transfers import DeviceToHost
-from kernbench.runtime_api.memory.in_flight import check_not_in_flight
-from kernbench.runtime_api.memory.storage import Array, device_array
+from kernbench.runtime_api.memory.storage import check_not_in_flight, device_array
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensors.tensor import Tensor

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 
-from kernbench.dtypes import DType
+from kernbench.dtypes import Array, DType
 from kernbench.errors import UsageError
 from kernbench.policy import DPPolicy
-from kernbench.runtime_api.memory.storage import Array, Storage
+from kernbench.runtime_api.memory.storage import Storage
 from kernbench.runtime_api.memory.views import (
     Ints,
     check_sizes,

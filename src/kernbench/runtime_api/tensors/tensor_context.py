@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from kernbench.clock import Handle
+    from kernbench.dtypes import Array
     from kernbench.hardware import Machine
     from kernbench.runtime_api.base.run import Run
-    from kernbench.runtime_api.memory.storage import Array
     from kernbench.runtime_api.tensors.tensor import Tensor
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from kernbench.dtypes import Array
 from kernbench.errors import UsageError
-from kernbench.runtime_api.memory.storage import Array
 from kernbench.runtime_api.tensors.host_read import read
 
 if TYPE_CHECKING:

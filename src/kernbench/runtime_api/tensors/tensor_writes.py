@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.dtypes import DType, as_dtype
+from kernbench.dtypes import Array, DType, as_dtype
 from kernbench.errors import UnknownNameError, UsageError
 from kernbench.runtime_api.base.transfers import DeviceCopy, DeviceToHost, Fill, HostToDevice
-from kernbench.runtime_api.memory.in_flight import check_not_in_flight
-from kernbench.runtime_api.memory.known_memory import MOST_ELEMENTS
-from kernbench.runtime_api.memory.storage import Array, BufferView, as_elements
+from kernbench.runtime_api.memory.storage import (
+    MOST_ELEMENTS,
+    BufferView,
+    as_elements,
+    check_not_in_flight,
+)
 from kernbench.runtime_api.memory.views import expanded_strides, has_overlap, is_basic_index
 from kernbench.runtime_api.tensors.device import names_device, sip_of_device
 from kernbench.runtime_api.tensors.host_read import read

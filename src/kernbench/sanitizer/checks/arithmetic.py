@@ -13,17 +13,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Command, Math
+from kernbench.dtypes import Array
 from kernbench.errors import UndefinedValueError
 from kernbench.replay import Frame, GroupPlan, Step
 from kernbench.sanitizer.check import Check
 from kernbench.sanitizer.facts.shadows import mark
 from kernbench.sanitizer.launch_state import LaunchState
 from kernbench.sanitizer.origins import Origin, UsedLane
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

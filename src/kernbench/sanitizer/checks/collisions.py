@@ -5,18 +5,14 @@ Lanes that store equal values are a common idiom (a scalar stored by every lane)
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from kernbench.dtypes import Array
 from kernbench.errors import DataRaceError
 from kernbench.replay import Frame, GroupPlan, Step
 from kernbench.sanitizer.accesses import WatchedAccess
 from kernbench.sanitizer.check import Check
 from kernbench.sanitizer.facts.lanes import Lanes
-
-Array = npt.NDArray[Any]
 
 
 class Collisions(Check):

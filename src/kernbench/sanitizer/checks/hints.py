@@ -10,10 +10,8 @@ import math
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
@@ -27,14 +25,13 @@ from kernbench.commands import (
     axis_dim,
     is_loop,
 )
+from kernbench.dtypes import Array
 from kernbench.errors import WrongHintError
 from kernbench.replay import Frame, GroupPlan, Step, full
 from kernbench.sanitizer.accesses import WatchedAccess
 from kernbench.sanitizer.check import Check
 from kernbench.sanitizer.facts.launch import Launched, coordinates
 from kernbench.sanitizer.launch_state import LaunchState
-
-Array = npt.NDArray[Any]
 
 _CHUNK_ELEMENTS = 1 << 20
 # A memo, not state: traces all of whose known hints hold, freed with the trace.

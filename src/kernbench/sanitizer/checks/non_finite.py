@@ -8,16 +8,14 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Command, Gemm, Math, Operand, Splat
+from kernbench.dtypes import Array
 from kernbench.errors import NonFiniteError, NonFiniteWarning
 from kernbench.replay import Chunks, Frame, GroupPlan, Step, operands, results
 from kernbench.sanitizer.accesses import WatchedAccess
 from kernbench.sanitizer.check import Check, WatchedKernel
 from kernbench.sanitizer.launch_state import LaunchState
-
-Array = npt.NDArray[Any]
 
 
 class _Programs:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench import kernel_ir
 from kernbench.commands import (
@@ -21,6 +19,7 @@ from kernbench.commands import (
     Transfer,
     access_of,
 )
+from kernbench.dtypes import Array
 from kernbench.errors import AddressOverflowError
 from kernbench.replay import Frame, GroupPlan, Step
 from kernbench.sanitizer.check import Check, WatchedKernel
@@ -28,8 +27,6 @@ from kernbench.sanitizer.facts.launch import Launched
 from kernbench.sanitizer.facts.shadows import mark
 from kernbench.sanitizer.launch_state import LaunchState
 from kernbench.sanitizer.origins import LaneUse, Origin, UsedLane
-
-Array = npt.NDArray[Any]
 
 _ARITHMETIC: Mapping[str, Callable[[Array, Array], Array]] = {
     "arith.addi": np.add,

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Access, Atomic, DmaRead, KernelTrace, Transfer, access_of
+from kernbench.dtypes import Array
 from kernbench.errors import DataRaceError
 from kernbench.kernel_ir import ABSOLUTE, Module, written_params
 from kernbench.memory import Buffer
@@ -23,12 +23,9 @@ from kernbench.sanitizer.accesses import WatchedAccess
 from kernbench.sanitizer.check import Check, WatchedKernel
 from kernbench.sanitizer.facts.lanes import Lanes
 from kernbench.sanitizer.launch_state import LaunchState
-from kernbench.sanitizer.ordering.kinds import AccessKind, kind_of_access
-from kernbench.sanitizer.ordering.ordered_map import OrderedMap
-from kernbench.sanitizer.ordering.program_map import Touched
+from kernbench.sanitizer.ordering.ordered_map import AccessKind, OrderedMap, Touched, kind_of_access
 from kernbench.sanitizer.ordering.programs import ProgramOrder
 
-Array = npt.NDArray[Any]
 Maps = Callable[[Buffer], Touched | OrderedMap | None]
 """Returns the map of a buffer in which programs may race; None if they cannot."""
 

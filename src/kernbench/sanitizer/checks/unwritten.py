@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.checks import Allowed, remedy
+from kernbench.dtypes import Array
 from kernbench.errors import UninitializedReadError
 from kernbench.memory import Buffer
 from kernbench.replay import Frame, GroupPlan, Step
@@ -19,8 +19,6 @@ from kernbench.sanitizer.facts.shadows import IDS, Shadow
 from kernbench.sanitizer.launch_state import LaunchState
 from kernbench.sanitizer.ordering.touches import is_blind
 from kernbench.sanitizer.origins import Origin, UsedLane
-
-Array = npt.NDArray[Any]
 
 
 class NeverWritten(Origin):

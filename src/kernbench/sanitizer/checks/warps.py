@@ -9,16 +9,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Command, DmaRead, DmaWrite, KernelTrace, Math, walk
+from kernbench.dtypes import Array
 from kernbench.errors import DataRaceError
 from kernbench.replay import Frame, GroupPlan, Step
 from kernbench.sanitizer.accesses import WatchedAccess
 from kernbench.sanitizer.check import Check, WatchedKernel
 from kernbench.sanitizer.launch_state import LaunchState
-
-Array = npt.NDArray[Any]
 
 _THREADS = 32
 """Those of a warp; half of a wave."""

@@ -11,12 +11,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Gemm, Math, Operand, Reduce
+from kernbench.dtypes import Array
 from kernbench.replay import SHAPE_OPS, full, same_lead, widened
 
-Array = npt.NDArray[Any]
 Shadow = Array | None
 Propagate = Callable[[Sequence[Shadow], Sequence[Array]], Shadow]
 """From the shadows and the values of the inputs to the shadow of the result."""

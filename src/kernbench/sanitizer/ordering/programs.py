@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from kernbench.dtypes import Array
 from kernbench.sanitizer.facts.order import Clock
 from kernbench.sanitizer.ordering.ordered_map import OrderedMap
 from kernbench.sanitizer.ordering.segments import Segments
-
-Array = npt.NDArray[Any]
 
 
 class ProgramOrder:

@@ -13,15 +13,12 @@ import bisect
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kernbench.dtypes import Array
 from kernbench.sanitizer.facts.launch import coordinates
 from kernbench.sanitizer.facts.order import Clock
-
-Array = npt.NDArray[Any]
 
 _MOST_REMEMBERED = 1 << 18
 """Programs in the pasts that are kept: a past is asked for many times in a row."""

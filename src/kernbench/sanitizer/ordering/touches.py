@@ -9,7 +9,6 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     Atomic,
@@ -21,16 +20,21 @@ from kernbench.commands import (
     access_of,
     walk,
 )
+from kernbench.dtypes import Array
 from kernbench.errors import DataRaceError
 from kernbench.kernel_ir import touched
 from kernbench.memory import Buffer
 from kernbench.replay import PointerArg, atomic_name
-from kernbench.sanitizer.facts.lanes import mark_written
+from kernbench.sanitizer.facts.lanes import (
+    Spans,
+    access_spans,
+    covers,
+    first_common,
+    flagged_spans,
+    mark_written,
+)
 from kernbench.sanitizer.facts.launch import element
 from kernbench.sanitizer.facts.order import Clock
-from kernbench.sanitizer.facts.spans import Spans, access_spans, covers, first_common, flagged_spans
-
-Array = npt.NDArray[Any]
 
 _MANY = 64
 """Touches of one timeline on one buffer, above which it pays to look for superfluous ones."""

@@ -16,8 +16,13 @@ from kernbench.tp.sharding.shards import (
     row_parallel,
     shard_range,
 )
-from kernbench.tp.sharding.timing import TimedCollective, time_collectives
-from kernbench.tp.sharding.traffic import CollectiveUse, collectives_per_step, total_step_bytes
+from kernbench.tp.sharding.traffic import (
+    CollectiveUse,
+    TimedCollective,
+    collectives_per_step,
+    time_collectives,
+    total_step_bytes,
+)
 from kernbench.tp.sharding.transformer import TransformerConfig
 
 __all__ = [

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kernbench.dtypes import Array
 from kernbench.errors import UsageError
-
-Array = npt.NDArray[Any]
 
 
 def divide(numerator: int, denominator: int, what: str, by: str) -> int:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, FAILED, STDOUT, guarded, show_or_write
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import DONE, FAILED, STDOUT, guarded_command, show_or_write
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,35 +19,29 @@ if TYPE_CHECKING:
 class DiffOptions(common.RangeOptions):
     """What ``kernbench diff`` was given."""
 
-    before: Annotated[str, typer.Argument(metavar="A", help="A run that --save has kept.")]
-    after: Annotated[str, typer.Argument(metavar="B", help="The run to compare with it.")]
-    fail_over: Annotated[
-        str | None,
-        typer.Option(metavar="5%", help="Exit with 1 if B takes longer than A by more than this."),
-    ] = None
-    markdown: Annotated[
-        str | None, typer.Option(metavar="FILE|-", help="Write it as Markdown; - is stdout.")
-    ] = None
-    lines: Annotated[
-        bool, typer.Option("--lines", help="Also by lines of the programs, though they moved.")
-    ] = False
+    before: str = common.argument(..., metavar="A", help="A run that --save has kept.")
+    after: str = common.argument(..., metavar="B", help="The run to compare with it.")
+    fail_over: str | None = common.option(
+        None, metavar="5%", help="Exit with 1 if B takes longer than A by more than this."
+    )
+    markdown: str | None = common.option(
+        None, metavar="FILE|-", help="Write it as Markdown; - is stdout."
+    )
+    lines: bool = common.option(
+        False, "--lines", help="Also by lines of the programs, though they moved."
+    )
 
 
 PLACE = 21
 app = typer.Typer()
 
 
-@options_command(app, "diff")
-def _diff(context: typer.Context, options: DiffOptions) -> int:
+@guarded_command(app, "diff")
+def _diff(options: DiffOptions) -> int:
     """Say why one saved run takes longer than another, by parts that add up to the difference.
 
     kernbench diff before.run after.run
     """
-    return guarded(lambda: show_difference(options), options.debug, usage=True)
-
-
-def show_difference(options: DiffOptions) -> int:
-    """Print or write the difference of two runs, and return the exit status."""
     from rich.text import Text
 
     from kernbench.analysis import (

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Annotated
 
 import typer
 
 from kernbench.cli import options as common
 from kernbench.cli.commands.kept.diff import parse_share
-from kernbench.cli.programs.reporting import DONE, FAILED, STDOUT, guarded, show_or_write
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import DONE, FAILED, STDOUT, guarded_command, show_or_write
 from kernbench.errors import UsageError
 
 
@@ -19,25 +17,22 @@ from kernbench.errors import UsageError
 class FindingsOptions(common.RangeOptions):
     """What ``kernbench findings`` was given."""
 
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
-    markdown: Annotated[
-        str | None, typer.Option(metavar="FILE|-", help="Write them as Markdown; - is stdout.")
-    ] = None
-    against: Annotated[
-        str | None, typer.Option(metavar="RUN", help="An older run, for --fail-over.")
-    ] = None
-    fail_over: Annotated[
-        str | None,
-        typer.Option(metavar="5%", help="Exit with 1 if the run takes longer by more than this."),
-    ] = None
+    run: str = common.argument(..., metavar="RUN", help="A run that --save has kept.")
+    markdown: str | None = common.option(
+        None, metavar="FILE|-", help="Write them as Markdown; - is stdout."
+    )
+    against: str | None = common.option(None, metavar="RUN", help="An older run, for --fail-over.")
+    fail_over: str | None = common.option(
+        None, metavar="5%", help="Exit with 1 if the run takes longer by more than this."
+    )
 
 
 PLACE = 21
 app = typer.Typer()
 
 
-@options_command(app, "findings")
-def _findings(context: typer.Context, options: FindingsOptions) -> int:
+@guarded_command(app, "findings")
+def _findings(options: FindingsOptions) -> int:
     """Rank what holds a saved run up, by the gain that runs without it have shown.
 
     kernbench findings train.run --markdown findings.md
@@ -45,11 +40,6 @@ def _findings(context: typer.Context, options: FindingsOptions) -> int:
     Each of them is done anew, without the program: a kernel that takes no time, HBM or links twice
     as fast, hosts that take no time, collectives that overlap, no rank that waits.
     """
-    return guarded(lambda: show_findings(options), options.debug, usage=True)
-
-
-def show_findings(options: FindingsOptions) -> int:
-    """Print or write the findings of a run, and return the exit status."""
     from kernbench.outputs import write_text
     from kernbench.retiming import as_markdown, findings, print_findings
     from kernbench.saved import load_run

@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, guarded, show_or_write
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import DONE, guarded_command, show_or_write
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryOptions(common.RangeOptions):
     """What ``kernbench memory`` was given."""
 
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
-    rank: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Whose peak to show [default: of all ranks the highest]."),
-    ] = None
+    run: str = common.argument(..., metavar="RUN", help="A run that --save has kept.")
+    rank: int | None = common.option(
+        None, metavar="N", help="Whose peak to show [default: of all ranks the highest]."
+    )
 
 
 PLACE = 22
 app = typer.Typer()
 
 
-@options_command(app, "memory")
-def _memory(context: typer.Context, options: MemoryOptions) -> int:
+@guarded_command(app, "memory")
+def _memory(options: MemoryOptions) -> int:
     """Say what was in device memory over time, and at its peak: by phase, module, line, tensor.
 
     kernbench memory train.run
     """
-    return guarded(lambda: show_memory(options), options.debug, usage=True)
-
-
-def show_memory(options: MemoryOptions) -> int:
-    """Print or write what a run had in memory, and return the exit status."""
     from kernbench.analysis import memory_use, print_memory
     from kernbench.saved import load_run
 

@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Annotated
 
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, guarded
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import DONE, guarded_command
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageOptions(common.SavedRunOptions):
     """What ``kernbench report`` was given."""
 
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
-    after: Annotated[
-        str | None,
-        typer.Argument(metavar="[B]", help="A second run: the page is its, compared with RUN."),
-    ] = None
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="The page, an HTML file.")
-    ]
-    findings: Annotated[
-        bool,
-        typer.Option(
-            "--findings", help="Try what would save time, as kernbench findings does: a run each."
-        ),
-    ] = False
+    run: str = common.argument(..., metavar="RUN", help="A run that --save has kept.")
+    after: str | None = common.argument(
+        None, metavar="[B]", help="A second run: the page is its, compared with RUN."
+    )
+    output: str = common.option(
+        ..., "--output", "-o", metavar="FILE", help="The page, an HTML file."
+    )
+    findings: bool = common.option(
+        False,
+        "--findings",
+        help="Try what would save time, as kernbench findings does: a run each.",
+    )
     range: common.Range = None
     steps: common.Steps = None
 
@@ -39,17 +35,12 @@ PLACE = 23
 app = typer.Typer()
 
 
-@options_command(app, "report")
-def _report(context: typer.Context, options: PageOptions) -> int:
+@guarded_command(app, "report")
+def _report(options: PageOptions) -> int:
     """Write a saved run as one HTML page: timeline, roofline, ranks, lines, communication.
 
     kernbench report train.run
     """
-    return guarded(lambda: write_page(options), options.debug, usage=True)
-
-
-def write_page(options: PageOptions) -> int:
-    """Write the page, and return the exit status."""
     from kernbench.analysis import part_of
     from kernbench.outputs import Outputs
     from kernbench.page import dump_page

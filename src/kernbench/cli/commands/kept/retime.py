@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,21 +19,16 @@ if TYPE_CHECKING:
 class RetimeOptions(common.SavedRunOptions):
     """What ``kernbench retime`` was common."""
 
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
-    machine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Machine: a preset, NAME:SIPS, or a YAML file; the run's, if it is not common.",
-            autocompletion=common.machines_from,
-        ),
-    ] = None
-    ranks_per_node: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Divide the ranks among other nodes (links.scale_out), N in each."
-        ),
-    ] = None
+    run: str = common.argument(..., metavar="RUN", help="A run that --save has kept.")
+    machine: str | None = common.option(
+        None,
+        metavar="NAME|FILE",
+        help="Machine: a preset, NAME:SIPS, or a YAML file; the run's, if it is not common.",
+        autocompletion=common.machines_from,
+    )
+    ranks_per_node: int | None = common.option(
+        None, metavar="N", help="Divide the ranks among other nodes (links.scale_out), N in each."
+    )
     settings: common.Set = None
     scenario: common.Scenario = None
     log: common.Log = None

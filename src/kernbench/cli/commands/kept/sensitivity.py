@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, guarded, show_or_write
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import DONE, guarded_command, show_or_write
 
 
 @dataclass(frozen=True, kw_only=True)
 class SensitivityOptions(common.RangeOptions):
     """What ``kernbench sensitivity`` was given."""
 
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
-    by: Annotated[str, typer.Option(metavar="10%", help="How much more of each key.")] = "10%"
-    key: Annotated[
-        str, typer.Option(metavar="KEY", help="The key, or the group of keys, that is tried.")
-    ] = ""
-    top: Annotated[int, typer.Option(metavar="N", min=1, help="How many keys are shown.")] = 20
+    run: str = common.argument(..., metavar="RUN", help="A run that --save has kept.")
+    by: str = common.option("10%", metavar="10%", help="How much more of each key.")
+    key: str = common.option(
+        "", metavar="KEY", help="The key, or the group of keys, that is tried."
+    )
+    top: int = common.option(20, metavar="N", min=1, help="How many keys are shown.")
 
 
 PLACE = 24
 app = typer.Typer()
 
 
-@options_command(app, "sensitivity")
-def _sensitivity(context: typer.Context, options: SensitivityOptions) -> int:
+@guarded_command(app, "sensitivity")
+def _sensitivity(options: SensitivityOptions) -> int:
     """Say what a saved run gains by a tenth more of each key of its machine.
 
     Each run is done anew, without the program. Beside the gain stand what a device draws more, what
@@ -39,11 +37,6 @@ def _sensitivity(context: typer.Context, options: SensitivityOptions) -> int:
 
     kernbench sensitivity mlp.run --key sip.cache --by 50% --range all
     """
-    return guarded(lambda: show_sensitivity(options), options.debug, usage=True)
-
-
-def show_sensitivity(options: SensitivityOptions) -> int:
-    """Print or write what a run gains by each key, and return the exit status."""
     from kernbench.cli.commands.kept.diff import parse_share
     from kernbench.cli.console.progress import progress
     from kernbench.retiming import print_sensitivity, sensitivity

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, guarded, show_or_write
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import DONE, guarded_command, show_or_write
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,23 +20,21 @@ if TYPE_CHECKING:
 class WhyOptions(common.RangeOptions):
     """What ``kernbench why`` was given."""
 
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
-    path: Annotated[
-        bool, typer.Option("--path", help="Every segment of the critical path, one by one.")
-    ] = False
-    energy: Annotated[
-        bool, typer.Option("--energy", help="Where its energy went, and what each kernel draws.")
-    ] = False
-    communication: Annotated[
-        bool, typer.Option("--communication", help="How much each rank sends to each other one.")
-    ] = False
-    lines: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[KERNEL]",
-            help="What each line of the program caused; the lines of KERNEL, with their time.",
-        ),
-    ] = None
+    run: str = common.argument(..., metavar="RUN", help="A run that --save has kept.")
+    path: bool = common.option(
+        False, "--path", help="Every segment of the critical path, one by one."
+    )
+    energy: bool = common.option(
+        False, "--energy", help="Where its energy went, and what each kernel draws."
+    )
+    communication: bool = common.option(
+        False, "--communication", help="How much each rank sends to each other one."
+    )
+    lines: str | None = common.option(
+        None,
+        metavar="[KERNEL]",
+        help="What each line of the program caused; the lines of KERNEL, with their time.",
+    )
 
 
 PLACE = 20
@@ -57,19 +54,14 @@ class _WhyCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-@options_command(app, "why", cls=_WhyCommand)
-def _why(context: typer.Context, options: WhyOptions) -> int:
+@guarded_command(app, "why", cls=_WhyCommand)
+def _why(options: WhyOptions) -> int:
     """Say where the time of a saved run went: by resource, by kernel, along the critical path.
 
     kernbench why train.run
 
     kernbench why train.run --lines
     """
-    return guarded(lambda: show_why(options), options.debug, usage=True)
-
-
-def show_why(options: WhyOptions) -> int:
-    """Print or write why a run took its time, and return the exit status."""
     from kernbench.analysis import (
         communication,
         explain,

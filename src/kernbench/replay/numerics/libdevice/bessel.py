@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from kernbench.dtypes import Array
 
 _WIDE = np.longdouble
 _PI = _WIDE("3.14159265358979323846264338327950288")

@@ -14,16 +14,15 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kernbench.dtypes import Array
 from kernbench.errors import UnsupportedOpError, nearest
+from kernbench.replay.numerics.conversions import to_integers
 from kernbench.replay.numerics.exact import OPERATIONS, in_direction, reciprocal_square_root
 from kernbench.replay.numerics.integers import mul_high
 from kernbench.replay.numerics.libdevice.bessel import first_kind, modified_first_kind, second_kind
 from kernbench.replay.numerics.ops.math import FUNCTIONS
-from kernbench.replay.numerics.to_integers import to_integers
 
-Array = npt.NDArray[Any]
 Function = Callable[..., Array]
 
 _NORMAL = NormalDist()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from kernbench.replay.numerics import comparisons, conversions
+from kernbench.dtypes import Array
+from kernbench.replay.numerics import conversions, integers
 from kernbench.replay.numerics.integers import add_int, ceil_div, div_c, floor_div, rem_c
 from kernbench.replay.numerics.ops.registry import Numeric, on_floats, on_unsigned, plain
-
-Array = npt.NDArray[Any]
 
 _BRANCHING = 2048
 """The number of elements below which ``np.where`` is faster."""
@@ -71,8 +68,8 @@ TABLE: dict[str, Numeric] = {
     "arith.minui": on_unsigned(np.minimum, combine=np.minimum),
     "arith.shrui": on_unsigned(np.right_shift),
     "arith.select": plain(select),
-    "arith.cmpi": Numeric(build=comparisons.build_integer_comparison),
-    "arith.cmpf": Numeric(build=comparisons.build_float_comparison),
+    "arith.cmpi": Numeric(build=integers.build_integer_comparison),
+    "arith.cmpf": Numeric(build=integers.build_float_comparison),
     "arith.extf": Numeric(
         build=conversions.convert, build_into=conversions.into_floats, may_share=True
     ),

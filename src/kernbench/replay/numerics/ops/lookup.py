@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Math
+from kernbench.dtypes import Array
 from kernbench.replay.numerics.conversions import as_unsigned
 from kernbench.replay.numerics.ops.registry import Numeric
 from kernbench.replay.numerics.ops.shapes import full, same_lead
 
-Array = npt.NDArray[Any]
 Function = Callable[..., Array]
 
 

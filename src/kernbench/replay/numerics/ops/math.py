@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kernbench.dtypes import Array
 from kernbench.replay.numerics.exact import fma, fma_to_odd
 from kernbench.replay.numerics.ops.registry import Numeric, on_floats, plain
 
-Array = npt.NDArray[Any]
 Function = Callable[..., Array]
 
 

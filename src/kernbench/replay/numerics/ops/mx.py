@@ -12,13 +12,11 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Math
-from kernbench.replay.numerics.halves import narrow, widen
+from kernbench.dtypes import Array
+from kernbench.replay.numerics.conversions import narrow, widen
 from kernbench.replay.numerics.ops.registry import Numeric
-
-Array = npt.NDArray[Any]
 
 _NOT_A_NUMBER = 0xFF
 _E2M1 = np.array(

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Math
-from kernbench.dtypes import DType
-from kernbench.replay.numerics.conversions import as_unsigned, is_narrow
-from kernbench.replay.numerics.halves import convert_into, narrow, widen
+from kernbench.dtypes import Array, DType
+from kernbench.replay.numerics.conversions import (
+    as_unsigned,
+    convert_into,
+    is_narrow,
+    narrow,
+    widen,
+)
 
-Array = npt.NDArray[Any]
 Function = Callable[..., Array]
 """A function from the inputs' arrays ``[programs, *tile]`` to the result's."""
 Into = Callable[..., Any]

@@ -7,15 +7,13 @@ copies nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Math
+from kernbench.dtypes import Array
 from kernbench.replay.numerics.ops.registry import Numeric
 
-Array = npt.NDArray[Any]
 Function = Callable[..., Array]
 
 

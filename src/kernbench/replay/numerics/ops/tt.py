@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Math
+from kernbench.dtypes import Array
 from kernbench.replay.numerics import conversions
 from kernbench.replay.numerics.integers import mul_high
 from kernbench.replay.numerics.libdevice.functions import find_function
 from kernbench.replay.numerics.ops.registry import Numeric, in_float32, on_floats, on_unsigned
 
-Array = npt.NDArray[Any]
 Function = Callable[..., Array]
 
 
