@@ -53,8 +53,18 @@ NEEDS_TORCH = (
 )
 COUNTED = ("host.md", "why.md")
 """Their programs' own Python is counted, and what other tests have imported adds to it."""
-CAMPAIGNS = ("host.md", "plan.md", "what-does-it-cost.md", "which-split.md")
-"""They plan models, or compile: ``tests/cli/plans`` and those of hosts have smaller ones."""
+CAMPAIGNS = (
+    "host.md",
+    "judge.md",
+    "page.md",
+    "plan.md",
+    "pytorch-ranks.md",
+    "symmetric-memory.md",
+    "testing.md",
+    "what-does-it-cost.md",
+    "which-split.md",
+)
+"""They plan, judge, compile or run many ranks, for seconds: the tests of each have smaller ones."""
 PAGES = [
     ROOT / "README.md",
     *sorted(
