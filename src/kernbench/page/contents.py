@@ -1,4 +1,4 @@
-"""Everything that a page shows of a run, as one JSON object; a module beside this per section."""
+"""Everything that a page shows of a run, as one JSON object, section by section."""
 
 from __future__ import annotations
 
