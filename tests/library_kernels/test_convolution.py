@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernbench.hardware import KernelLibrary, load_library, load_machine
@@ -119,6 +119,35 @@ def test_ada_has_a_kernel_that_takes_planes_of_up_to_32_channels(
     choice = convolution_kernels(planes, load_machine("l40s").sip, load_library("sm89"))
     assert choice.kernels[-1].name == ("conv_tf32_planar" if is_planar else "conv_tf32")
     assert (moves(choice) == 0) == is_planar
+
+
+@given(
+    st.sampled_from(["h100-sxm", "a100-sxm-80g", "l40s", "b200"]),
+    st.sampled_from([("float32", 4), ("tf32", 4), ("float16", 2)]),
+    st.sampled_from([(1, 1), (3, 16), (32, 64), (48, 48), (512, 512)]),
+    st.sampled_from([1, 2, 3]),
+    st.sampled_from(ConvolutionPass),
+    st.booleans(),
+    st.booleans(),
+)
+@example("l40s", ("tf32", 4), (32, 64), 2, ConvolutionPass.FORWARD, False, True)
+def test_every_convolution_has_a_kernel(
+    machine: str,
+    element: tuple[str, int],
+    channels: tuple[int, int],
+    dims: int,
+    which: ConvolutionPass,
+    planar: bool,
+    by_graph: bool,
+) -> None:
+    dtype, itemsize = element
+    convolution = replace(
+        PLAIN, in_channels=channels[0], out_channels=channels[1], dims=dims, which=which,
+        dtype=dtype, itemsize=itemsize, planar=planar, by_graph=by_graph,
+    )  # fmt: skip
+    spec = load_machine(machine)
+    library = load_library(spec.spec.kernel_library or "")
+    assert convolution_kernels(convolution, spec.sip, library).total_us > 0
 
 
 def test_a_gradient_makes_no_image_of_the_phases_that_no_window_reaches() -> None:

@@ -251,7 +251,8 @@ def _is_moved(conv: Convolution) -> bool:
 
 def _is_thin(conv: Convolution) -> bool:
     """Return whether planes of TF32 have so few channels that no other kernel takes them."""
-    return conv.dtype == "tf32" and conv.dims < _VOLUME and conv.in_channels <= _FEW_PLANES
+    is_few = conv.dims < _VOLUME and conv.in_channels <= _FEW_PLANES
+    return conv.dtype == "tf32" and conv.planar and is_few
 
 
 def _is_for_winograd(conv: Convolution) -> bool:
