@@ -14,7 +14,7 @@ import numpy as np
 
 from kernbench.accuracy.rows import Category, Machines, Row, part_of
 from kernbench.accuracy.score import Scored
-from kernbench.report import ELSEWHERE, Ranges, likenesses, range_of
+from kernbench.report import ELSEWHERE, HOST, Ranges, likenesses, range_of
 from validation.scores.fits import numbers_for
 
 CONFIDENCE = 0.8
@@ -92,10 +92,20 @@ def ranges_of(rows: Iterable[Observation]) -> Ranges:
         machine: {
             kind: _range(of, _OUTSIDE if machine.endswith(ELSEWHERE) else CONFIDENCE)
             for kind, of in sorted(kinds.items())
-            if len(of) >= _LEAST_ROWS or kind == ELSEWHERE
+            if kind == ELSEWHERE or (len(of) >= _LEAST_ROWS and _are_enough(machine, kind, of))
         }
         for machine, kinds in sorted(observations.items())
     }
+
+
+def _are_enough(machine: str, kind: str, rows: Sequence[Observation]) -> bool:
+    """Return whether rows are of more than one source's host, where the kind is the host.
+
+    Boards of a name are alike; their hosts are whatever their owners have: programs of one source
+    on one host say nothing of another's.
+    """
+    is_general = machine.endswith(ELSEWHERE) or kind != HOST
+    return is_general or len({row.source for row in rows}) > 1
 
 
 def _range(rows: Sequence[Observation], share: float) -> tuple[int, float, float]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernbench.hardware import load_machine
-from kernbench.report import ELSEWHERE, likenesses, range_of
+from kernbench.report import ELSEWHERE, HOST, likenesses, range_of
 from validation.scores.fits import numbers_fitted, numbers_for
 from validation.scores.ranges import Observation, coverage_of, ranges_of
 
@@ -58,6 +58,19 @@ def test_what_is_unlike_all_rows_has_a_wider_range() -> None:
     for wider in (elsewhere, other):
         assert wider is not None
         assert (wider["low_ns"], wider["high_ns"]) == pytest.approx((55.0, 145.0))
+
+
+@pytest.mark.adr("0250-D4")
+def test_the_host_of_one_source_is_no_range_of_a_boards_hosts() -> None:
+    one = seen("one", [1.0] * 40, HOST)
+    elsewhere = [Observation("another", 0, L40S, {HOST: 1.0}, ratio) for ratio in (0.5, 2.0) * 20]
+    alone = ranges_of([*one, *elsewhere])
+    assert HOST not in alone.get("h100-sxm", {})
+    result = range_of(100.0, {HOST: 1.0}, H100, alone)
+    assert result is not None
+    assert (result["low_ns"], result["high_ns"]) == pytest.approx((50.0, 200.0))
+    several = ranges_of([*one, *seen("another", [1.2] * 40, HOST), *elsewhere])
+    assert several["h100-sxm"][HOST] == (80, 1.0, 1.2)
 
 
 @pytest.mark.adr("0250-D3")
