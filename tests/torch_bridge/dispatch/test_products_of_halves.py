@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -19,7 +21,7 @@ def no_kernels_for_halves(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_results_are_those_of_float32_rounded_once(dtype: torch.dtype) -> None:
+def test_results_are_those_of_float32_rounded_once(dtype: Any) -> None:
     torch.manual_seed(0)
     a, b = torch.randn(3, 40, 300).to(dtype), torch.randn(3, 300, 24).to(dtype)
     x, weight = torch.randn(2, 4, 9, 9).to(dtype), torch.randn(6, 4, 3, 3).to(dtype)
