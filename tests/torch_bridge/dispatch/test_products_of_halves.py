@@ -63,3 +63,31 @@ def test_gradients_that_are_not_asked_for_stay_away() -> None:
     assert of_x is None
     assert (of_weight.dtype, of_weight.unique().tolist()) == (torch.float16, [9])
     assert of_bias.tolist() == [9, 9, 9]
+
+
+def test_what_pytorch_refuses_of_mixed_dtypes_is_refused() -> None:
+    half, single = torch.ones(8, 8).half(), torch.ones(8, 8)
+    aten = torch.ops.aten
+    cases = [
+        (aten.mm.default, (half, single), {}),
+        (aten.mm.out, (half, half), {"out": single}),
+        (aten.addmm.default, (half, single, half), {}),
+        (aten.bmm.default, (half[None], single[None]), {}),
+        (
+            aten.convolution.default,
+            (half[None, None], single[None, None, :3, :3], None, *([1, 1], [0, 0], [1, 1])),
+            {"transposed": False, "output_padding": [0, 0], "groups": 1},
+        ),
+    ]
+    for function, args, kwargs in cases:
+        call = wider_numbers.with_dtypes_of_gpus(describe(function)).call
+        with pytest.raises(RuntimeError, match=r"dtype|scalar type"):
+            call(*args, **kwargs)
+
+
+def test_groups_may_name_the_dtype_that_they_have() -> None:
+    a, b = torch.ones(8, 16).bfloat16(), torch.ones(2, 16, 8).bfloat16()
+    ends = torch.tensor([4, 8], dtype=torch.int32)
+    call = wider_numbers.with_dtypes_of_gpus(describe(torch.ops.aten._grouped_mm.default)).call
+    result = call(a, b, ends, None, torch.bfloat16)
+    assert (result.dtype, result.unique().tolist()) == (torch.bfloat16, [16])

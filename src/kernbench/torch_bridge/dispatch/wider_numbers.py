@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from kernbench.torch_bridge.base.operations import Operation
 
@@ -60,9 +60,12 @@ def _rounded(
     """Call an operation with wide numbers in place of narrow ones, and round its results."""
 
     def cast(source: torch.dtype, target: torch.dtype) -> Any:
-        return lambda item: (
-            item.to(target) if isinstance(item, Tensor) and item.dtype == source else item
-        )
+        def converted(item: Any) -> Any:
+            if isinstance(item, Tensor) and item.dtype == source:
+                return item.to(target)
+            return target if item is source else item
+
+        return converted
 
     args, kwargs = tree_map(cast(narrow, wide), (args, kwargs))
     return tree_map(cast(wide, narrow), call(*args, **kwargs))
@@ -105,14 +108,22 @@ _BACKWARD = frozenset(
 
 
 def _in_float32(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a product of halves alone be one of float32; the call refuses dtypes that are mixed."""
+
     def cast(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if x.dtype not in _SLOW_HALVES:
+        if x.dtype not in _SLOW_HALVES or _dtypes(x, args, kwargs) != {x.dtype}:
             return call(x, *args, **kwargs)
         result = _rounded(call, x.dtype, torch.float32, (x, *args), kwargs)
         out = kwargs.get("out")
         return result if out is None else out.copy_(result)
 
     return cast
+
+
+def _dtypes(*args: Any) -> set[torch.dtype]:
+    """Return the dtypes that are in arguments, but for that of the ends of groups."""
+    items = (getattr(item, "dtype", item) for item in tree_leaves(args))
+    return {item for item in items if isinstance(item, torch.dtype)} - {torch.int32}
 
 
 def _forward(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
