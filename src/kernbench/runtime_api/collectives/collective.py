@@ -11,7 +11,7 @@ from kernbench.runtime_api.base.folding import CollectiveTimes
 from kernbench.runtime_api.collectives.disagreement import differing, exchanged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from kernbench.collectives import Schedule
     from kernbench.links import Transferred
@@ -82,21 +82,15 @@ class Collective:
         if self._run.simulation.now_ps > self.deadline_ps:
             self.give_up(f"before rank {work.rank} came")
             return
-        waiting = [handle for handle in after if not handle.done]
-        left = len(waiting)
 
-        def one_is_done(handle: Any) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                work.after = handle.ended_by
-                self._ready(work)
+        def begin(last: Handle) -> None:
+            work.after = last.ended_by
+            self._ready(work)
 
-        for handle in waiting:
-            handle.when_done(one_is_done)
+        waits = _when_last_ends(after, begin)
         if self._num_absent == 0:
             self._check()
-        if self._error is None and not waiting:
+        if self._error is None and not waits:
             self._ready(work)
 
     def described(self) -> dict[str, Any]:
@@ -316,6 +310,22 @@ class Collective:
         run.devices.hbm.begin(flow)
 
 
+def _when_last_ends(handles: Iterable[Handle], then: Callable[[Handle], None]) -> bool:
+    """Call ``then`` with the last of some handles to end; return False where all have ended."""
+    waiting = [handle for handle in handles if not handle.done]
+    left = len(waiting)
+
+    def one_is_done(handle: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            then(handle)
+
+    for handle in waiting:
+        handle.when_done(one_is_done)
+    return bool(waiting)
+
+
 class LoneCollective:
     """In place of a collective: each part takes its time from when its own rank is ready.
 
@@ -329,18 +339,7 @@ class LoneCollective:
 
     def arrive(self, position: int, part: Part, after: list[Handle]) -> None:
         """Take a rank's part; it begins once all of ``after`` have ended."""
-        waiting = [handle for handle in after if not handle.done]
-        left = len(waiting)
-
-        def one_is_done(_: Any) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                part.end_after(self._time_ps(part))
-
-        for handle in waiting:
-            handle.when_done(one_is_done)
-        if not waiting:
+        if not _when_last_ends(after, lambda _: part.end_after(self._time_ps(part))):
             part.end_after(self._time_ps(part))
 
     def _time_ps(self, part: Part) -> int:
