@@ -94,6 +94,8 @@ class ProductTile:
     splits: tuple[int, ...] = (1,)
     slices: int = 1
     """Groups of warps in a block, each of which takes a part of every trip's K."""
+    least_resident: int = 1
+    """How many of its blocks an SM holds at least."""
 
 
 _MATRIX_TILES = (
@@ -124,7 +126,7 @@ _VECTOR_TILES = (
     ProductTile(128, 64, (1, 3)),
     ProductTile(128, 128, (1, 3)),
 )
-_WAVE_TILE = ProductTile(128, 128, (1, 3))
+_WAVE_TILE = ProductTile(128, 128, (1, 3), least_resident=2)
 """That of float32 on Hopper and later: products of neusight-linear and KernelBench on H100s take
 whole waves of two an SM. What is narrower, or is held by all SMs at once, takes others."""
 _CUT_WAVE = 0.6
@@ -227,7 +229,7 @@ def _splits(product: Product, tile: ProductTile, sip: SipSpec) -> tuple[int, ...
     by_vector = product.dtype in _BY_VECTOR
     is_long = product.a_bytes is not None and product.k >= _LONG
     count, places = _count(product, tile), sip.num_pes * _resident(tile)
-    if tile is _WAVE_TILE and count > _CUT_WAVE * places:
+    if tile == _WAVE_TILE and count > _CUT_WAVE * places:
         return (1,)
     splits = _LONG_SPLITS if is_long else tile.splits
     if by_vector and count < sip.num_pes:
@@ -244,8 +246,7 @@ def _count(product: Product, tile: ProductTile) -> int:
 
 
 def _resident(tile: ProductTile) -> int:
-    least = 2 if tile is _WAVE_TILE else 1
-    return max(least, min(8, 128 * 128 // (tile.block_m * tile.block_n)))
+    return max(tile.least_resident, min(8, 128 * 128 // (tile.block_m * tile.block_n)))
 
 
 def _tiled(
