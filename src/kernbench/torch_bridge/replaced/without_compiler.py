@@ -184,6 +184,8 @@ class _Compiler(ModuleType):
         # The compiler itself, where it was imported meanwhile, stays for the next run.
         if vars(torch).get("_dynamo") is self:
             del torch._dynamo
+        # Who has looked at the stand-in meanwhile may keep it, but not the run.
+        self._import_compiler = None
         if self._patches is not None:
             self._patches.close()
         for disabled in self._disabled:
