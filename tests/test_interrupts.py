@@ -12,6 +12,7 @@ import pytest
 
 from kernbench.interrupts import frame_of
 from tests.programs import PROGRAMS
+from tests.tiers import of_campaigns
 
 
 def test_a_frame_is_that_of_the_thread() -> None:
@@ -43,6 +44,9 @@ def test_nothing_is_collected_while_frames_are_asked_for(
     assert seen == [False]
 
 
-def test_asking_for_frames_ends_whatever_dies_meanwhile() -> None:
+@pytest.mark.parametrize("seconds", [1, of_campaigns(4)])
+def test_asking_for_frames_ends_whatever_dies_meanwhile(seconds: int) -> None:
     """Without what keeps collections away, this hangs now and then, as it did on two busy cores."""
-    subprocess.run([sys.executable, str(PROGRAMS / "asked_frames.py"), "4"], timeout=60, check=True)
+    subprocess.run(
+        [sys.executable, str(PROGRAMS / "asked_frames.py"), str(seconds)], timeout=60, check=True
+    )

@@ -16,7 +16,7 @@ def scores_of(rows: list[AnyTuned], num_configurations: int = 45) -> list[Score]
 
 
 def test_published_configurations_are_near_the_best_of_a_few_modeled_ones() -> None:
-    rows: list[AnyTuned] = [*read_products()[::44], *read_experts("seen")[::40]]
+    rows: list[AnyTuned] = [*read_products()[::88], *read_experts("seen")[::80]]
     assert all(score.slower <= NEAR for score in scores_of(rows, 12))
 
 

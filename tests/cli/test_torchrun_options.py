@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kernbench.cli.app import app
+from tests.tiers import daily
 
 pytest.importorskip("torch")
 PROGRAM = """
@@ -134,8 +135,21 @@ print("names", json.dumps(said))
 """
 
 
+@pytest.mark.parametrize(
+    "value",
+    daily(
+        "names.py",
+        "../{here}/names.py",
+        "-m names x",
+        of=(
+            *("names.py", "./names.py x", "../{here}/names.py", "{there}/names.py"),
+            *("one_package/names.py", "link.py"),
+            *("-m names x", "-m one_package", "-m one_package.names"),
+        ),
+    ),
+)
 def test_a_program_finds_the_names_that_torchrun_gives_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     """The command that real torchrun starts for each rank is run here for the names to expect."""
     torchs = pytest.importorskip("torch.distributed.run")
@@ -146,23 +160,12 @@ def test_a_program_finds_the_names_that_torchrun_gives_it(
     (package / "__init__.py").touch()
     (tmp_path / "link.py").symlink_to("one_package/names.py")
     monkeypatch.chdir(tmp_path)
-    here = tmp_path.name
-    for value in (
-        ["names.py"],
-        ["./names.py", "x"],
-        [f"../{here}/names.py"],
-        [str(tmp_path / "names.py")],
-        ["one_package/names.py"],
-        ["link.py"],
-        ["-m", "names", "x"],
-        ["-m", "one_package"],
-        ["-m", "one_package.names"],
-    ):
-        _, command, arguments = torchs.config_from_args(torchs.parse_args(value))
-        real = subprocess.run(
-            [command, *arguments], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        for ranks in ("1", "2"):
-            status, output = run(f"--nproc-per-node={ranks}", *value)
-            assert status == 0, output
-            assert output.count(f"{real}\n") == int(ranks), (value, real, output)
+    words = value.format(here=tmp_path.name, there=tmp_path).split()
+    _, command, arguments = torchs.config_from_args(torchs.parse_args(words))
+    real = subprocess.run(
+        [command, *arguments], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    for ranks in ("1", "2"):
+        status, output = run(f"--nproc-per-node={ranks}", *words)
+        assert status == 0, output
+        assert output.count(f"{real}\n") == int(ranks), (words, real, output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -238,11 +239,10 @@ def test_numbers_are_tried_with_both_signs_and_as_the_reference_draws_them(judge
 
 def test_calls_of_one_judge_run_side_by_side(judge: Judge, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    for name, wait in (
-        ("now", ""),
-        ("waits", f"while not os.path.exists({str(gate)!r}): time.sleep(0.1)"),
-    ):
-        (tmp_path / f"{name}.py").write_text(f"import os, time\n{wait}\n" + SMALL["axpy"])
+    os.mkfifo(gate)
+    opened = os.open(gate, os.O_RDWR)
+    for name, wait in (("now", ""), ("waits", f"os.read(os.open({str(gate)!r}, os.O_RDONLY), 1)")):
+        (tmp_path / f"{name}.py").write_text(f"import os\n{wait}\n" + SMALL["axpy"])
     candidate = tmp_path / "candidate.py"
     candidate.write_text(HEAD + HONEST["axpy"])
     verdicts: list[Verdict] = []
@@ -254,6 +254,7 @@ def test_calls_of_one_judge_run_side_by_side(judge: Judge, tmp_path: Path) -> No
     waiting.start()
     assert judge(candidate, tmp_path / "now.py", times=False, total_s=60.0).is_right
     assert not verdicts
-    gate.touch()
+    os.write(opened, b"!" * 64)  # one for each time that it is loaded
     waiting.join()
+    os.close(opened)
     assert verdicts[0].is_right

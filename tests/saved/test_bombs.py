@@ -20,7 +20,6 @@ _WHY = [0]
     daily(
         "rows of waits",
         "a_parameter_of_many",
-        "a_pipe",
         of=("rows of waits", "ranks", "a_parameter_of_many", "many_labels", "zeros", "a_pipe"),
     ),
 )

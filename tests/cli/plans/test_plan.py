@@ -184,6 +184,7 @@ def test_time_is_that_of_layers_run_on_the_machine(tmp_path: Path, plan: Plan) -
     assert sum(piped.parts.values()) == pytest.approx(piped.seconds)
 
 
+@pytest.mark.campaign
 def test_layouts_timed_in_processes_are_timed_as_in_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -239,6 +239,7 @@ def test_a_damaged_result_is_named(sweep: Sweep, folder: Path) -> None:
     assert f"{file.relative_to(folder)} is no result of a sweep; remove it" in err
 
 
+@pytest.mark.campaign
 def test_a_full_disk_ends_a_sweep_and_names_what_is_kept(
     sweep: Sweep, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from kernbench.cli.app import app  # noqa: E402
 from kernbench.errors import UsageError  # noqa: E402
 from kernbench.torch_bridge.base.device_limit import MOST_DEVICES  # noqa: E402
+from tests.tiers import of_campaigns  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 TOO_MANY = MOST_DEVICES + 1
@@ -89,7 +90,7 @@ def test_a_larger_machine_shows_as_many_devices_as_pytorch_numbers_and_says_so(
 
 
 @pytest.mark.adr("0062-D7")
-@pytest.mark.parametrize("machine", ["ahbm:300", "ahbm:4"])
+@pytest.mark.parametrize("machine", ["ahbm:300", of_campaigns("ahbm:4")])
 def test_no_number_that_pytorch_cuts_is_another_device(program: Path, machine: str) -> None:
     """Cut to 8 bits, 256 is 0, which exists, and 300 is 44."""
     program.write_text(

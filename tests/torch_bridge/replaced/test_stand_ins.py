@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kernbench.errors import UsageError
+from tests.tiers import of_campaigns
 from tests.torch_bridge.running import simulated
 
 torch = pytest.importorskip("torch")
@@ -28,7 +29,7 @@ _SAID = (
 @pytest.mark.adr("0148-D1")
 @pytest.mark.adr("0148-D2")
 @pytest.mark.adr("0148-D4")
-@pytest.mark.parametrize("machine", ["ahbm:1", "a100-sxm-80g:1"])
+@pytest.mark.parametrize("machine", [of_campaigns("ahbm:1"), "a100-sxm-80g:1"])
 def test_attention_of_a_stand_in_is_pytorchs(machine: str, tmp_path: Path) -> None:
     context = simulated("flash_attention.py", tmp_path / "times", machine=machine)
     short, long = torch.load(tmp_path / "times")

@@ -19,8 +19,8 @@ from tests.torch_bridge.running import PROGRAMS, simulated
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("asks", [of_campaigns([]), ["asks"]])
+@pytest.mark.campaign
+@pytest.mark.parametrize("asks", [[], ["asks"]])
 def test_the_compiler_comes_when_it_is_asked_for_and_is_itself_after_the_run(
     asks: list[str],
 ) -> None:
@@ -33,10 +33,20 @@ def test_the_compiler_comes_when_it_is_asked_for_and_is_itself_after_the_run(
 
 
 @pytest.mark.usefixtures("collects_own")
-def test_nothing_keeps_a_run_that_is_over(tmp_path: Path) -> None:
-    """What searches all modules meets the one that stands in for the compiler, and may keep it."""
+@pytest.mark.parametrize(
+    ("text", "nprocs"),
+    [
+        ("torch.ones(2, device='cuda') + 1", 1),
+        ("import torch.distributed as dist\ndist.init_process_group()\n"
+         "x = torch.ones(2, device='cuda')\ndist.all_reduce(x)\ntorch._dynamo.config", 2),
+        of_campaigns("torch.compile(torch.nn.GELU())(torch.ones(4, device='cuda'))", 1),
+    ],
+    ids=["alone", "several", "compiled"],
+)  # fmt: skip
+def test_nothing_keeps_a_run_that_is_over(tmp_path: Path, text: str, nprocs: int) -> None:
+    """Modules and caches of libraries would; the run that fills them first may stay."""
     program = tmp_path / "program.py"
-    program.write_text("import torch\ntorch.ones(2, device='cuda') + 1\n")
-    runs = [weakref.ref(simulated(program).run) for _ in range(2)]
+    program.write_text(f"import torch\n{text}\n")
+    runs = [weakref.ref(simulated(program, nprocs=nprocs).run) for _ in range(3)]
     gc.collect()
-    assert [run() for run in runs] == [None, None]
+    assert [run() for run in runs[1:]] == [None, None]

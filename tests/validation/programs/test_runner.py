@@ -74,6 +74,7 @@ def test_a_configuration_runs_once_on_each_machine(runner: ProgramRunner, tmp_pa
     assert slower == pytest.approx(times[0] * 0.9 * 2039 / 220, rel=0.2)
 
 
+@pytest.mark.campaign
 @pytest.mark.adr("0131-D3")
 def test_what_starts_programs_may_hold_more_than_they(tmp_path: Path) -> None:
     (tmp_path / "held_library.py").write_text("from itertools import count\nused = count(1)\n")

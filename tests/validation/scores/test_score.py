@@ -131,6 +131,12 @@ def test_a_page_says_what_made_it(
     assert capsys.readouterr().out
 
 
+def test_numbers_of_processes_that_cannot_be_are_refused(data: Path) -> None:
+    with pytest.raises(UsageError, match="jobs must be at least 1"):
+        answer_rows(read_rows([data]), 0)
+
+
+@pytest.mark.campaign
 def test_several_processes_give_the_same_answers(data: Path) -> None:
     data.write_text(TEXT + "".join(TEXT.splitlines(keepends=True)[1:4]) * 20)
     rows = read_rows([data])
@@ -138,8 +144,6 @@ def test_several_processes_give_the_same_answers(data: Path) -> None:
     alone, shared = answer_rows(rows), answer_rows(rows, 2, done.append)
     assert alone == shared
     assert sum(done) == len(rows)
-    with pytest.raises(UsageError, match="jobs must be at least 1"):
-        answer_rows(rows, 0)
 
 
 def test_baselines_stand_beside_the_model(data: Path) -> None:

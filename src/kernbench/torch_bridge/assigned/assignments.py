@@ -44,7 +44,7 @@ from kernbench.torch_bridge.assigned.writes import (
     tell_of_modules,
     tell_of_objects,
 )
-from kernbench.torch_bridge.base.patches import MISSING, Patches
+from kernbench.torch_bridge.base.patches import MISSING, Patches, while_it_lives
 from kernbench.torch_bridge.processes.process import HERE, Process
 
 _OWN_FRAMES = 3
@@ -147,7 +147,7 @@ class Assignments:
     def install(self, patches: Patches) -> None:
         """Keep what is assigned from now on for its process."""
         self._patches = patches
-        tell_of_calls(self._begin_setting, patches)
+        tell_of_calls(while_it_lives(self._begin_setting), patches)
         say_of_calls(self._session.for_all.setdefault, patches)
         tell_of_modules(self._note, patches)
         if CAN_SEE_CLASSES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakMethod
 
 from kernbench.interrupts import unbroken
 
@@ -29,6 +30,22 @@ def set_own(owner: Any, name: str, value: Any) -> None:
         delattr(owner, name)
     else:
         setattr(owner, name, value)
+
+
+def while_it_lives(method: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that calls a method, and does nothing once its object is gone.
+
+    Modules that are imported in a run keep what they import from others: with what a run replaced
+    they would keep all of the run.
+    """
+    bound = WeakMethod(method)
+
+    def call(*args: Any) -> None:
+        living = bound()
+        if living is not None:
+            living(*args)
+
+    return call
 
 
 class Patches:
@@ -75,6 +92,7 @@ class Patches:
             except BaseException:
                 self.close()  # the others, too
                 raise
+        self.replaced.clear()
 
 
 @dataclass(frozen=True, slots=True)

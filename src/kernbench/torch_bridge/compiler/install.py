@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 import kernbench
 from kernbench.errors import KernbenchError, UnsupportedOpError, UsageError, nearest
 from kernbench.logs import logger
-from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.patches import Patches, while_it_lives
 from kernbench.torch_bridge.compiler import (
     estimates,
     fakes,
@@ -147,6 +147,11 @@ class Compiler:
                 self._prepare()
             _LOG.info("PyTorch's compiler is there, after %.1f s", perf_counter() - begun_s)
 
+    def leave(self) -> None:
+        """Let go of the run, at its end: the compiler keeps what was put in place in its caches."""
+        self._is_imported = self._is_there = True
+        del self._run, self._for_all
+
     def _import_tracer(self) -> None:
         without_compiler.leave()
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
@@ -157,9 +162,11 @@ class Compiler:
             self._patches.set(module, name, self._prepared(getattr(module, name)))
 
     def _prepared(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        prepare = while_it_lives(self.prepare)
+
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            self.prepare()
+            prepare()
             return original(*args, **kwargs)
 
         return call
@@ -384,6 +391,7 @@ def install(
         patches.set(torch, "compile", compile_nothing)
         return None
     compiler = Compiler(patches, run, for_all)
+    patches.on_close(compiler.leave)
     without_compiler.install(patches, compiler.import_tracer)
     patches.set(torch, "compile", compiler.compile)
     return compiler

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -31,7 +32,7 @@ class Numbering:
     """The devices that the ranks of a run have as their own."""
 
     def __init__(self) -> None:
-        self._own: dict[Process, int] = {}
+        self._own: WeakKeyDictionary[Process, int] = WeakKeyDictionary()
 
     def begin(self, inputs: Iterable[Any]) -> None:
         """Choose the rank's own device, at its first graph: that of an input, or the current."""

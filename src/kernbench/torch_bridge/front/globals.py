@@ -347,6 +347,8 @@ class Globals:
         self._loaded = base
         self._first: dict[str, Any] = {}
         """The values with which the run began."""
+        self._saved: list[dict[str, Any]] = []
+        """Those of all processes."""
 
     def install(self, patches: Patches) -> None:
         """Note what is set from now on, where it is not read when processes take turns."""
@@ -358,6 +360,7 @@ class Globals:
 
     def start(self, process: Process, is_forked: bool) -> None:
         """Give a new process its values: its parent's, or as a spawned one has them."""
+        self._saved.append(process.saved)
         for item in self._known:
             inherits = is_forked or item.is_passed_on
             process.saved[item.name] = item.copy(item.get() if inherits else self._first[item.name])
@@ -367,6 +370,9 @@ class Globals:
         for item in self._known:
             if not item.is_passed_on:
                 item.put(self._first[item.name])
+        # Modules of programs hold tensors that C++ holds, too, which nothing would ever collect.
+        for values in self._saved:
+            values.clear()
 
     def load(self, process: Process) -> None:
         """Make a process's values current, and save those of the previous one."""
