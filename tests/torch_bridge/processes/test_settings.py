@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,9 @@ torch.set_default_dtype(torch.float64)
 torch.use_deterministic_algorithms(True)
 """
     )
-    simulated(program)
+    before = sys.argv
+    simulated(program, "an argument")
+    assert sys.argv is before
     assert torch.get_default_dtype() == torch.float32
     assert not torch.are_deterministic_algorithms_enabled()
 

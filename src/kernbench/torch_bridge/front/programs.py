@@ -150,6 +150,7 @@ class Programs:
             self.globals.begin()
             self.globals.start(self._base, is_forked=True)
             patches.on_close(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
+            patches.on_close(setattr, sys, "argv", sys.argv)
             # For this thread, and for threads that libraries start.
             patches.set(HERE, "process", self._base)
             patches.set(_Here, "process", self._base)
