@@ -189,7 +189,10 @@ def test_assignments_that_fail_do_so_in_pythons_words(capfd: pytest.CaptureFixtu
     assert sorted(printed) == sorted(2 * words)
 
 
-def test_what_a_run_replaces_in_tables_while_a_process_runs_is_restored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", ["inductor", "eager"])
+def test_what_a_run_replaces_in_tables_while_a_process_runs_is_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
     from torch._subclasses import fake_tensor
 
     program = tmp_path / "program.py"
@@ -197,6 +200,9 @@ def test_what_a_run_replaces_in_tables_while_a_process_runs_is_restored(tmp_path
         "import torch\n"
         "torch.compile(lambda x: x + 1, backend='eager')(torch.ones(2, device='cuda'))\n"
     )
+    with monkeypatch.context() as patch:
+        patch.setenv("KERNBENCH_COMPILE", before)
+        simulated(program)
     simulated(program)
     answers = fake_tensor._DISPATCH_META_HANDLERS
     assert {answer.__module__ for answer in answers.values()} == {fake_tensor.__name__}

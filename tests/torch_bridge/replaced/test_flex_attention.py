@@ -69,6 +69,7 @@ def test_the_host_calls_nothing_of_the_definition() -> None:
         spans = context.op_log.host_spans
         return sum(span.end_ps - span.start_ps for span in spans if span.kind == "python")
 
+    called_ps(False)  # PyTorch has what the first call computes once
     assert called_ps(True) == called_ps(False) > 0
 
 

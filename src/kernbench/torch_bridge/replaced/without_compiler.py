@@ -170,8 +170,8 @@ class _Compiler(ModuleType):
         if sys.modules.get(_NAME) is self:
             del sys.modules[_NAME]
         module = importlib.import_module(_NAME)
-        # It is missing while the import is under way.
-        if self._patches is None and hasattr(module, "explain"):
+        # Some are missing while the import is under way.
+        if self._patches is None and _REPLACED[_NAME].keys() <= vars(module).keys():
             self._patches = Patches()
             for name, values in _REPLACED.items():
                 self._patches.set_all(sys.modules[name], values)
