@@ -189,7 +189,7 @@ def test_assignments_that_fail_do_so_in_pythons_words(capfd: pytest.CaptureFixtu
     assert sorted(printed) == sorted(2 * words)
 
 
-@pytest.mark.parametrize("before", ["inductor", "eager"])
+@pytest.mark.parametrize("before", ["eager", "inductor"])
 def test_what_a_run_replaces_in_tables_while_a_process_runs_is_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
@@ -198,6 +198,7 @@ def test_what_a_run_replaces_in_tables_while_a_process_runs_is_restored(
     program = tmp_path / "program.py"
     program.write_text(
         "import torch\n"
+        "torch._dynamo.explain\n"
         "torch.compile(lambda x: x + 1, backend='eager')(torch.ones(2, device='cuda'))\n"
     )
     with monkeypatch.context() as patch:
