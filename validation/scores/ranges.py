@@ -134,9 +134,9 @@ def _between(rows: Iterable[Observation]) -> list[float]:
         of.setdefault(row.program, []).append(math.log(row.ratio))
     known: dict[tuple[str, ...], _Estimate] = {}
     for key, logs in programs.items():
-        means = [float(np.mean(of)) for of in logs.values()]
-        if len(means) > 2:
-            known[key] = float(np.mean(means)), float(np.var(means, ddof=1)) / len(means)
+        averages = [float(np.mean(of)) for of in logs.values()]
+        if len(averages) > 2:
+            known[key] = float(np.mean(averages)), float(np.var(averages, ddof=1)) / len(averages)
     variances: list[float] = []
     for level in (2, 1, 0):
         groups: dict[tuple[str, ...], list[_Estimate]] = {}
@@ -144,9 +144,9 @@ def _between(rows: Iterable[Observation]) -> list[float]:
             groups.setdefault(key[:level], []).append(estimate)
         variances.append(_pooled(list(groups.values())))
         known = {}
-        for key, of in groups.items():
-            means, own = np.array(of).T
-            known[key] = float(means.mean()), float(own.mean() + variances[-1]) / len(of)
+        for key, estimates in groups.items():
+            means, own = np.array(estimates).T
+            known[key] = float(means.mean()), float(own.mean() + variances[-1]) / len(means)
     return variances
 
 
