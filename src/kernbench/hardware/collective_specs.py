@@ -76,8 +76,8 @@ class ProtocolSpec(Spec):
     """The same for a chunk from another node, which a host's thread hands to the network and takes
     from it. ``step_us`` when missing."""
     pipeline_kib: Positive | None = None
-    """In rail_tree and in_switch_tree: how much of a chunk a rank has before it hands on what it
-    has; all of it when missing. Not where there is a ``channel``."""
+    """In rail_tree: how much of a chunk a rank has before it hands on what it has; all of it when
+    missing. Not where there is a ``channel``."""
     channel: ChannelSpec | None = None
     """In rail_tree: the pieces of each channel, which takes its part of a link."""
     round_us: NotNegative = Fraction(0)

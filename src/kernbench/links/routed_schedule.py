@@ -248,15 +248,18 @@ def build_link_plan(
     if pieces == size_list:
         return plan
     # The same plan with what is behind the first pieces only, which keeps links and memory busy.
-    behind = {key: [transfer_ps(size, rate) for size in size_list] for key, rate in rates.items()}
-    whole_ps = np.array([behind[kind] for kind in kinds], dtype=np.int64).ravel()
+    behind = {
+        key: [
+            transfer_ps(size, rate) - transfer_ps(piece, rate)
+            for size, piece in zip(size_list, pieces, strict=True)
+        ]
+        for key, rate in rates.items()
+    }
+    behind_ps = np.array([behind[kind] for kind in kinds], dtype=np.int64).ravel()
     memory_ps = np.concatenate(
         [_memory_ps(specs, size_list, traffic) for traffic in (1, REDUCE_TRAFFIC)]
     )
-    first_ps = np.array(
-        [[transfer_ps(size, rates[kind]) for size in pieces] for kind in kinds], dtype=np.int64
-    ).ravel()
-    rest = rest_of(plan, whole_ps - first_ps, memory_ps - plan.memory_ps)
+    rest = rest_of(plan, behind_ps, memory_ps - plan.memory_ps)
     return replace(plan, rest=rest)
 
 
