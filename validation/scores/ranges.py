@@ -40,7 +40,7 @@ def family_of_row(row: Row) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A row of a source that had no part in fits: measured over modeled time, and what it is of."""
+    """An answered row: measured over modeled time, and what it is of."""
 
     source: str
     program: int
@@ -49,6 +49,8 @@ class Observation:
     """Whose ranges it is in: its machine, its machine's maker, all (``likenesses``)."""
     shares: Mapping[str, float]
     ratio: float
+    seen: bool = False
+    """Whether its source had a part in a fit of what its machine has."""
 
     @property
     def fold(self) -> int:
@@ -68,7 +70,7 @@ class Observation:
 
 
 def observations(scored: Sequence[Scored], machines: Machines) -> list[Observation]:
-    """Return the answered rows of sources that had no part in a fit of what their machine has.
+    """Return the answered rows.
 
     Whole programs of which nobody kept what their time is of are left out.
     """
@@ -81,31 +83,79 @@ def observations(scored: Sequence[Scored], machines: Machines) -> list[Observati
         if not time_us or not shares:
             continue
         machine = machines.machine_of(row.device)
-        if not numbers_for(row.source, machine):
-            like = likenesses(machine)
-            program = part_of(row, _PROGRAMS)
-            result.append(Observation(row.source, program, like, shares, row.time_us / time_us))
+        result.append(
+            Observation(
+                row.source, part_of(row, _PROGRAMS), likenesses(machine), shares,
+                row.time_us / time_us, numbers_for(row.source, machine) > 0,
+            )
+        )  # fmt: skip
     return result
 
 
-def ranges_of(rows: Iterable[Observation]) -> Ranges:
-    """Return the ranges by machine and kind, and of many machines and of all kinds (ADR-0287)."""
+def ranges_of(rows: Iterable[Observation], seen: Spreads | None = None) -> Ranges:
+    """Return the ranges by machine and kind, and of many machines and of all kinds (ADR-0287).
+
+    ``seen`` are the spreads of what fits have seen, where they are known; else those of ``rows``.
+    """
+    rows = list(rows)
+    if seen is None:
+        seen = _spreads([row for row in rows if row.seen])
+    rows = [row for row in rows if not row.seen]
+    between = _between([row for row in rows if row.kind])
+    result: dict[str, dict[str, tuple[int, float, float]]] = {ELSEWHERE: {}}
+    spreads = _spreads(rows)
+    for machine, kinds in sorted(spreads.items()):
+        result[machine] = {
+            kind: spread.widened(2 * sum(between[: spread.level + 1]) / spread.count)
+            for kind, spread in sorted(kinds.items())
+        }
+    known = set(result[ELSEWHERE])
+    for machine, kinds in sorted(seen.items()):
+        of_seen = result.setdefault(machine, {})
+        for kind, spread in kinds.items():
+            if kind not in known and kind != ELSEWHERE:
+                # What sources and machines differ by is what fits took out.
+                of_seen[kind] = spread.widened(sum(between[: spread.level + 1]))
+    result[ELSEWHERE].setdefault(ELSEWHERE, UNKNOWN)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """The ends of 80 % of rows, as logarithms of ratios."""
+
+    rows: int
+    low: float
+    high: float
+    level: int
+    """0: of one kind on one machine; 1: of one kind; 2: of all kinds."""
+    count: int
+    """Sources, machines or kinds, by the level."""
+
+    def widened(self, variance: float) -> tuple[int, float, float]:
+        """Return the rows, and the ends as ratios with more variance."""
+        half = math.hypot((self.high - self.low) / 2, _DEVIATIONS * math.sqrt(variance))
+        middle = (self.low + self.high) / 2
+        return self.rows, round(math.exp(middle - half), 3), round(math.exp(middle + half), 3)
+
+
+Spreads = dict[str, dict[str, _Spread]]
+
+
+def _spreads(rows: Iterable[Observation]) -> Spreads:
+    """Return the spreads of rows by machine and kind, where there are enough programs."""
     observations: dict[str, dict[str, list[Observation]]] = {ELSEWHERE: {ELSEWHERE: []}}
     for row in rows:
         observations[ELSEWHERE][ELSEWHERE].append(row)
         if row.kind:
             for like in row.like:
                 observations.setdefault(like, {}).setdefault(row.kind, []).append(row)
-    between = _between([row for row in observations[ELSEWHERE][ELSEWHERE] if row.kind])
-    result: dict[str, dict[str, tuple[int, float, float]]] = {}
-    for machine, kinds in sorted(observations.items()):
-        result[machine] = {}
-        for kind, of in sorted(kinds.items()):
-            level = machine.endswith(ELSEWHERE) + (kind == ELSEWHERE)
-            ends = _range(of, between, level)
-            if ends is not None and _are_enough(machine, kind, of):
-                result[machine][kind] = (len(of), *ends)
-    result[ELSEWHERE].setdefault(ELSEWHERE, UNKNOWN)
+    result: Spreads = {}
+    for machine, kinds in observations.items():
+        for kind, of in kinds.items():
+            spread = _spread(of, machine.endswith(ELSEWHERE) + (kind == ELSEWHERE))
+            if spread is not None and _are_enough(machine, kind, of):
+                result.setdefault(machine, {})[kind] = spread
     return result
 
 
@@ -160,16 +210,13 @@ def _pooled(groups: Sequence[Sequence[_Estimate]]) -> float:
     return max(excess / degrees, 0.0) if degrees else 0.0
 
 
-def _range(
-    rows: Sequence[Observation], between: Sequence[float], level: int
-) -> tuple[float, float] | None:
-    """Return between what multiples a new row is, with ``CONFIDENCE``; None for too few programs.
+def _spread(rows: Sequence[Observation], level: int) -> _Spread | None:
+    """Return between what multiples rows are, with ``CONFIDENCE``; None for too few programs.
 
-    At level 0 it is of one kind on one machine, of any source; at 1 of any machine; at 2 of any
-    kind. What it is of counts alike, and so do sources on each machine, their programs, and the
-    rows of each.
-    One more of n is beside the mean of n, and not in their spread, by 2 / n of the variances
-    ``between`` up to its level.
+    At level 0 they are of one kind on one machine, of any source; at 1 of any machine; at 2 of any
+    kind. What they are of counts alike, and so do sources on each machine, their programs, and the
+    rows of each. One more of n is beside the mean of n, and not in their spread, by 2 / n of the
+    variance between them.
     """
     logs: dict[str, dict[tuple[str, str], dict[int, list[float]]]] = {}
     for row in rows:
@@ -191,10 +238,8 @@ def _range(
     weights *= programs / weights.sum()
     places = (np.cumsum(weights) - weights / 2 + 0.5) / (programs + 1)
     low, high = np.interp(((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2), places, values)
-    added = 2 * sum(between[: level + 1]) / (len(logs) if level else len(sources))
-    half = math.hypot((high - low) / 2, _DEVIATIONS * math.sqrt(added))
-    middle = (low + high) / 2
-    return round(math.exp(middle - half), 3), round(math.exp(middle + half), 3)
+    count = len(logs) if level else len(sources)
+    return _Spread(len(rows), float(low), float(high), level, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +261,17 @@ def coverage_of(rows: Sequence[Observation]) -> list[Coverage]:
     the only one, they are made of its other whole programs, by folds.
     """
     flags: dict[tuple[str, str], list[tuple[bool, float]]] = {}
+    seen = _spreads([row for row in rows if row.seen])
+    rows = [row for row in rows if not row.seen]
     for source in {row.source for row in rows}:
-        foreign = ranges_of(row for row in rows if row.source != source)
+        foreign = ranges_of([row for row in rows if row.source != source], seen)
         for fold in {row.fold for row in rows if row.source == source}:
             own = [row for row in rows if (row.source, row.fold) == (source, fold)]
             others = foreign
             if any(row.kind not in foreign.get(row.machine, {}) for row in own):
-                others = ranges_of(row for row in rows if (row.source, row.fold) != (source, fold))
+                others = ranges_of(
+                    [row for row in rows if (row.source, row.fold) != (source, fold)], seen
+                )
             for row in own:
                 is_foreign = row.kind in foreign.get(row.machine, {})
                 known = foreign if is_foreign else others

@@ -97,6 +97,29 @@ def test_what_is_unlike_all_rows_has_a_wider_range() -> None:
     assert widths[0] < widths[1] < widths[2]
 
 
+@pytest.mark.adr("0287-D4")
+def test_a_kind_that_fits_alone_have_seen_has_its_spread_and_all_that_sources_differ_by() -> None:
+    rng = np.random.default_rng(4)
+    unseen = [
+        Observation(f"{number}", 50 * number + index, H100, {"norms": 1.0}, float(ratio))
+        for number, shift in enumerate(0.2 * rng.normal(size=12))
+        for index, ratio in enumerate(np.exp(shift + 0.05 * rng.normal(size=20)))
+    ]
+    fitted = [
+        Observation("fitted", index, H100, {kind: 1.0}, float(ratio), seen=True)
+        for kind in ("norms", "moe")
+        for index, ratio in enumerate(np.exp(0.05 * rng.normal(size=60)))
+    ]
+    ranges = ranges_of([*unseen, *fitted])
+    assert ranges["h100-sxm"]["norms"] == ranges_of(unseen)["h100-sxm"]["norms"]
+    for name in ("h100-sxm", "sm*", ELSEWHERE):
+        _, low, high = ranges[name]["moe"]
+        # Of the law that sources follow, whose shifts were no part of these rows.
+        assert math.log(high / low) == pytest.approx(2 * 1.2816 * math.hypot(0.2, 0.05), rel=0.35)
+    (result,) = coverage_of([*unseen, *fitted])
+    assert (result.kind, result.rows) == ("norms", 240)
+
+
 @pytest.mark.adr("0287-D3")
 def test_what_is_like_no_chip_that_was_measured_has_no_range_of_theirs() -> None:
     chip = likenesses(load_machine("wormhole-like"))
