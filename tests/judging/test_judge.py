@@ -11,6 +11,7 @@ import pytest
 
 from kernbench.errors import UsageError
 from kernbench.judging import EXIT_CODES, CandidateLimits, Judge, Outcome, Verdict
+from kernbench.report import ELSEWHERE, range_of
 from tests.judging.conftest import Judged
 from tests.judging.tricks import HEAD, HONEST, SMALL, TASKS, TRICKS
 from tests.tiers import of_campaigns
@@ -56,6 +57,10 @@ def test_a_right_kernel_is_timed_beside_eager_with_an_interval(judged: Judged) -
     assert time.low_ns is not None
     assert time.high_ns is not None
     assert time.floor_ns < time.low_ns < time.time_ns < time.high_ns
+    # It is of rows of GPUs like this one, not of all kinds of kernels on all machines.
+    unlike = range_of(time.time_ns, {"": 1.0}, [ELSEWHERE])
+    assert unlike is not None
+    assert (time.low_ns, time.high_ns) != pytest.approx((unlike["low_ns"], unlike["high_ns"]))
     assert time.own_share == 1
     (kernel,) = time.kernels
     assert kernel.resources is not None

@@ -125,3 +125,27 @@ def test_constants_are_data_with_their_source_and_rows(monkeypatch: pytest.Monke
     with pytest.raises(MachineError, match=r"exchanges/sm90.yaml: kernels.x.launch_us: Field"):
         load_exchanges("sm90")
     load_exchanges.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "dispatch_us", "combine_us"), [(8, 77, 114), (16, 118, 195), (64, 173, 314)]
+)
+def test_exchanges_for_decode_are_close_to_what_their_authors_published(
+    ranks: int, dispatch_us: float, combine_us: float
+) -> None:
+    """128 tokens of 7,168 to 8 of 288 experts, on H800s: half of the links of an H100.
+
+    Source: deepseek-ai/DeepEP @dd758ca, docs/legacy.md; nothing was fitted to it.
+    """
+    nodes = "h100-sxm:8" if ranks == 8 else f"h100-sxm:{ranks // 8}x8"
+    machine = changed_machine(load_machine(nodes), {"links.bandwidth_gbps": 200})
+    for way, bytes_each, published_us in (
+        ("dispatch", 1 + 4 / 128, dispatch_us),
+        ("combine", 2.0, combine_us),
+    ):
+        asked = ExpertExchange(
+            tokens=128, row_bytes=7168 * bytes_each, topk=8, experts=288, ranks=ranks,
+            gathers=way == "combine",
+        )  # fmt: skip
+        kernel = exchange_kernel(machine, f"deepep_decode_{way}", ranks)
+        assert exchange_ps(machine, asked, kernel) / 1e6 == pytest.approx(published_us, rel=0.16)

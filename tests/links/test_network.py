@@ -20,7 +20,6 @@ from kernbench.hardware import (
     Machine,
     ProtocolSpec,
     build_machine,
-    fitted_constants,
     load_machine,
     transfer_ps,
 )
@@ -302,16 +301,6 @@ def test_links_between_nodes_carry_a_protocol_at_a_share_of_their_own() -> None:
     same = ProtocolSpec(bandwidth_share=Fraction(1, 2))
     plain = build_link_plan(schedule, machine, (0, 8), same).wire_ps.tolist()
     assert set(plain) == {transfer_ps(size, Fraction(25, 2))}
-
-
-@pytest.mark.parametrize("name", ["a100-sxm-80g", "a100-sxm-40g", "h100-sxm"])
-def test_what_a_network_carries_of_a_protocol_is_not_fitted(name: str) -> None:
-    spec = load_machine(name, 1).spec
-    assert spec.collectives is not None
-    protocols = spec.collectives.protocols
-    shares = {protocol: float(protocols[protocol].network_share or 0) for protocol in protocols}
-    assert shares == {"ll": 4 / 8, "ll128": 120 / 128, "simple": 0.98}
-    assert not [key for key in fitted_constants(spec) if "network_share" in key]
 
 
 def test_a_launch_takes_as_long_as_the_largest_chunk_that_travels_asks_for() -> None:

@@ -32,17 +32,15 @@ def _texts() -> tuple[tuple[str, str], ...]:
     """
     shipped = Path(kernbench.__path__[0])
     files = [*shipped.rglob("*.yaml"), *LIBRARIES.rglob("*.yaml"), *FOLDER.glob("*.yaml")]
-    return tuple(
-        (_place(path), text)
-        for path in files
-        for text in _said(yaml.safe_load(path.read_text("utf-8")))
-    )
+    data = ((path, yaml.safe_load(path.read_text("utf-8"))) for path in files)
+    return tuple((_place(path, of), text) for path, of in data for text in _said(of))
 
 
-def _place(path: Path) -> str:
+def _place(path: Path, data: Any) -> str:
     folder = path.parent
     if folder.name == "presets":
-        return path.stem
+        # Rows of a cluster are of the machine that its nodes are of.
+        return data.get("base", path.stem) if "clusters" in data else path.stem
     return folder.name if folder.parent.name == "kernel_libraries" else ""
 
 

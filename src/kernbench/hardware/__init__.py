@@ -7,6 +7,7 @@ from kernbench.hardware.collective_specs import (
     NcclTable,
     ProtocolSpec,
     RampSpec,
+    between_nodes,
 )
 from kernbench.hardware.editing import edited
 from kernbench.hardware.exchange_kernels import ExchangeKernel, load_exchanges
@@ -104,6 +105,7 @@ __all__ = [
     "ScenarioSpec",
     "SipSpec",
     "WarpSpec",
+    "between_nodes",
     "build_machine",
     "ceil_ps",
     "changed_machine",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import resources
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from kernbench.hardware.kernel_constants import read_constants
 from kernbench.hardware.rates import PS_PER_US, ceil_ps, transfer_ps
 from kernbench.hardware.spec_base import Count, NotNegative, Positive, Share, Spec
 
@@ -36,6 +38,31 @@ class RampSpec(Spec):
         return ceil_ps((self.us + self.us_per_rank * num_ranks) * PS_PER_US * x / (1 + x))
 
 
+class ChannelSpec(Spec):
+    """Into what pieces a channel cuts its part of a message that ranks hand on in pieces."""
+
+    least_kib: Positive
+    """How much of a message each channel has before another one is used."""
+    pieces: Count
+    """Pieces of each channel's part, where they are not shorter or longer than what follows."""
+    piece_kib: Positive
+    """The least length of a piece; the part may have less."""
+    most_kib: Positive
+    """Its greatest length."""
+
+    def first(self, message_bytes: int, most_channels: int) -> tuple[int, int]:
+        """Return how many channels a message takes, and the bytes of the first piece of each.
+
+        >>> tree = ChannelSpec(least_kib=4, pieces=4, piece_kib=16, most_kib=64)
+        >>> [tree.first(size << 10, 8) for size in (1, 16, 512, 8192)]
+        [(1, 1024), (4, 4096), (8, 16384), (8, 65536)]
+        """
+        channels = min(max(int(message_bytes / (self.least_kib * 1024)), 1), most_channels)
+        part = -(-message_bytes // channels)
+        piece = max(Fraction(part, self.pieces), self.piece_kib * 1024)
+        return channels, min(int(min(piece, self.most_kib * 1024)), part)
+
+
 class ProtocolSpec(Spec):
     """How the blocks of a collective hand chunks to each other, and what that costs."""
 
@@ -49,8 +76,10 @@ class ProtocolSpec(Spec):
     """The same for a chunk from another node, which a host's thread hands to the network and takes
     from it. ``step_us`` when missing."""
     pipeline_kib: Positive | None = None
-    """In rail_tree and in_switch_tree: how much of a chunk a rank has before it hands on what it
-    has; all of it when missing."""
+    """In rail_tree: how much of a chunk a rank has before it hands on what it has; all of it when
+    missing. Not where there is a ``channel``."""
+    channel: ChannelSpec | None = None
+    """In rail_tree: the pieces of each channel, which takes its part of a link."""
     round_us: NotNegative = Fraction(0)
     """The time added to ``step_us`` for transfers that wait for a whole round of others."""
     bandwidth_share: Share = Fraction(1)
@@ -117,6 +146,44 @@ class ProtocolSpec(Spec):
         return transfer_ps(ceil_ps(size), gbps)
 
 
+class NetworkSpec(Spec):
+    """What a network between nodes is to a library, whatever the protocol."""
+
+    step_us: Positive
+    """From a flag that a GPU sets to one that a GPU of another node sees: a host's thread posts
+    what is there, another one polls. Latencies of the links come on top."""
+    share: Share
+    """Payload over what the interfaces could carry, for large messages."""
+
+
+class BetweenNodes(Spec):
+    """What one protocol is between nodes, on any network."""
+
+    steps: Positive
+    """Its step, in those of the network."""
+    share: Share
+    """Its payload over that of the network's large messages."""
+    channel: ChannelSpec
+    source: str
+    """What the numbers are from, or were fitted to."""
+
+
+class _BetweenNodesFile(Spec):
+    protocols: dict[ProtocolName, BetweenNodes]
+
+
+@cache
+def between_nodes() -> Mapping[ProtocolName, BetweenNodes]:
+    """Return what each protocol is between nodes.
+
+    Raises:
+        MachineError: The file has an unknown key, or an impossible value.
+    """
+    name = "protocols_between_nodes.yaml"
+    file = resources.files("kernbench.hardware") / name
+    return read_constants(_BetweenNodesFile, file, name).protocols
+
+
 PLAIN_PROTOCOL = ProtocolSpec()
 """A library that costs nothing: transfers take what the links take."""
 
@@ -163,6 +230,9 @@ class CollectivesSpec(Spec):
     ``protocols`` where it is missing."""
     peer: ProtocolSpec | None = None
     """For one_shot and two_shot: kernels that store into their peers' memory."""
+    network: NetworkSpec | None = None
+    """The network between nodes. What ``protocols`` and ``point_to_point`` do not say of it is made
+    of this and of what a protocol is on any network."""
     in_switch: ProtocolSpec | None = None
     """For in_switch: a switch that adds and copies. Missing where the switch does neither."""
     nccl: NcclTable | None = None
@@ -175,8 +245,34 @@ class CollectivesSpec(Spec):
         if algorithm_class == "peer" and self.peer is not None:
             return {"simple": self.peer}
         if algorithm_class == "point_to_point" and self.point_to_point is not None:
-            return {str(name): value for name, value in self.point_to_point.items()}
-        return {str(name): protocol for name, protocol in self.protocols.items()}
+            return self._of_messages
+        return self._chained
+
+    @cached_property
+    def _chained(self) -> Mapping[str, ProtocolSpec]:
+        return self._between_nodes(self.protocols)
+
+    @cached_property
+    def _of_messages(self) -> Mapping[str, ProtocolSpec]:
+        return self._between_nodes(self.point_to_point or {})
+
+    def _between_nodes(
+        self, protocols: Mapping[ProtocolName, ProtocolSpec]
+    ) -> dict[str, ProtocolSpec]:
+        """Return protocols with what they do not say of the network between nodes."""
+        if self.network is None:
+            return {str(name): protocol for name, protocol in protocols.items()}
+        result: dict[str, ProtocolSpec] = {}
+        for name, protocol in protocols.items():
+            of = between_nodes()[name]
+            known = {
+                "network_step_us": self.network.step_us * of.steps,
+                "network_share": self.network.share * of.share,
+                "channel": of.channel,
+            }
+            missing = {key: value for key, value in known.items() if getattr(protocol, key) is None}
+            result[str(name)] = protocol.model_copy(update=missing)
+        return result
 
     @property
     def buffer_bytes(self) -> int:

@@ -19,7 +19,7 @@ from kernbench.judging.record import Record, descriptions
 from kernbench.judging.tasks import TaskSize
 from kernbench.judging.verdict import Gain, KernelResources, MachineTime, TimedKernel, TimedLine
 from kernbench.op_log import Instance, Limit, covered_ps
-from kernbench.report import HOST, kind_of, range_of
+from kernbench.report import HOST, kind_of, likenesses, range_of
 from kernbench.torch_bridge import unseen
 from kernbench.triton_backend import active_launcher
 
@@ -88,7 +88,7 @@ def time_record(context: RuntimeContext, record: Record, rank: int) -> TimedReco
     total_ps = sum(kinds.values()) or 1
     kinds = {kind: ps * busy_ps / total_ps for kind, ps in kinds.items()}
     kinds[HOST] = max(time_ps - busy_ps, 0)
-    time_range = range_of(time_ps / 1000, kinds, context.machine.spec.name)
+    time_range = range_of(time_ps / 1000, kinds, likenesses(context.machine))
     own = {binary.name: binary for binary in executor.binaries}
     lines = {line["kernel"]: line for line in lines_of_kernels(log, own)}
     kernels = [

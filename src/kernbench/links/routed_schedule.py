@@ -176,14 +176,27 @@ def build_link_plan(
         * (gbps if most is None else min(gbps, most))
         for kind, gbps in bandwidths.items()
     }
+    library = machine.spec.collectives
     # What the first pieces of chunks take; the rest follows behind them.
     pieces = [protocol.piece_bytes(size) if schedule.pipelined else size for size in size_list]
-    wire = {key: [transfer_ps(size, rate) for size in pieces] for key, rate in rates.items()}
+    inside_piece = None
+    if schedule.pipelined and protocol.channel is not None and library is not None:
+        message = max(schedule.size_bytes, 1)
+        channels, piece = protocol.channel.first(message, library.channels)
+        pieces = [-(-size * channels * piece // message) for size in size_list]
+        # A channel takes its part of a link in the node, whether others are used or not.
+        inside_piece = piece * library.channels
+    wire = {
+        key: [
+            transfer_ps(size if inside_piece is None or key[1] >= _PORT else inside_piece, rate)
+            for size in pieces
+        ]
+        for key, rate in rates.items()
+    }
     hbm_bytes, reduced_bytes = _hbm_traffic(schedule)
     specs = [machine.sip_at(sip) for sip in sips]
     size_of_span = {span: np.searchsorted(sizes, value) for span, value in by_span.items()}
     largest = size_list[0] if len(size_list) == 1 else _largest_sent(schedule)
-    library = machine.spec.collectives
     fill_bytes = 0 if library is None else library.fill_bytes
     has_own = schedule.op == "all_to_all"
     tails = [
@@ -235,12 +248,18 @@ def build_link_plan(
     if pieces == size_list:
         return plan
     # The same plan with what is behind the first pieces only, which keeps links and memory busy.
-    behind = {key: [transfer_ps(size, rate) for size in size_list] for key, rate in rates.items()}
-    whole_ps = np.array([behind[kind] for kind in kinds], dtype=np.int64).ravel()
+    behind = {
+        key: [
+            transfer_ps(size, rate) - transfer_ps(piece, rate)
+            for size, piece in zip(size_list, pieces, strict=True)
+        ]
+        for key, rate in rates.items()
+    }
+    behind_ps = np.array([behind[kind] for kind in kinds], dtype=np.int64).ravel()
     memory_ps = np.concatenate(
         [_memory_ps(specs, size_list, traffic) for traffic in (1, REDUCE_TRAFFIC)]
     )
-    rest = rest_of(plan, whole_ps - plan.wire_ps, memory_ps - plan.memory_ps)
+    rest = rest_of(plan, behind_ps, memory_ps - plan.memory_ps)
     return replace(plan, rest=rest)
 
 

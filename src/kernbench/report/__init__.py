@@ -3,6 +3,7 @@
 from kernbench.report.accuracy import (
     ELSEWHERE,
     HOST,
+    UNKNOWN,
     FamilyAccuracy,
     FamilyReport,
     Ranges,

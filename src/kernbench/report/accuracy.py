@@ -100,11 +100,12 @@ Beside machines stand makers of chips, and all machines (``ELSEWHERE``)."""
 def likenesses(machine: Machine) -> tuple[str, ...]:
     """Return whose rows a machine's ranges are of, the likest first: its own, its maker's, all.
 
-    Chips of a maker share the letters of their kernel libraries, ``sm`` or ``gfx``.
+    Chips of a maker share the letters of their kernel libraries, ``sm`` or ``gfx``; rows of them
+    all say nothing of a chip that none of these libraries is for.
     """
     spec = machine.spec
     maker = "".join(takewhile(str.isalpha, spec.kernel_library or ""))
-    return (spec.name, *([f"{maker}*"] if maker else []), ELSEWHERE)
+    return (spec.name, f"{maker}*", ELSEWHERE) if maker else (spec.name,)
 
 
 def range_of(
@@ -114,7 +115,8 @@ def range_of(
 
     ``shares`` are times or shares by kind, ``like`` the machine's ``likenesses``. Errors of a kind
     are alike and so add up; one of which a machine has too few rows has those of its maker's or of
-    all machines, and one that none has those of all kinds: these are wider.
+    all machines, and one that none has those of all kinds: these are wider. What is like nothing
+    that was measured is ``UNKNOWN``.
     """
     known = _published().get("ranges", {}) if ranges is None else ranges
     total = sum(shares.values())
@@ -123,7 +125,8 @@ def range_of(
     kinds: list[KindRange] = []
     for kind, share in sorted(shares.items(), key=lambda pair: (-pair[1], pair[0])):
         of_kind = (known[name][kind] for name in like if kind in known.get(name, {}))
-        rows, low, high = next(of_kind, known[ELSEWHERE][ELSEWHERE])
+        general = known[ELSEWHERE][ELSEWHERE] if ELSEWHERE in like else UNKNOWN
+        rows, low, high = next(of_kind, general)
         share = round(share / total, 6)
         kinds.append({"kind": kind, "share": share, "low": low, "high": high, "rows": rows})
     low, high = (sum(kind["share"] * kind[end] for kind in kinds) for end in ("low", "high"))
@@ -131,6 +134,8 @@ def range_of(
 
 
 ELSEWHERE = "*"
+UNKNOWN = (0, 0.5, 2.0)
+"""Half to double: an assumption, of no rows."""
 _KINDS = (
     ("norms", ("norm",)),
     ("softmax", ("softmax",)),
@@ -286,7 +291,8 @@ def range_line(time_range: TimeRange) -> str:
     """
     kinds = ", ".join(
         f"{kind['kind']} {kind['low'] * 100 - 100:+.0f} to {kind['high'] * 100 - 100:+.0f} % "
-        f"({kind['share'] * 100:.0f} %{' of the time' if not index else ''})"
+        f"({kind['share'] * 100:.0f} %{' of the time' if not index else ''}"
+        f"{'' if kind['rows'] else '; assumed'})"
         for index, kind in enumerate(time_range["kinds"])
     )
     low, high = format_ns(time_range["low_ns"]), format_ns(time_range["high_ns"])
