@@ -15,7 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.clock import Carrier, Rank, Simulation, carriers, on_greenlet, on_thread
+from kernbench.clock import (
+    Carrier,
+    Rank,
+    Simulation,
+    carriers,
+    on_greenlet,
+    on_thread,
+    taking_turns,
+)
 from kernbench.errors import DeadlockError
 from kernbench.interrupts import is_untimely
 from tests.tiers import examples
@@ -49,6 +57,22 @@ def trace(delays: list[list[int]], carrier: Callable[[], Carrier]) -> list[tuple
 @given(st.lists(st.lists(st.integers(0, 50), max_size=5), min_size=1, max_size=5))
 def test_threads_take_turns_in_the_order_of_greenlets(delays: list[list[int]]) -> None:
     assert trace(delays, thread) == trace(delays, lambda: on_greenlet)
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="a policy of Linux")
+def test_threads_that_take_turns_do_not_interrupt_who_wakes_them() -> None:
+    simulation = Simulation()
+    policies: list[int] = []
+    before = os.sched_getscheduler(0)
+
+    def body() -> None:
+        policies.append(os.sched_getscheduler(0))
+
+    with taking_turns():
+        simulation.start_rank(0, body, ignore, carrier=thread())
+        simulation.drain()
+    assert policies == [os.SCHED_BATCH if before == os.SCHED_OTHER else before]
+    assert os.sched_getscheduler(0) == before
 
 
 @pytest.mark.adr("0060-D1")

@@ -12,7 +12,7 @@ from kernbench.dtypes import as_dtype
 from kernbench.kernel_ir import evaluate
 from kernbench.memory import DeviceMemory
 from kernbench.replay import PointerArg, run_kernel
-from kernbench.sanitizer import Launched, build_sanitizer
+from kernbench.sanitizer import Launched, Sanitizer
 from kernbench.triton_backend import DeviceRates, KernelBinary
 
 
@@ -44,7 +44,7 @@ class ExecutingLauncher:
     warp_lanes: int = 0
 
     def __init__(self) -> None:
-        self.sanitizer = build_sanitizer(Checks.of())
+        self.sanitizer: Sanitizer | None = Sanitizer(Checks.of())
         self.memory = DeviceMemory(0, 1 << 36, has_data=True)
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:

@@ -24,10 +24,14 @@ def find_bench(text: str) -> Bench | None:
 def main() -> None:
     """Run the command line and exit; also where Ctrl-C comes while it is still imported."""
     try:
-        from kernbench.cli.console.streams import interruptible
+        from kernbench.cli.programs.importing import staying
+
+        with staying():
+            from kernbench.cli.console.streams import interruptible
 
         with interruptible():
-            from kernbench.cli.app import main as run
+            with staying():
+                from kernbench.cli.app import main as run
 
             run()
     except KeyboardInterrupt:

@@ -14,6 +14,7 @@ import typer
 
 from kernbench.cli import commands
 from kernbench.cli.console.streams import leave, readers_may_leave
+from kernbench.cli.programs.importing import staying
 from kernbench.cli.registry import Commands, add_log_level
 
 
@@ -62,11 +63,12 @@ class _CommandsByName(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._built:
-            alone = typer.Typer(rich_markup_mode=None, add_completion=False)
-            alone.callback()(_options)
-            alone.add_typer(self._homes[name]().app)
-            command = typer.main.get_group(alone).commands[name]
-            add_log_level(command)
+            with staying():
+                alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+                alone.callback()(_options)
+                alone.add_typer(self._homes[name]().app)
+                command = typer.main.get_group(alone).commands[name]
+                add_log_level(command)
             self._built[name] = command
         return self._built[name]
 

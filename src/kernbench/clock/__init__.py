@@ -1,6 +1,6 @@
 """Virtual time: ranks as processes, the streams and commands of devices, what shares their HBM."""
 
-from kernbench.clock.carriers import Carrier, CtrlC, on_greenlet, on_thread
+from kernbench.clock.carriers import Carrier, CtrlC, on_greenlet, on_thread, taking_turns
 from kernbench.clock.deadlock import listed, microseconds, rank_lines, wait_line
 from kernbench.clock.handles import Handle, Timer
 from kernbench.clock.hbm_sharing import Flow, HbmSharing, Share, demand_of

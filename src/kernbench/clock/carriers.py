@@ -7,9 +7,11 @@ as PyTorch's is, needs threads; still exactly one of them runs at a time, and ma
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from types import FrameType
 from typing import Any, Protocol
@@ -91,6 +93,26 @@ def on_thread(
 
 _LOOK_S = 0.2
 """How often main looks for signals, which need not wake the thread that has to handle them."""
+
+
+@contextmanager
+def taking_turns() -> Iterator[None]:
+    """Let a thread that wakes another go on until it waits itself, as do threads started in here.
+
+    Linux lets the other one interrupt it, to find that it still has Python's lock: two switches of
+    threads more at each turn. Nothing changes where a policy was chosen, or none can be.
+    """
+    is_usual = hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER
+    usual = os.sched_param(0) if is_usual else None
+    with suppress(OSError):
+        if usual is not None:
+            os.sched_setscheduler(0, os.SCHED_BATCH, usual)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if usual is not None:
+                os.sched_setscheduler(0, os.SCHED_OTHER, usual)
 
 
 class _ThreadWorker:

@@ -131,6 +131,11 @@ class Machine:
         return sip
 
     @cached_property
+    def links_to_switches(self) -> frozenset[int]:
+        """The numbers of the links that end at a switch."""
+        return frozenset(link.index for link in self.links if link.dst_sip < 0)
+
+    @cached_property
     def links(self) -> tuple[Link, ...]:
         """Every directed link, in order of index."""
         spec_of_all, spec = self.spec, self.spec.links

@@ -1,4 +1,12 @@
-"""How long a kernel takes on the PEs of a SIP, and when each of its commands runs."""
+"""How long a kernel takes on the PEs of a SIP, and when each of its commands runs.
+
+Launches that are timed in steps, as others run, are imported when one is first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from kernbench.kernel_time.conditions import Conditions, ThreadBlock
 from kernbench.kernel_time.costs.cache_contents import CacheContents, CacheSteps
@@ -26,5 +34,20 @@ from kernbench.kernel_time.launch.outline import (
 )
 from kernbench.kernel_time.launch.schedule import check_kernel, kernel_duration_ps, schedule_kernel
 from kernbench.kernel_time.launch.waves import build_waves, line_of_short_rows, resident_programs
-from kernbench.kernel_time.stepwise.strand_costs import StrandCosts
-from kernbench.kernel_time.stepwise.timed_strands import TimedStrand, TimedStrands
+
+if TYPE_CHECKING:
+    from kernbench.kernel_time.stepwise.strand_costs import StrandCosts
+    from kernbench.kernel_time.stepwise.timed_strands import TimedStrand, TimedStrands
+
+_HOMES = {
+    "StrandCosts": "strand_costs",
+    "TimedStrand": "timed_strands",
+    "TimedStrands": "timed_strands",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what times launches in steps."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.stepwise.{_HOMES[name]}"), name)

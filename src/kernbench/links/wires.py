@@ -120,8 +120,7 @@ def _through_the_switch(
 ) -> tuple[Positions, Positions]:
     """Return the link of every pair that leads to the switch, and the one that leads from it."""
     hops = list(machine.hops(src_sips, dst_sips))
-    to_switch = {link.index for link in machine.links if link.dst_sip < 0}
-    if len(hops) != 2 or not to_switch.issuperset(hops[0].tolist()):
+    if len(hops) != 2 or not machine.links_to_switches.issuperset(hops[0].tolist()):
         raise UsageError(
             f"SIPs {src_sips[0]} and {dst_sips[0]} of machine {machine.name} are not behind one "
             "switch, which in_switch needs; take another algorithm"

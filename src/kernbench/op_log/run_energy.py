@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypedDict
@@ -114,9 +114,9 @@ def energy_of(
     energies = _held(spans, asked, entries, drawn)
     taken = asked
     if within is not None:
+        inside = _inside(spans, entries, within)
         energies, taken = (
-            {part: _inside(pj, spans, within) for part, pj in energy.items()}
-            for energy in (energies, asked)
+            {part: inside(pj) for part, pj in energy.items()} for energy in (energies, asked)
         )
     held = sum(int((taken[part] - energies[part]).sum()) for part in asked)
     uses = [*_uses(spans, energies, entries, within), *_waiting(waits, powers, window)]
@@ -337,19 +337,40 @@ def _in_proportion(total: int, weights: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(after - before for before, after in pairwise(bounds))
 
 
-def _inside(energy_pj: Column, spans: Spans, within: Window) -> Column:
-    """Return the part of each entry's energy that it takes in a window."""
-    inside = np.zeros_like(energy_pj)
-    times = (spans.rank.tolist(), spans.start_ps.tolist(), spans.end_ps.tolist())
-    for entry, (rank, start_ps, end_ps) in enumerate(zip(*times, strict=True)):
-        pj, time_ps = int(energy_pj[entry]), end_ps - start_ps
-        if within.overlap_ps(rank, start_ps, end_ps) == time_ps:
-            inside[entry] = pj if time_ps or within.holds(rank, start_ps) else 0
-            continue
-        for part in within.clipped(rank, start_ps, end_ps):
-            before, after = (pj * (edge - start_ps) // time_ps for edge in part)
-            inside[entry] += after - before
+def _inside(spans: Spans, entries: Sequence[Column], within: Window) -> Callable[[Column], Column]:
+    """Return what gives the part of each entry's energy that it takes in a window.
+
+    ``entries`` are those of each rank.
+    """
+    edges = (spans.start_ps, spans.start_ps + 1, spans.end_ps)
+    starts, begun, ends = _until(within, entries, edges)
+    times_ps, overlaps_ps = spans.end_ps - spans.start_ps, ends - starts
+    is_whole = np.where(times_ps > 0, overlaps_ps == times_ps, begun > starts)
+    cut = []
+    for entry in np.flatnonzero((overlaps_ps > 0) & (overlaps_ps < times_ps)).tolist():
+        start_ps, end_ps = int(spans.start_ps[entry]), int(spans.end_ps[entry])
+        parts = within.clipped(int(spans.rank[entry]), start_ps, end_ps)
+        cut.append((entry, end_ps - start_ps, [(a - start_ps, b - start_ps) for a, b in parts]))
+
+    def inside(energy_pj: Column) -> Column:
+        column: Column = np.where(is_whole, energy_pj, 0)
+        for entry, time_ps, parts in cut:
+            pj = int(energy_pj[entry])  # the products are beyond 64 bits
+            column[entry] = sum(pj * b // time_ps - pj * a // time_ps for a, b in parts)
+        return column
+
     return inside
+
+
+def _until(
+    within: Window, entries: Sequence[Column], edges: tuple[Column, ...]
+) -> tuple[Column, ...]:
+    """Return how much of a window lies before some times of each entry."""
+    result = tuple(np.zeros_like(times_ps) for times_ps in edges)
+    for rank, mine in enumerate(entries):
+        for array, times_ps in zip(result, edges, strict=True):
+            array[mine] = within.until(rank, times_ps[mine])
+    return result
 
 
 def _uses(
@@ -371,10 +392,7 @@ def _uses(
     times = summed(spans.end_ps - spans.start_ps)
     if within is not None:
         edges = (spans.start_ps, spans.start_ps + 1, spans.end_ps)
-        starts, begun, ends = (np.zeros(len(spans), dtype=np.int64) for _ in edges)
-        for rank, mine in enumerate(entries):
-            for array, times_ps in zip((starts, begun, ends), edges, strict=True):
-                array[mine] = within.until(rank, times_ps[mine])
+        starts, begun, ends = _until(within, entries, edges)
         counts, times = summed(begun - starts), summed(ends - starts)
     parts = {part: summed(column) for part, column in energies.items()}
     for index, pair in enumerate(cells.tolist()):

@@ -84,6 +84,17 @@ class Window:
         """Return whether a time of a rank lies in the window."""
         return bool(self.overlap_ps(rank, time_ps, time_ps + 1))
 
+    def holding(self, ranks: Column, times_ps: Column) -> Column:
+        """Return the positions of those of some times, each of a rank, that lie in the window."""
+        order = np.argsort(ranks, kind="stable")
+        in_order = ranks[order]
+        held = np.zeros(len(ranks), dtype=np.bool_)
+        for rank in self._by_rank:
+            first, end = np.searchsorted(in_order, (rank, rank + 1))
+            mine = order[first:end]
+            held[mine] = self.until(rank, times_ps[mine] + 1) > self.until(rank, times_ps[mine])
+        return np.flatnonzero(held)
+
     def intervals(self, rank: int) -> list[Interval]:
         mine = self._of(rank)
         return list(zip(mine.starts_ps, mine.ends_ps, strict=True))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.collectives import Schedule
 from kernbench.dtypes import Array
+
+if TYPE_CHECKING:
+    from kernbench.collectives import Schedule
 
 Index = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]

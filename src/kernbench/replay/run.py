@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.collectives import Schedule, known_algorithms
 from kernbench.commands import KernelTrace
 from kernbench.dtypes import Array
 from kernbench.errors import InternalError, UnknownNameError, UsageError, nearest
@@ -16,6 +15,9 @@ from kernbench.replay.plans.plan import Plan
 from kernbench.replay.reduction_order import reduce_in_order, sweeps_of
 from kernbench.replay.steps.frame import PointerArg
 from kernbench.replay.steps.outside import OutsideReads
+
+if TYPE_CHECKING:
+    from kernbench.collectives import Schedule
 
 # A memo, not state: a plan is a function of its trace alone and is freed with it.
 _PLANS: weakref.WeakKeyDictionary[KernelTrace, Plan] = weakref.WeakKeyDictionary()
@@ -83,7 +85,7 @@ def run_collective(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -
         if schedule.op in _REDUCING:
             _reduce(schedule, reduce_op, works)
         else:
-            _COPY.get((schedule.op, schedule.algorithm), run_steps)(schedule, reduce_op, works)
+            _copying(schedule)(schedule, reduce_op, works)
 
 
 def check_reduce_op(reduce_op: str, dtype: np.dtype[Any]) -> None:
@@ -200,13 +202,14 @@ def _finish(reduce_op: str, reduced: Array, num_ranks: int) -> None:
 
 _REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 
-_COPY: Mapping[tuple[str, str], Callable[[Schedule, str, Sequence[Array]], None]] = {
-    **{("all_gather", algorithm): _all_gather for algorithm in known_algorithms("all_gather")},
-    ("broadcast", "ring"): _broadcast,
-    ("broadcast", "tree"): _broadcast,
-    ("send_recv", "direct"): _broadcast,
-}
-"""Shortcuts to the same bits by algorithm; those not listed run step by step."""
+_BROADCAST = frozenset({("broadcast", "ring"), ("broadcast", "tree"), ("send_recv", "direct")})
+
+
+def _copying(schedule: Schedule) -> Callable[[Schedule, str, Sequence[Array]], None]:
+    """Return a shortcut to the same bits; where there is none, what runs step by step."""
+    if schedule.op == "all_gather":
+        return _all_gather
+    return _broadcast if (schedule.op, schedule.algorithm) in _BROADCAST else run_steps
 
 
 def _check(schedule: Schedule, works: Sequence[Array]) -> None:

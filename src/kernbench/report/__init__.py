@@ -1,4 +1,12 @@
-"""What a run cost and why: the report, its tables, and the timeline."""
+"""What a run cost and why: the report, its tables, and the timeline.
+
+What writes files for other programs is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from kernbench.report.accuracy import (
     ELSEWHERE,
@@ -16,17 +24,8 @@ from kernbench.report.accuracy import (
     range_of,
 )
 from kernbench.report.columns import WIDE_COLUMNS
-from kernbench.report.formats.folders import (
-    write_execution_traces,
-    write_profiles,
-    write_statistics,
-)
-from kernbench.report.formats.kineto import write_kineto
-from kernbench.report.formats.rank_view import HostStep, RankView, process_groups, rank_views
 from kernbench.report.idle import IdleParts, idle_parts
 from kernbench.report.peaks import Peaks, peaks_of
-from kernbench.report.perfetto import dump_trace, trace_form, write_trace
-from kernbench.report.slices import merged_slices
 from kernbench.report.summary import (
     CollectiveReport,
     KernelReport,
@@ -37,5 +36,32 @@ from kernbench.report.summary import (
     kernels_within,
 )
 from kernbench.report.table import LEAST_COLUMNS, ShownReport, as_html, print_report
-from kernbench.report.timeline import Timeline
 from kernbench.report.units import format_amount, format_ns, format_share, format_size
+
+if TYPE_CHECKING:
+    from kernbench.report.formats.folders import (
+        write_execution_traces,
+        write_profiles,
+        write_statistics,
+    )
+    from kernbench.report.formats.kineto import write_kineto
+    from kernbench.report.formats.rank_view import HostStep, RankView, process_groups, rank_views
+    from kernbench.report.perfetto import dump_trace, trace_form, write_trace
+    from kernbench.report.slices import merged_slices
+    from kernbench.report.timeline import Timeline
+
+_HOMES = {
+    "HostStep": "formats.rank_view", "RankView": "formats.rank_view", "Timeline": "timeline",
+    "dump_trace": "perfetto", "merged_slices": "slices", "process_groups": "formats.rank_view",
+    "rank_views": "formats.rank_view", "trace_form": "perfetto",
+    "write_execution_traces": "formats.folders", "write_kineto": "formats.kineto",
+    "write_profiles": "formats.folders", "write_statistics": "formats.folders",
+    "write_trace": "perfetto",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import what writes files."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

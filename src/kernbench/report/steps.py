@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from kernbench.op_log import energy_of, find_steps, of_all
+from kernbench.op_log import build_spans, energy_of, find_steps, of_all
 from kernbench.report.units import format_amount, format_ns, format_share
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
-    from kernbench.op_log import Instance, OpLog, RunSteps
+    from kernbench.op_log import OpLog, RunSteps, Spans, Template
     from kernbench.report.peaks import Peaks
 
 SHOWN_STEPS = 8
@@ -60,14 +61,15 @@ def steps_of(log: OpLog, machine: Machine, ranks: int, peaks: Peaks) -> StepsRep
     steps = find_steps(log) if log.host_ranges else None
     if steps is None:
         return None
+    spans = build_spans(log)
     report: StepsReport = {
         "found_by": steps.found_by,
         "startup_ns": steps.startup.mean_ps / 1000,
-        "steps": list(_steps(log, steps, peaks)),
+        "steps": list(_steps(spans, steps, peaks)),
         "steady": steps.steady,
     }
     steady = steps.steps[steps.steady].window
-    energy = energy_of(log, machine, ranks, within=steady)
+    energy = energy_of(log, machine, ranks, spans, steady)
     if energy is not None:
         whole = energy if log.running is None else of_all(energy, log.running)
         report["step_j"] = whole["energy_j"]
@@ -77,17 +79,14 @@ def steps_of(log: OpLog, machine: Machine, ranks: int, peaks: Peaks) -> StepsRep
     return report
 
 
-def _steps(log: OpLog, steps: RunSteps, peaks: Peaks) -> Iterator[StepReport]:
+def _steps(spans: Spans, steps: RunSteps, peaks: Peaks) -> Iterator[StepReport]:
+    templates = [spans.templates[number] for number in spans.template.tolist()]
+    num_ranks = np.bincount(spans.instance)[spans.instance].tolist()
     for step in steps.steps:
         window = step.window
         times_ns = [window.length_ps(rank) / 1000 for rank in window.ranks]
-        mine = [
-            (rank, one)
-            for one in log.instances
-            for rank, start_ps in zip(one.ranks, one.starts_ps, strict=True)
-            if window.holds(rank, start_ps)
-        ]
-        flops = sum(one.template.flops / len(one.ranks) for _, one in mine)
+        mine = window.holding(spans.rank, spans.start_ps)
+        flops = sum(templates[entry].flops / num_ranks[entry] for entry in mine.tolist())
         could = peaks.flops_per_ns * sum(times_ns)
         report: StepReport = {
             "name": step.name,
@@ -96,18 +95,19 @@ def _steps(log: OpLog, steps: RunSteps, peaks: Peaks) -> Iterator[StepReport]:
             "most_ns": max(times_ns),
             "of_peak": flops / could if could else 0.0,
         }
-        tokens = _tokens([one for rank, one in mine if rank == window.ranks[0]])
+        of_first = mine[spans.rank[mine] == window.ranks[0]]
+        tokens = _tokens(templates[entry] for entry in of_first.tolist())
         if tokens:
             report["tokens_per_s"] = tokens / window.length_ps(window.ranks[0]) * 1e12
         yield report
 
 
-def _tokens(commands: list[Instance]) -> int:
+def _tokens(templates: Iterable[Template]) -> int:
     """Return how many rows a rank has looked up in the table of which it looked up most."""
     numbers: dict[tuple[int, ...], int] = {}
-    for command in commands:
-        shapes = command.template.launched_with.get("shapes", ())
-        if command.template.name == _LOOK_UP and len(shapes) > 1:
+    for template in templates:
+        shapes = template.launched_with.get("shapes", ())
+        if template.name == _LOOK_UP and len(shapes) > 1:
             table = tuple(shapes[0])
             numbers[table] = numbers.get(table, 0) + prod(shapes[1])
     return max(numbers.values(), default=0)

@@ -1,8 +1,27 @@
-"""Replay that detects mistakes which a device would turn into wrong numbers (ADR-0020)."""
+"""Replay that detects mistakes which a device would turn into wrong numbers (ADR-0020).
+
+What checks is imported when it is first asked for: other runs need none of it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from kernbench.sanitizer.facts.lanes import strided_spans
 from kernbench.sanitizer.facts.launch import Launched
 from kernbench.sanitizer.facts.order import Clock
 from kernbench.sanitizer.ordering.touches import Touch, Touches, TouchKind, TouchPart, record_touch
-from kernbench.sanitizer.run import Sanitizer, build_sanitizer
-from kernbench.sanitizer.watch import LiveWatch
+
+if TYPE_CHECKING:
+    from kernbench.sanitizer.run import Sanitizer
+    from kernbench.sanitizer.watch import LiveWatch
+
+_HOMES = {"LiveWatch": "watch", "Sanitizer": "run"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what checks."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

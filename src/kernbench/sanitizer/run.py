@@ -164,8 +164,3 @@ class Sanitizer:
         segments: Segments,
     ) -> LaunchState:
         return LaunchState(launched, grid, params, self._checks, self._findings, segments)
-
-
-def build_sanitizer(checks: Checks, outside: OutsideReads | None = None) -> Sanitizer | None:
-    """Return what executes the launches of a checked run, None for other runs."""
-    return Sanitizer(checks, outside) if checks.enabled else None

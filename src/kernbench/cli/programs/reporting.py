@@ -159,7 +159,7 @@ def report_console() -> Console:
 
     is_given = is_terminal(sys.stdout) or "COLUMNS" in os.environ
     width = None if is_given else COLUMNS_OF_FILES
-    return Console(file=sys.stdout, highlight=False, width=width)
+    return Console(file=sys.stdout, highlight=False, emoji=False, width=width)
 
 
 def show_or_write(value: Any, json: str | None, show: Callable[[Console], None]) -> None:

@@ -15,8 +15,6 @@ from kernbench.clock import Handle, Simulation, Stream
 from kernbench.commands import Engine, Space
 from kernbench.errors import UsageError
 from kernbench.hardware import Machine, described, host_noise, load_machine, ranks_of
-from kernbench.kernel_time import StrandCosts, TimedStrands
-from kernbench.links import Network, disturb
 from kernbench.logs import logger, show_logs_asked_for
 from kernbench.memory import AllocationLog
 from kernbench.op_log import Limit, OpLog, Template, WorkCounts, pace_of
@@ -32,17 +30,20 @@ from kernbench.runtime_api.base.signals import Signals
 from kernbench.runtime_api.base.streams import DeviceStream
 from kernbench.runtime_api.memory.host_tensor import LentMemory
 from kernbench.runtime_api.memory.storage import BufferView, find_in_flight
-from kernbench.sanitizer import TouchKind, build_sanitizer
+from kernbench.sanitizer import TouchKind
 from kernbench.saved import Action
 from kernbench.triton_backend import cache_remarks
 
 if TYPE_CHECKING:
     from kernbench.clock import StreamCommand
     from kernbench.hardware import SipSpec
+    from kernbench.kernel_time import StrandCosts, TimedStrands
+    from kernbench.links import Network
     from kernbench.op_log import Column
     from kernbench.runtime_api.base.folding import Folding
     from kernbench.runtime_api.base.transfers import DeviceCommand
     from kernbench.runtime_api.memory.storage import View
+    from kernbench.sanitizer import Sanitizer
     from kernbench.saved import Actions
 
 
@@ -160,8 +161,12 @@ class Run:
         may_read_outside = Allowed.OUT_OF_BOUNDS_READS in checks.allowed
         self.outside = OutsideReads() if may_read_outside else None
         """Collects loads outside of a tensor where they are allowed; None where they are errors."""
-        self.sanitizer = build_sanitizer(checks, self.outside)
+        self.sanitizer: Sanitizer | None = None
         """Checks replay for mistakes, or None."""
+        if checks.enabled:
+            from kernbench.sanitizer import Sanitizer
+
+            self.sanitizer = Sanitizer(checks, self.outside)
         is_ordered = Allowed.STREAM_RACES not in checks.allowed
         self.ordering = Ordering() if is_ordered and self.sanitizer is not None and data else None
         """The happens-before order, for the sanitizer."""
@@ -238,6 +243,8 @@ class Run:
     @cached_property
     def network(self) -> Network:
         """The links between the SIPs, made on first use."""
+        from kernbench.links import Network, disturb
+
         return disturb(Network(self.machine))
 
     @property
@@ -248,6 +255,8 @@ class Run:
 
     def timed_strands(self, sip_id: int, costs: StrandCosts) -> TimedStrands:
         """Return the PEs of a SIP for a launch that begins now and talks to others."""
+        from kernbench.kernel_time import TimedStrands
+
         return TimedStrands(self.machine, sip_id, self.network, costs, self.simulation.now_ps)
 
     def new_stream(self, sip_id: int) -> DeviceStream:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.clock import Flow, Handle, Share, demand_of, listed, rank_lines
 from kernbench.errors import CollectiveMismatchError, CollectiveTimeoutError, KernbenchError
-from kernbench.links import Asked
 from kernbench.runtime_api.base.folding import CollectiveTimes
 from kernbench.runtime_api.collectives.disagreement import differing, exchanged
 
@@ -228,6 +227,8 @@ class Collective:
         return [row for row, rank in places if row[0].rank == rank]
 
     def _start(self) -> None:
+        from kernbench.links import Asked
+
         run, works = self._run, self.parts()
         signature = works[0].signature
         counts = self._counts
@@ -343,6 +344,8 @@ class LoneCollective:
             part.end_after(self._time_ps(part))
 
     def _time_ps(self, part: Part) -> int:
+        from kernbench.links import Asked
+
         signature, ranks = part.signature, self._ranks
         key = (signature, part.sent, ranks)
         time_ps = self._times_ps.get(key)

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.commands import IN_FLOAT32, Gemm, MaskTile, Rounding, Tf32, build_roundings
 from kernbench.dtypes import float32
-from kernbench.interleaved import InterleavedLaunch
 from kernbench.kernel_ir import NO_CUDA, footprints, out_of_bounds
 from kernbench.kernel_time import (
     Conditions,
-    StrandCosts,
     Tables,
     ThreadBlock,
     build_waves,
@@ -28,8 +26,9 @@ from kernbench.replay import run_kernel
 if TYPE_CHECKING:
     from kernbench.commands import KernelTrace, SourceLine
     from kernbench.hardware import Machine
-    from kernbench.interleaved import Executed, Resolve
+    from kernbench.interleaved import Executed, InterleavedLaunch, Resolve
     from kernbench.kernel_ir import Footprint, OutOfBounds
+    from kernbench.kernel_time import StrandCosts
     from kernbench.op_log import Template
     from kernbench.policy import DPPolicy
     from kernbench.replay import OutsideReads
@@ -165,6 +164,8 @@ class KernelEngine:
 
     def strand_costs(self, sip_id: int, conditions: Conditions) -> StrandCosts:
         """Return the costs of commands on a SIP, shared by launches under equal conditions."""
+        from kernbench.kernel_time import StrandCosts
+
         sip = self._machine.sip_at(sip_id)
         # SIPs without a description of their own share one object.
         key = (id(sip), conditions)
@@ -218,6 +219,8 @@ class KernelEngine:
         is_paced: bool = False,
         most_resident: int | None = None,
     ) -> InterleavedLaunch:
+        from kernbench.interleaved import InterleavedLaunch
+
         binary = plan.kernel.binary
         return InterleavedLaunch(
             binary.module,

@@ -11,7 +11,6 @@ from kernbench.kernel_time import KernelOperands, cached_shares, meet_operands
 from kernbench.replay import PointerArg
 from kernbench.runtime_api.launches.kernel_plan import KernelPlan
 from kernbench.runtime_api.launches.live_launch import LivePlan, Reach
-from kernbench.runtime_api.launches.paced_launch import PacedLaunch
 from kernbench.sanitizer import Launched
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.base.run import Run
     from kernbench.runtime_api.launches.kernel_engine import Policies
     from kernbench.runtime_api.launches.launcher import KernelLauncher
+    from kernbench.runtime_api.launches.paced_launch import PacedLaunch
     from kernbench.sanitizer import Clock
 
 
@@ -55,6 +55,8 @@ def build_paced(
     name: str,
 ) -> PacedLaunch:
     """Return the launch of a plan that :func:`paced_plan` gave."""
+    from kernbench.runtime_api.launches.paced_launch import PacedLaunch
+
     run, engine, sip_id = launcher.run, launcher.engine, state.sip_id
     # What is loaded from peers is not cached here; what a live plan touches is not known.
     operands = KernelOperands(

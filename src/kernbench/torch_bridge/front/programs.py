@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernbench.clock import on_thread
+from kernbench.clock import on_thread, taking_turns
 from kernbench.interrupts import unbroken
 from kernbench.open_files import LeftOpen
 from kernbench.runtime_api import RankState, with_restarts
@@ -374,6 +374,7 @@ class Programs:
         if process.memory is not self._memory:
             self._exchange(process.memory)
         self.modules.look_for_new()
+        self.assignments.make_way(process)
         self.globals.load(process)
         self.states.load(process)
         self.modules.load(process)
@@ -493,7 +494,7 @@ def run_torchrun(
         else:
             programs.start(lambda _: programs.execute("__main__"), num_ranks, own).join()
 
-    with programs.surroundings():
+    with taking_turns(), programs.surroundings():
         sys.argv = argv
         with_restarts(context, attempt, max_restarts)
         if num_ranks > 1:
