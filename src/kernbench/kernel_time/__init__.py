@@ -25,6 +25,7 @@ from kernbench.kernel_time.launch.outline import (
     outline_kernel,
 )
 from kernbench.kernel_time.launch.schedule import check_kernel, kernel_duration_ps, schedule_kernel
+from kernbench.kernel_time.launch.schedule_keys import schedule_key
 from kernbench.kernel_time.launch.waves import build_waves, line_of_short_rows, resident_programs
 from kernbench.kernel_time.stepwise.strand_costs import StrandCosts
 from kernbench.kernel_time.stepwise.timed_strands import TimedStrand, TimedStrands
