@@ -38,6 +38,7 @@ from kernbench.commands import (
 from kernbench.dtypes import Array, DType
 
 _KNOWN = Splat | IndexTile | MaskTile
+_STORED = ("value", "compare")
 _NO_PART = "again"
 """A trace's way to evaluate itself again, which is no part of what it does."""
 
@@ -75,16 +76,13 @@ def _tell(
         say(repr(value))
     else:
         say(kind.__name__)
-        is_store = kind is DmaWrite
+        moves_place = kind is DmaWrite and not isinstance(value.mask, Tile)
         for name in field_names(value):
             part = getattr(value, name) if name != _NO_PART else None
-            if is_store and name == "dest" and not isinstance(value.mask, Tile):
-                _tell_place(part, burst_bytes, say, put)
-            elif name in ("value", "compare") and isinstance(part, _KNOWN):
-                if is_store or kind is Atomic:
-                    say("known")
-                else:
-                    _tell(part, burst_bytes, say, put)
+            if moves_place and name == "dest":
+                _tell_place(value.dest, burst_bytes, say, put)
+            elif kind in (DmaWrite, Atomic) and name in _STORED and isinstance(part, _KNOWN):
+                say("known")
             else:
                 _tell(part, burst_bytes, say, put)
 
