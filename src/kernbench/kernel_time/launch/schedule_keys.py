@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,11 @@ from kernbench.commands import (
 from kernbench.dtypes import Array, DType
 
 _KNOWN = Splat | IndexTile | MaskTile
+_TEXTS: dict[type, Callable[[Any], str]] = {
+    DType: attrgetter("name"),
+    SourceLine: lambda line: f"{line.file}:{line.line}:{line.column}",
+    Tile: lambda tile: f"tile {tile.slot} {tile.shape} {tile.dtype.name}",
+}
 _STORED = ("value", "compare")
 _NO_PART = "again"
 """A trace's way to evaluate itself again, which is no part of what it does."""
@@ -64,20 +70,20 @@ def _tell(
         say(f"{len(value)}:")
         for item in value:
             _tell(item, burst_bytes, say, put)
-    elif kind is Tile:
-        say(f"tile {value.slot} {value.shape} {value.dtype.name}")
+    elif kind in _TEXTS:
+        say(_TEXTS[kind](value))
     elif kind is Separable or kind is Predicate:
         say(f"{kind.__name__} {value.shape} {getattr(value, 'const', '')}")
         for dims, array in value.terms.items():
             _tell_term(dims, np.asarray(array), say, put)
     elif kind is np.ndarray:
         _tell_term((), value, say, put)
-    elif kind is SourceLine or kind is DType or not field_names(value):
+    elif not (names := field_names(value)):
         say(repr(value))
     else:
         say(kind.__name__)
         moves_place = kind is DmaWrite and not isinstance(value.mask, Tile)
-        for name in field_names(value):
+        for name in names:
             part = getattr(value, name) if name != _NO_PART else None
             if moves_place and name == "dest":
                 _tell_place(value.dest, burst_bytes, say, put)
@@ -90,7 +96,7 @@ def _tell(
 def _tell_term(
     dims: Dims, array: Array, say: Callable[[str], None], put: Callable[[Any], None]
 ) -> None:
-    say(f"{dims} {array.shape} {array.dtype}")
+    say(f"{dims} {array.shape} {array.dtype.str}")
     put(array.tobytes())
 
 
