@@ -348,3 +348,13 @@ def spin_or_return(flag, mode, out):
     while tl.load(flag, volatile=True) == 0:
         pass
     tl.store(out + pid, 1)
+
+
+@triton.jit
+def append(items, lengths, counts, S: tl.constexpr):
+    at = tl.program_id(0)
+    length = tl.load(lengths + at)
+    count = tl.load(counts + at)
+    for i in range(count):
+        tl.store(items + at * S + length + i, length + i)
+    tl.store(lengths + at, length + count)

@@ -172,6 +172,20 @@ def test_a_kernel_that_overlaps_less_takes_the_norm_of_its_parts() -> None:
     assert busy[1.0] > busy[3.0] > busy[math.inf]
 
 
+def test_a_hot_clock_slows_tiles_and_not_memory() -> None:
+    assert sip().sustained is not None
+    tiles = products(108, 100_000).tiles
+    tiles_us = time_kernel(LibraryKernel(name="test", tiles=tiles), sip(), PLAIN).tiles_us
+    for share, is_slower in ((0.5, True), (1.5, False)):
+        read = share * tiles_us * 2039e3
+        kernel = LibraryKernel(name="test", tiles=tiles, hbm_read_bytes=read)
+        time = time_kernel(kernel, sip(), PLAIN)
+        busy_us = time.total_us - time.start_us - time.power_us
+        longest_us = max(time.tiles_us, time.hbm_us)
+        assert (busy_us > 1.01 * longest_us) == is_slower
+        assert busy_us >= longest_us * (1 - 1e-9)
+
+
 def test_rows_of_a_tile_cost_time_beside_the_tile() -> None:
     trip = Trip(flops=2.0 * 128 * 128 * 64, dtype="bfloat16")
     costs = KernelConstants.model_validate({"tile_ns": 500, "row_ns": 20, "source": "a test"})

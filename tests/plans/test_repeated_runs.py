@@ -13,6 +13,7 @@ from kernbench.runtime_api import RuntimeContext
 from kernbench.triton_backend import KernelBinary
 
 
+@pytest.mark.adr("0277-D2")
 def test_equal_launches_of_several_runs_are_evaluated_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -33,6 +33,7 @@ from kernbench.kernel_time.launch.outline import (
     outline_kernel,
 )
 from kernbench.kernel_time.launch.schedule import check_kernel, kernel_duration_ps, schedule_kernel
+from kernbench.kernel_time.launch.schedule_keys import schedule_key
 from kernbench.kernel_time.launch.waves import build_waves, line_of_short_rows, resident_programs
 
 if TYPE_CHECKING:

@@ -111,16 +111,19 @@ def time_kernel(
     start_us = float(constants.fixed_us) + (front_ps + sip.hbm_latency_ps) / 1e6
     busy_us = norm_of((tiles_us, cache_us, hbm_us), kernel.overlap)
     hot = stretch(sip, kernel.tiles[0].trip.dtype, tensor_us, busy_us)
+    # HBM has a clock of its own.
+    on_clock_us = max(tiles_us, cache_us) * hot
+    busy_us = norm_of((tiles_us * hot, cache_us * hot, hbm_us), kernel.overlap)
     energy_pj: Mapping[Energy, int] = {}
     power_us = 0.0
     if sip.power is not None:
         work = _work(kernel, sum(moved))
-        core_us = min(max(tiles_us, cache_us) + busy_us - max(tiles_us, cache_us, hbm_us), busy_us)
-        taken_ps, core_ps = (round(number * hot * 1e6) for number in (busy_us, core_us))
+        core_us = min(on_clock_us + busy_us - max(on_clock_us, hbm_us), busy_us)
+        taken_ps, core_ps = (round(number * 1e6) for number in (busy_us, core_us))
         pace = pace_of(sip.power, work, taken_ps, core_ps, round(start_us * 1e6))
         energy_pj = pace.energy_pj
-        power_us = busy_us * hot * (float(pace.stretch) - 1)
-    busy_us = busy_us * hot + power_us
+        power_us = busy_us * (float(pace.stretch) - 1)
+    busy_us += power_us
     return KernelTime(
         total_us=start_us + busy_us,
         power_us=power_us,

@@ -8,7 +8,7 @@ and collectives; only its tensors have no data.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -86,24 +86,12 @@ class TunedTiles:
         return self._tuner.tune(Problem(m, n, k, dtype), self._machine).tile
 
 
-class _Repeating(KernelEngine):
-    """Evaluates equal launches of several runs once: a trace brings what was found of its time."""
-
-    def __init__(self, machine: Machine) -> None:
-        super().__init__(machine)
-        once = super().evaluate
-        self._trace = lru_cache(1024)(lambda binary, grid, ints: once(binary, grid, dict(ints)))
-
-    def evaluate(self, binary: Any, grid: Any, ints: Mapping[int, int]) -> Any:
-        return self._trace(binary, grid, tuple(ints.items()))
-
-
 class ModelRuns:
     """Runs tensor-parallel programs without data, on one machine."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self._engine = _Repeating(machine)
+        self._engine = KernelEngine(machine)
         self._tiles = TunedTiles(machine)
 
     def run(self, num_ranks: int, program: Callable[[int, RuntimeContext], None]) -> RuntimeContext:

@@ -53,7 +53,7 @@ def test_a_plan_that_is_launched_again_and_again_stays() -> None:
         launcher = torch.launcher
         launcher.kept_plans = KeptPlans(room)
         durations_us(torch, range(64, 65))
-        ((entry, plans),) = [(entry, entry.plans) for entry in launcher._entries.values()]
+        ((entry, plans),) = [(entry, entry.plans) for entry in launcher.engine._entries.values()]
         (plan,) = plans.values()
         for n in range(100, 160):
             durations_us(torch, range(n, n + 1))

@@ -12,7 +12,9 @@ import triton
 import triton.language as tl
 
 from kernbench.errors import DeadlockError, NoDataError, UsageError
+from kernbench.kernel_time import schedule_kernel
 from kernbench.runtime_api import RuntimeContext
+from kernbench.runtime_api.launches import kernel_engine
 from tests.interleaved import live_kernels as kernels
 from tests.runtime_api.runtime_kernels import add_one
 
@@ -114,6 +116,36 @@ def test_two_runs_write_the_same_log(tmp_path) -> None:
             torch.op_log.write_parquet(tmp_path / name, machine="ahbm", ranks=1)
         logs.append((tmp_path / name).read_bytes())
     assert logs[0] == logs[1]
+
+
+@pytest.mark.adr("0277-D1")
+def test_launches_that_did_alike_are_scheduled_once(tmp_path, monkeypatch) -> None:
+    scheduled: list[str] = []
+
+    def counting(trace: Any, *arguments: Any) -> Any:
+        scheduled.append(trace.name)
+        return schedule_kernel(trace, *arguments)
+
+    def run(name: str) -> tuple[bytes, int]:
+        scheduled.clear()
+        with RuntimeContext(machine="h100-sxm") as torch:
+            items = torch.zeros(4, 256, dtype=torch.int32)
+            lengths = torch.tensor([3, 50, 20, 100], dtype=torch.int32)
+            counts = torch.ones(4, dtype=torch.int32)
+            for _ in range(40):
+                kernels.append[(4,)](items, lengths, counts, S=256)
+            assert lengths.tolist() == [43, 90, 60, 140]
+            assert items[1, 50:90].tolist() == list(range(50, 90))
+            torch.op_log.write_parquet(tmp_path / name, machine="h100-sxm", ranks=1)
+        return (tmp_path / name).read_bytes(), len(scheduled)
+
+    monkeypatch.setattr(kernel_engine, "schedule_kernel", counting)
+    log, few = run("alike")
+    monkeypatch.setattr(kernel_engine, "schedule_key", lambda *_: object())
+    each_anew, many = run("anew")
+    assert log == each_anew
+    assert many >= 40
+    assert few <= many // 2
 
 
 def grouped(torch: Any) -> tuple[list[Any], list[Any]]:

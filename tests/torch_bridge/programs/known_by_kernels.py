@@ -82,7 +82,9 @@ def launches_that_are_alike() -> None:
         sum_rows[(5,)](x, value, y, 1000, BLOCK=128)
         assert not (y == 1).any()
     offsets = torch.full((5,), 9, dtype=torch.int32, device="cuda")
-    for _ in range(3):
+    for is_anew in (False, False, False, True):
+        if is_anew:
+            offsets.fill_(9)
         find_offsets[(1,)](lengths, offsets, 5)
         assert offsets.tolist() == [0, 5, 105, 1105, 1105]
 

@@ -19,7 +19,7 @@ _RECORD_BYTES = 500
 
 
 class KeptPlans:
-    """The plans of all kernels of a run, in the order in which they were made."""
+    """The plans of all kernels of an engine, in the order in which they were made."""
 
     def __init__(self, most_bytes: int = MOST_KEPT_BYTES) -> None:
         self._most_bytes = most_bytes

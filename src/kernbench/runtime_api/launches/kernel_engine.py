@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from fractions import Fraction
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from kernbench.commands import IN_FLOAT32, Gemm, MaskTile, Rounding, Tf32, build_roundings
 from kernbench.dtypes import float32
@@ -20,8 +21,11 @@ from kernbench.kernel_time import (
     line_of_short_rows,
     resident_programs,
     schedule_kernel,
+    schedule_key,
 )
 from kernbench.replay import run_kernel
+from kernbench.runtime_api.launches.kept_plans import KeptPlans
+from kernbench.runtime_api.launches.kernel_plan import KernelEntry
 
 if TYPE_CHECKING:
     from kernbench.commands import KernelTrace, SourceLine
@@ -45,11 +49,16 @@ CachedShares = tuple[tuple[int, Fraction], ...]
 """What the cache holds of arguments, by parameter index."""
 
 _MOST_NAMED = 8
+_MOST_ALIKE = 256
+"""The number of schedules of executed launches that are kept, the latest ones."""
 _NONE: Arguments = MappingProxyType({})
 
 
 class KernelEngine:
-    """Plans, times and executes kernels on one machine."""
+    """Plans, times and executes kernels on one machine.
+
+    Launches that are equal are planned and scheduled once, in all runs that it serves.
+    """
 
     def __init__(
         self, machine: Machine, tf32: Tf32 = Tf32.ROUND, outside: OutsideReads | None = None
@@ -62,12 +71,31 @@ class KernelEngine:
         supported = [item for item, name in passes.items() if name != "float32"]
         self._roundings = build_roundings(tf32, supported)
         self._strand_costs: dict[tuple[int, Conditions], StrandCosts] = {}
+        self.kept_plans = KeptPlans()
+        self._entries: dict[KernelBinary, KernelEntry] = {}
+        self._entries_alike: dict[Hashable, KernelEntry] = {}
+        """The same entries, keyed by what decides plans: binaries with equal plans share one."""
+        self._executed: WeakSet[KernelTrace] = WeakSet()
+        """Traces of launches that decided by data: there is another one after each execution."""
+        self._alike: dict[Any, Template] = {}
+        """The schedules of those, by what decides them."""
         self.rounded: dict[str, SourceLine] = {}
         """Kernels whose float32 products are not computed in float32, with one such line."""
         self.asks_for_less = False
         """Whether a kernel asked for float32 products in less than float32, whatever it got."""
         self.scattered: dict[str, SourceLine] = {}
         """Kernels whose time assumes that rows selected by data lie apart, with one such line."""
+
+    def entry_of(self, binary: KernelBinary) -> KernelEntry:
+        """Return what launches of a kernel share, its plans among it."""
+        entry = self._entries.get(binary)
+        if entry is None:
+            planned_by = binary.planned_by(self._machine.sip.pe.warps is not None)
+            entry = self._entries_alike.get(planned_by)
+            if entry is None:
+                entry = self._entries_alike[planned_by] = KernelEntry(binary)
+            self._entries[binary] = entry
+        return entry
 
     def evaluate(self, binary: KernelBinary, grid: Grid, ints: Mapping[int, int]) -> KernelTrace:
         """Return what a launch does, without data; ``ints`` by parameter index."""
@@ -133,6 +161,28 @@ class KernelEngine:
 
         ``arguments`` are the launch's, for those who read the log.
         """
+        if trace not in self._executed:
+            return self._scheduled(trace, sip_id, conditions, name, arguments)
+        sip = self._machine.sip_at(sip_id)
+        launch = schedule_key(trace, sip.cube.hbm_burst_bytes)
+        key = (launch, id(sip), conditions, name, tuple(arguments.items()))
+        template = self._alike.pop(key, None)
+        if template is None:
+            template = self._scheduled(trace, sip_id, conditions, name, arguments)
+        if len(self._alike) >= _MOST_ALIKE:
+            del self._alike[next(iter(self._alike))]
+        # It is the latest one now.
+        self._alike[key] = template
+        return template
+
+    def _scheduled(
+        self,
+        trace: KernelTrace,
+        sip_id: int,
+        conditions: Conditions,
+        name: str,
+        arguments: Arguments,
+    ) -> Template:
         template = schedule_kernel(trace, self._machine, sip_id, conditions)
         if conditions.tables and name not in self.scattered:
             line = line_of_short_rows(trace, self._machine.sip_at(sip_id), conditions)
@@ -197,6 +247,7 @@ class KernelEngine:
         executed = self._interleaved(plan, params, resolve, watch, most_resident=most).execute()
         if executed.trace.name not in self.rounded:
             self._note_rounded(executed.trace)
+        self._executed.add(executed.trace)
         return executed
 
     def pace(

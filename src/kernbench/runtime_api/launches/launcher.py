@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from kernbench.runtime_api.launches.argument_errors import (
     refuse_out_of_bounds,
 )
 from kernbench.runtime_api.launches.kept_launches import describe_launch
-from kernbench.runtime_api.launches.kept_plans import KeptPlans
 from kernbench.runtime_api.launches.kernel_engine import Grid, KernelEngine, Policies
 from kernbench.runtime_api.launches.kernel_plan import KernelEntry, KernelPlan
 from kernbench.runtime_api.launches.live_launch import (
@@ -131,10 +130,7 @@ class KernelLauncher:
         self.warp_lanes = 0 if warps is None else warps.lanes
         # Bound once: each record holds it.
         self.execute = engine.run
-        self._entries: dict[KernelBinary, KernelEntry] = {}
-        self._alike: dict[Hashable, KernelEntry] = {}
-        """The same entries, keyed by what decides plans: binaries with equal plans share one."""
-        self.kept_plans = KeptPlans()
+        self.kept_plans = engine.kept_plans
         self._said: set[str] = set()
 
     def launch_named(
@@ -304,13 +300,7 @@ class KernelLauncher:
         self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]
     ) -> tuple[KernelEntry, KernelPlan | LivePlan]:
         """Return the entry of a kernel, and its plan for a grid and integer arguments."""
-        entry = self._entries.get(binary)
-        if entry is None:
-            planned_by = binary.planned_by(self.counts_warps)
-            entry = self._alike.get(planned_by)
-            if entry is None:
-                entry = self._alike[planned_by] = KernelEntry(binary)
-            self._entries[binary] = entry
+        entry = self.engine.entry_of(binary)
         key = (grid, entry.pick_ints(args))
         plan = entry.plans.get(key)
         if plan is None:

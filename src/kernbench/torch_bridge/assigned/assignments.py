@@ -63,7 +63,7 @@ _MOST_CHANGES_OF_ALL = 32
 class OwnAttribute:
     """An attribute that a process has assigned."""
 
-    __slots__ = ("_base", "_is_plain", "_is_shown", "_owners", "_value", "name", "owner")
+    __slots__ = ("_base", "_is_shown", "_owners", "_space", "_value", "name", "owner")
 
     def __init__(
         self, owner: Any, name: str, base: Any, value: Any, is_shown: bool, owners: Owners
@@ -76,35 +76,39 @@ class OwnAttribute:
         self._value = value
         """What the process has, while that is not shown."""
         self._is_shown = is_shown
-        self._is_plain = is_in_own_dict(owner, name)
+        # Every wait of the program comes by here, with all that its process has assigned.
+        self._space = own_dict(owner) if is_in_own_dict(owner, name) else None
+        """The dictionary that it is an entry of, and nothing beside it."""
 
     def _read(self) -> Any:
-        if self._is_plain:
-            return own_dict(self.owner).get(self.name, MISSING)
+        if self._space is not None:
+            return self._space.get(self.name, MISSING)
         return read(self.owner, self.name)
 
-    def _put(self, value: Any) -> None:
-        # Every wait of the program comes by here, with all that its process has assigned.
-        if not self._is_plain:
-            put(self.owner, self.name, value)
+    def _exchange(self, value: Any) -> Any:
+        """Write a value, and return what was there."""
+        space, name = self._space, self.name
+        if space is None:
+            before = read(self.owner, name)
+            if value is not before:
+                put(self.owner, name, value)
         elif value is MISSING:
-            own_dict(self.owner).pop(self.name, None)
+            before = space.pop(name, MISSING)
         else:
-            own_dict(self.owner)[self.name] = value
+            before = space.get(name, MISSING)
+            space[name] = value
+        return before
 
     def show(self) -> None:
         if not self._is_shown:
             self._is_shown = True
-            self._base = self._read()
-            self._put(self._value)
+            self._base = self._exchange(self._value)
 
     def hide(self) -> bool:
         """Show what all have, and return whether the process still has something else."""
         if self._is_shown:
             self._is_shown = False
-            self._value = self._read()
-            if self._value is not self._base:
-                self._put(self._base)
+            self._value = self._exchange(self._base)
         return self._value is not self._base
 
     def copy(self) -> OwnAttribute:

@@ -1,7 +1,8 @@
 """Kernels on numbers that are known without data: what they write is known then (ADR-0098).
 
 Launches that decide by such numbers take the same time for the same ones. Layers of a model share
-masks and lengths, so that most launches find what a launch before has done (ADR-0193).
+masks and lengths, and ranks have the same ones, so that most launches find what a launch before has
+done (ADR-0277).
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 _MOST_KEPT = 64
 """The number of launches whose times are kept, the latest ones."""
+
+_MOST_WRITTEN_BYTES = 1 << 18
+"""More known numbers that a launch changes are not kept."""
 
 _UNWRITTEN = 0xA5
 """The bytes of memory that a kernel is about to write: an element of them counts as unwritten."""
@@ -118,6 +122,8 @@ class _Kept(NamedTuple):
     timing: OperationTiming
     forgets: tuple[int, ...]
     """The parameters whose memory is unknown after it."""
+    written: tuple[tuple[int, Any], ...]
+    """The parameters whose known memory it changes, with its bytes after it."""
 
 
 class LiveLaunches:
@@ -144,29 +150,34 @@ class LiveLaunches:
         self._kept[key] = pair
         for index in pair.forgets:
             current().session.addresses.forget_numbers(params[index].buffer)
+        for index, numbers in pair.written:
+            params[index].buffer.bytes[:] = numbers
         return pair.timing
 
     def keep(self, executed: Executed, params: Sequence[Any], timing: OperationTiming) -> None:
         """Keep what the launch did that :meth:`known` was asked for.
 
-        Not if it wrote numbers, or printed some.
+        Not if it changed many numbers, or printed some.
         """
         key, self._asked = self._asked, None
         if key is None or executed.reached:
             return
         if any(op.name == "tt.print" for op in key[0].kernel.binary.module.walk()):
             return
-        forgets = []
+        forgets: list[int] = []
+        written: list[tuple[int, Any]] = []
         for index, (before, after) in enumerate(zip(key[2], _state_of(params), strict=True)):
             if not isinstance(params[index], PointerArg):
                 continue
             if not params[index].buffer.has_data:
                 forgets.append(index)
             elif before != after:
-                return
+                if params[index].buffer.size_bytes > _MOST_WRITTEN_BYTES:
+                    return
+                written.append((index, params[index].buffer.bytes.copy()))
         if len(self._kept) >= _MOST_KEPT:
             del self._kept[next(iter(self._kept))]
-        self._kept[key] = _Kept(timing, tuple(forgets))
+        self._kept[key] = _Kept(timing, tuple(forgets), tuple(written))
 
 
 def _state_of(params: Sequence[Any]) -> tuple[Any, ...]:
