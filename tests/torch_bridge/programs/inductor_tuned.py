@@ -28,3 +28,9 @@ tuned = torch.compile(lambda x, w: (x @ w).relu(), mode="max-autotune-no-cudagra
 result = tuned(x.cuda().bfloat16(), w.detach().cuda().bfloat16())
 expected = (x.bfloat16().float() @ w.detach().bfloat16().float()).relu()
 assert torch.allclose(result.cpu().float(), expected, rtol=0.02, atol=0.02)
+
+# So are convolutions, whose images the compiler lays channels-last.
+image, conv = torch.randn(2, 3, 16, 16), torch.nn.Conv2d(3, 8, 3).requires_grad_(False)
+expected = conv(image)
+tuned = torch.compile(conv.cuda(), mode="max-autotune-no-cudagraphs")
+assert torch.allclose(tuned(image.cuda()).cpu(), expected, rtol=1e-3, atol=1e-3)
