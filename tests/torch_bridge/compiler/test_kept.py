@@ -71,6 +71,12 @@ def test_a_run_that_tunes_writes_what_a_run_writes_that_finds_its_choices(tmp_pa
     assert logs[0] == logs[1]
 
 
+@pytest.mark.campaign
+def test_results_of_pytorchs_convolutions_are_looked_at_as_a_gpu_lays_them(tmp_path: Path) -> None:
+    done = run_compiled(tmp_path, "inductor_tuned_images.py")
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_no_choice_of_the_compiler_depends_on_compiles_nothing_anew() -> None:
     from kernbench.torch_bridge.compiler.kept import kept_for
 

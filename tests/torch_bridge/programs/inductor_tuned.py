@@ -4,7 +4,7 @@ import torch
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 num_tuned = 0
-choose = CachingAutotuner.autotune_to_one_config
+choose = CachingAutotuner.benchmark_all_configs
 
 
 def count(*args, **kwargs):
@@ -13,14 +13,14 @@ def count(*args, **kwargs):
     return choose(*args, **kwargs)
 
 
-CachingAutotuner.autotune_to_one_config = count
+CachingAutotuner.benchmark_all_configs = count
 x, w = torch.randn(64, 64), torch.randn(64, 64)
 weight = w.cuda().requires_grad_()
 torch.compile(lambda x: (x @ weight).sin().sum())(x.cuda()).backward()
 w.requires_grad_()
 (x @ w).sin().sum().backward()
 assert torch.allclose(weight.grad.cpu(), w.grad, rtol=1e-4, atol=1e-4)
-CachingAutotuner.autotune_to_one_config = choose
+CachingAutotuner.benchmark_all_configs = choose
 print(num_tuned)
 
 # Templates are tried on operands that the compiler makes up.
@@ -28,9 +28,3 @@ tuned = torch.compile(lambda x, w: (x @ w).relu(), mode="max-autotune-no-cudagra
 result = tuned(x.cuda().bfloat16(), w.detach().cuda().bfloat16())
 expected = (x.bfloat16().float() @ w.detach().bfloat16().float()).relu()
 assert torch.allclose(result.cpu().float(), expected, rtol=0.02, atol=0.02)
-
-# So are convolutions, whose images the compiler lays channels-last.
-image, conv = torch.randn(2, 3, 16, 16), torch.nn.Conv2d(3, 8, 3).requires_grad_(False)
-expected = conv(image)
-tuned = torch.compile(conv.cuda(), mode="max-autotune-no-cudagraphs")
-assert torch.allclose(tuned(image.cuda()).cpu(), expected, rtol=1e-3, atol=1e-3)
