@@ -177,28 +177,6 @@ def test_one_process_of_a_last_run_pays_nothing_for_a_second_one(
     assert all({"json", "_default_encoder"} <= names for names in searched)
 
 
-def test_what_is_exchanged_elsewhere_is_not_compared_at_each_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    split, compared = Assignments._split, []
-
-    def splitting(self: Assignments, positions: list[int], process: Any) -> None:
-        compared.extend(positions)
-        split(self, positions, process)
-
-    monkeypatch.setattr(Assignments, "_split", splitting)
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import torch, torch.distributed as dist\n"
-        "vars(torch)['kb_of_rank'] = 1\n"
-        "dist.init_process_group('nccl')\n"
-        "torch.cuda.set_device(dist.get_rank())\n"
-        "for _ in range(20):\n    dist.all_reduce(torch.ones(1, device='cuda'))\n"
-    )
-    simulated(program, nprocs=2)
-    assert 0 < len(compared) < 20
-
-
 def test_assignments_that_fail_do_so_in_pythons_words(capfd: pytest.CaptureFixture[str]) -> None:
     simulated(PROGRAM, "several_errors", nprocs=2)
     words = [

@@ -88,14 +88,14 @@ def test_fsdp1_saves_and_loads_sharded_states_of_several_ranks(tmp_path: Path) -
 @pytest.mark.adr("0095-D4")
 def test_loggers_are_each_ranks_own_as_in_real_processes(tmp_path: Path) -> None:
     path = PROGRAMS / "loggers.py"
-    for rank in range(2):
+    for rank in range(3):
         command = [sys.executable, str(path), str(tmp_path), str(rank)]
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL, timeout=60)
     names = ("level", "propagate", "disabled", "handlers", "filters")
     loggers = [logging.getLogger(name) for name in (None, "of.the.program", "another")]
     before = [[str(getattr(logger, name)) for name in names] for logger in loggers]
-    simulated(path, tmp_path, nprocs=2)
-    for rank in range(2):
+    simulated(path, tmp_path, nprocs=3)
+    for rank in range(3):
         expected = (tmp_path / f"real {rank}").read_text()
         assert expected
         assert (tmp_path / f"simulated {rank}").read_text() == expected

@@ -144,8 +144,6 @@ class Assignments:
         self._watched: dict[int, Table] = {}
         """Tables by the identity of their containers."""
         self._words = MemoryWords()
-        self._partly_elsewhere: list[int] = []
-        """Positions of tables with something in them that is exchanged elsewhere."""
         self._objects = NamedObjects(self._owners, self._tell_of, self._watch_named)
         self._patches = Patches()
         self._session = base.session
@@ -208,8 +206,6 @@ class Assignments:
             if id(table.container) not in self._watched:
                 self._watched[id(table.container)] = table
                 added.append(table)
-                if table.is_partly_elsewhere:
-                    self._partly_elsewhere.append(len(self._tables) + len(added) - 1)
         self._tables += added
         self._words.follow([item.container for item in added])
 
@@ -278,14 +274,10 @@ class Assignments:
             process.assigned = {key: value.copy() for key, value in parent.assigned.items()}
             process.registered = dict(parent.registered)
 
-    def make_way(self, process: Process) -> None:
-        """Put away what another process has, before what is exchanged elsewhere changes."""
-        if self._shown is not process:
-            self._leave()
-
     def load(self, process: Process) -> None:
         """Show a process's own."""
         if self._shown is not process:
+            self._leave()
             self._join(process)
         elif self._is_paused:
             self._is_paused = False
@@ -384,8 +376,6 @@ class Assignments:
             place.show()
         if process.registered or process.assigned:
             self._words.see()
-        elif self._partly_elsewhere:
-            self._words.see(self._partly_elsewhere)
 
     def _leave(self) -> None:
         process, self._shown = self._shown, None

@@ -76,9 +76,9 @@ class MemoryWords:
             self._now = np.append(self._now, self._memory[places])
             self._seen = self._now.tobytes()
 
-    def see(self, positions: Any = slice(None)) -> None:
-        """Take what there is now, at some positions, for what was there before."""
-        self._now[positions] = self._memory[self._places[positions]]
+    def see(self) -> None:
+        """Take what there is now for what was there before."""
+        self._now = self._memory[self._places]
         self._seen = self._now.tobytes()
 
     def forget(self, position: int) -> None:
@@ -105,8 +105,6 @@ class Table:
 
     Attributes that are assigned change it, too.
     """
-    is_partly_elsewhere = False
-    """Whether something in it is exchanged elsewhere."""
     is_changed_by_program = False
     """Whether the program itself changes it: then all that a process has added is its own."""
 
@@ -269,7 +267,6 @@ class ModuleSpace(ObjectSpace):
 
     def __init__(self, module: ModuleType, owners: Owners) -> None:
         self._left_out = kept_elsewhere(module.__name__)
-        self.is_partly_elsewhere = bool(self._left_out)
         super().__init__(vars(module), owners)
 
     def _copy(self) -> Any:
@@ -286,7 +283,6 @@ class Assigned(Registry):
 
     def __init__(self, module: ModuleType, names: dict[str, bool], owners: Owners) -> None:
         left_out = kept_elsewhere(module.__name__)
-        self.is_partly_elsewhere = bool(left_out)
         self._names = {name: how for name, how in names.items() if name not in left_out}
         self._is_of_python = module.__name__.partition(".")[0] in sys.stdlib_module_names
         """Then nothing of it is kept in C++, which all share."""

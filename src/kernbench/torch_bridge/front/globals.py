@@ -373,6 +373,8 @@ class Globals:
         # Modules of programs hold tensors that C++ holds, too, which nothing would ever collect.
         for values in self._saved:
             values.clear()
+        # Ranks that have not ended are ended after it, and show nobody's.
+        self._known = ()
 
     def load(self, process: Process) -> None:
         """Make a process's values current, and save those of the previous one."""

@@ -374,7 +374,6 @@ class Programs:
         if process.memory is not self._memory:
             self._exchange(process.memory)
         self.modules.look_for_new()
-        self.assignments.make_way(process)
         self.globals.load(process)
         self.states.load(process)
         self.modules.load(process)
