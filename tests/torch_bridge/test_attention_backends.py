@@ -96,6 +96,23 @@ def test_a_program_chooses_among_kinds_and_the_backward_pass_is_of_the_same() ->
     assert both(SDPBackend.CUDNN_ATTENTION) == flash
 
 
+def test_a_rank_sets_the_order_of_kinds_for_itself(tmp_path: Path) -> None:
+    program = tmp_path / "order.py"
+    program.write_text(
+        "import torch\n"
+        "import torch.distributed as dist\n"
+        "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
+        "dist.init_process_group()\n"
+        "kinds = [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION][:: 1 - 2 * dist.get_rank()]\n"
+        "q = torch.ones(1, 1, 8, 8, device='cuda')\n"
+        "with sdpa_kernel(kinds, set_priority=True):\n"
+        "    torch.nn.functional.scaled_dot_product_attention(q, q, q)\n"
+        "    dist.barrier()\n"
+        "    assert torch._C._get_sdp_priority_order()[:2] == [int(kind) for kind in kinds]\n"
+    )
+    simulated(program, nprocs=2)
+
+
 def test_values_of_another_size_are_for_memory_efficient_attention() -> None:
     assert chosen("h100-sxm", replace(PLAIN, value_dim=256)) == "cudnn"
     assert chosen("a100-sxm-80g", replace(PLAIN, value_dim=256)) == "efficient"

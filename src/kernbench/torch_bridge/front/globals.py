@@ -122,7 +122,7 @@ class Switches:
             call = name, args, tuple(named.items())
             key = _key_of(call)
             calls = (*(triple for triple in self._now if _key_of(triple) != key), call)
-            self._now = self._met.setdefault(calls, calls)
+            self._now = self._met.setdefault(tuple(map(_hashable, calls)), calls)
             return result
 
         return put
@@ -138,6 +138,12 @@ def _key_of(call: Call) -> tuple[Any, ...]:
     """Return what a call sets: a later call of the same key takes its place."""
     name, args, _ = call
     return (name, *args[:2]) if name == _SET_PRECISION else (name,)
+
+
+def _hashable(call: Call) -> Call:
+    """Return a call that equal ones are equal to: an order of priority is a list."""
+    name, args, named = call
+    return name, tuple(tuple(item) if isinstance(item, list) else item for item in args), named
 
 
 def _present() -> Iterator[tuple[str, Call]]:
