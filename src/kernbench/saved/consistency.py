@@ -214,9 +214,10 @@ def check_hosts(
         UsageError: They contradict each other; names the part and the row.
     """
     checks = _Checks(file)
-    for part in (COMMANDS.part, HOSTS.part, WAITS.part, WOKEN.part, RANGES.part) if running else ():
+    for part in (COMMANDS.part, HOSTS.part, WAITS.part, WOKEN.part, RANGES.part):
         ranks = (flat if part == COMMANDS.part else numbers)(tables[part], "rank")
-        checks.all(part, np.isin(ranks, running), "rank {} has not run", ranks)
+        ran = running is None or np.isin(ranks, running)
+        checks.all(part, ran, "rank {} has not run", ranks)
     for part in (HOSTS.part, RANGES.part):
         starts_ps, ends_ps = numbers(tables[part], "start_ps"), numbers(tables[part], "end_ps")
         what = "it ends at {} ps and starts at {} ps"
