@@ -27,8 +27,8 @@ LAUGHS = "\n".join(
 
 
 def test_what_is_said_once_is_read() -> None:
-    assert parse_yaml("a: &x [1, 2]\nb: *x\nc: {d: 0.5}", "it") == {
-        "a": [1, 2], "b": [1, 2], "c": {"d": 0.5}
+    assert parse_yaml("a: &x [1, 0]\nb: *x\nc: {d: 0.5, e: 0x10}", "it") == {
+        "a": [1, 0], "b": [1, 0], "c": {"d": 0.5, "e": 16}
     }  # fmt: skip
     assert parse_json('{"a": [1, {"b": 0.5}]}', "it") == {"a": [1, {"b": 0.5}]}
 
@@ -45,6 +45,9 @@ def test_what_is_said_once_is_read() -> None:
         ("[" * 100_000, "nested too deeply"),
         ("a: " + "[" * 101 + "]" * 101, "nested too deeply"),
         ("a: " + "1" * 5000, "more than 1,000 digits"),
+        ("n: [64, 0100]", "it line 1: not valid YAML: 0100 is octal in YAML; write it in decimal"),
+        ("n: -1:30", "-1:30 is in base 60 in YAML"),
+        ("n: 1:30.5", "1:30.5 is in base 60 in YAML"),
         ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
         ("x" * (MOST_YAML_BYTES + 1), "of at most 524,288 characters"),
     ],

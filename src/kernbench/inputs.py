@@ -86,6 +86,10 @@ def read_text(path: str | os.PathLike[str], most_bytes: int) -> str:
     return data.decode("utf-8")
 
 
+_IN_OTHER_BASE = re.compile(r"[-+]?(0_*[0-9]|[^x]*:)")
+"""Whole numbers that are not what they look like: ``0100`` is 64, and ``1:30`` is 90."""
+
+
 class _GivenOnce(yaml.constructor.SafeConstructor):
     """YAML in which a key that is given twice is an error."""
 
@@ -120,10 +124,19 @@ class _Loader(_GivenOnce, yaml.SafeLoader):
     def construct_yaml_int(self, node: Any) -> int:
         if len(node.value) > _MOST_DIGITS:
             raise _wrong(f"a number has more than {_MOST_DIGITS:,} digits", node)
+        if _IN_OTHER_BASE.match(node.value):
+            what = "in base 60" if ":" in node.value else "octal"
+            raise _wrong(f"{node.value} is {what} in YAML; write it in decimal, or in quotes", node)
         return super().construct_yaml_int(node)
+
+    def construct_yaml_float(self, node: Any) -> float:
+        if ":" in node.value:
+            raise _wrong(f"{node.value} is in base 60 in YAML; write it in decimal", node)
+        return super().construct_yaml_float(node)
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 
 
 def _count(node: yaml.Node, known: dict[int, int]) -> int:

@@ -120,6 +120,9 @@ def test_what_is_not_there_is_an_error() -> None:
         memory_use(torch.op_log, 7)
     with pytest.raises(UsageError, match="rank 0 allocated nothing on device 1"):
         memory_curve(torch.op_log, 0, 1)
+    torch.op_log.running = (0,)
+    with pytest.raises(UsageError, match="rank 7 did not run, as the run was folded; ranks that"):
+        memory_use(torch.op_log, 7)
     with RuntimeContext(record_memory=True) as idle:
         pass
     with pytest.raises(UsageError, match="nothing was allocated"):

@@ -72,6 +72,13 @@ def test_a_bench_is_sent_to_run(program: str) -> None:
     assert "use kernbench run bench.py, not kernbench torchrun" in output
 
 
+def test_a_run_in_place_of_a_program_is_sent_to_why(program: str) -> None:
+    Path("a.run").write_bytes(b"PK\3\4\0\0")
+    status, output = run("a.run")
+    assert status == 2
+    assert "a.run is not a Python file: it has null bytes; kernbench why" in output
+
+
 def test_a_module_is_run_as_a_part_of_its_package(program: str) -> None:
     status, output = run("--nproc-per-node=2", "-m", "some_package.train")
     assert status == 0

@@ -10,6 +10,7 @@ import triton.language as tl
 
 import kernbench
 from kernbench.errors import DeadlockError
+from kernbench.interleaved.strand import Strand
 
 HELD = 132 * 2
 """Programs of 32 warps that an H100 holds at a time."""
@@ -89,3 +90,20 @@ def test_those_that_wait_for_lower_ones_alone_may_be_any_number() -> None:
     assert run(locks, programs)[0] == programs
     with pytest.raises(DeadlockError, match="40 have not begun"):
         run(follows, programs, programs, True)
+
+
+@pytest.mark.adr("0233-D2")
+def test_late_programs_do_not_take_a_turn_each_whenever_one_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    programs, turns = 2 * HELD, 0
+    advance = Strand.advance
+
+    def counted(strand: Strand) -> bool:
+        nonlocal turns
+        turns += 1
+        return advance(strand)
+
+    monkeypatch.setattr(Strand, "advance", counted)
+    assert run(follows, programs, programs, False)[-1] == programs
+    assert programs < turns < 5 * programs

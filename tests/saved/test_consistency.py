@@ -120,6 +120,16 @@ def test_a_report_is_held_to_the_run(
     assert result.startswith(f"run.json: {said}"), result
 
 
+@pytest.mark.adr("0234-D1")
+def test_who_did_something_is_a_rank_that_ran(kept: Path, tmp_path: Path) -> None:
+    parts = parts_of(kept)
+    about = json.loads(parts["run.json"])
+    about["running"] = [0, 1, 2]
+    del about["report"]["per_rank"][3]
+    result = said_of(kept, tmp_path, {**parts, "run.json": json.dumps(about).encode()})
+    assert "rank 3 has not run" in result
+
+
 def test_actions_are_held_to_what_they_name(kept: Path, tmp_path: Path) -> None:
     parts = parts_of(kept)
     for change, said in (

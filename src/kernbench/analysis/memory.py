@@ -205,7 +205,9 @@ def memory_use(log: OpLog, rank: int | None = None, within: Window | None = None
     asked = [use for use in uses if rank is None or use.rank == rank]
     if not asked:
         known = ", ".join(str(rank) for rank in sorted({use.rank for use in uses})[:8])
-        said = f"rank {rank} allocated nothing on a device; ranks that did: {known}"
+        ran = log.running is None or rank in log.running
+        what = "allocated nothing on a device" if ran else "did not run, as the run was folded"
+        said = f"rank {rank} {what}; ranks that did: {known}"
         raise UsageError(log.about(said))
     end_ps = max(log.end_ps, *(int(use.times_ps[-1]) for use in uses))
     return {

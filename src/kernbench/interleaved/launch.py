@@ -28,6 +28,8 @@ Array = npt.NDArray[Any]
 
 _STRAND_ELEMENTS = 1 << 20
 """Elements of the largest tile, over all programs that begin as one strand."""
+_TURNS_TOGETHER = 512
+"""Turns of every strand after which programs begin where there is room."""
 _MOST_NAMED = 8
 
 
@@ -121,13 +123,16 @@ class InterleavedLaunch:
         """Run the strands in turn until all have ended.
 
         The order is fixed: by program at the start and where a strand is split, and whoever reads
-        memory in a loop goes to the end of the line with every iteration. A program begins when
-        one of those that the device holds has ended.
+        memory in a loop goes to the end of the line with every iteration. A program begins after
+        one of those that the device holds has ended: some turns later, with those for which there
+        is room by then, as a strand of many programs costs what one of a single program does.
         """
         waiting = self.waiting
         waiting.extend(self._next_strands())
+        turns = 0
         while waiting:
             strand = waiting.popleft()
+            turns += 1
             try:
                 goes_on = strand.advance()
             except SplitPrograms as split:
@@ -137,10 +142,15 @@ class InterleavedLaunch:
                 strand.forget()
                 self.ended.append(strand)
                 self._num_ended += len(strand.program_ids)
+            else:
+                waiting.append(strand)
+            is_stuck = goes_on and strand.stuck_at is not None and self.is_stuck()
+            if is_stuck or turns >= _TURNS_TOGETHER * len(waiting):
+                turns = 0
+                num_begun = self._num_begun
                 waiting.extend(self._next_strands())
-                continue
-            waiting.append(strand)
-            if strand.stuck_at is not None and self.is_stuck():
+                is_stuck &= num_begun == self._num_begun
+            if is_stuck:
                 patient = [strand for strand in waiting if strand.may_give_up]
                 if not patient:
                     raise self.deadlock()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kernbench.saved.layout import ALLOCATIONS, COMMANDS, HOSTS, RANGES, ROWS, TEMPLATES, WAITS
+from kernbench.saved.layout import (
+    ALLOCATIONS,
+    COMMANDS,
+    HOSTS,
+    RANGES,
+    ROWS,
+    TEMPLATES,
+    WAITS,
+    WOKEN,
+)
 from kernbench.saved.opened import RunFile
 
 Numbers = npt.NDArray[Any]
@@ -196,13 +205,19 @@ def _take_expanded(file: RunFile, templates: pa.Table, rows: pa.Table, commands:
     file.take(ROWS.part, most_param * commands.num_rows * 8)
 
 
-def check_hosts(file: RunFile, tables: Mapping[str, pa.Table], launches: Numbers) -> None:
-    """Hold what hosts did against the commands.
+def check_hosts(
+    file: RunFile, tables: Mapping[str, pa.Table], launches: Numbers, running: Sequence[int] | None
+) -> None:
+    """Hold what hosts did against the commands, and who did something against those that ran.
 
     Raises:
         UsageError: They contradict each other; names the part and the row.
     """
     checks = _Checks(file)
+    for part in (COMMANDS.part, HOSTS.part, WAITS.part, WOKEN.part, RANGES.part):
+        ranks = (flat if part == COMMANDS.part else numbers)(tables[part], "rank")
+        ran = running is None or np.isin(ranks, running)
+        checks.all(part, ran, "rank {} has not run", ranks)
     for part in (HOSTS.part, RANGES.part):
         starts_ps, ends_ps = numbers(tables[part], "start_ps"), numbers(tables[part], "end_ps")
         what = "it ends at {} ps and starts at {} ps"

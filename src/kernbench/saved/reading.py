@@ -171,7 +171,7 @@ def _read_log(file: RunFile, about: Mapping[str, Any], machine: Machine) -> OpLo
     rows, commands = tables[ROWS.part], tables[COMMANDS.part]
     check_log(file, templates, rows, commands, counts)
     launches = numbers(commands, "launch")
-    check_hosts(file, tables, np.sort(launches))
+    check_hosts(file, tables, np.sort(launches), about.get("running"))
     result = _make_templates(file, templates, rows)
     ranks, sips, starts_ps, ends_ps, after, addresses, files, lines = (
         lists(commands, column.name) for column in COMMANDS.columns[3:]

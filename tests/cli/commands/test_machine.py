@@ -114,6 +114,8 @@ def test_a_machine_of_ones_own_is_written_changed_and_checked(tmp_path: Path) ->
         (["set", path, "sip"], "must be KEY=VALUE"),
         (["set", "ahbm", "sip.clock_ghz=1"], "machine new NAME --like ahbm"),
         (["new", "h100-sxm"], "ships with kernbench"),
+        (["new", ""], "cannot be called ''"),
+        (["new", "../mine"], "--output FILE says where"),
         (["new", "mine", "-o", path], "is there already"),
         (["new", "mine", "--like", "h100-sxn", "-o", tmp_path / "n.yaml"], "did you mean h100"),
         (["show"], "name a machine"),

@@ -228,12 +228,26 @@ class Pile(list):
 
     def copy(self):
         return b" " * (1 << 62)
+
+    def index(self, call=list.index):
+        return call(self, len(self) + 1)
+
+    def remove(self):
+        inner = super().remove
+        return (lambda: inner(len(self) + 1))()
+
+    def insert(self):
+        inner = super().pop
+        return inner(len(self))
 """
 
 
 @pytest.mark.parametrize(
     ("name", "is_ours"),
-    [("pop", False), ("top", True), ("sort", False), ("clear", True), ("copy", False)],
+    [
+        *(("pop", False), ("top", True), ("sort", False), ("clear", True), ("copy", False)),
+        *(("index", False), ("remove", False), ("insert", True)),
+    ],
 )
 def test_only_what_ours_neither_says_nor_hands_on_may_be_a_mistake_of_ours(
     name: str, is_ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

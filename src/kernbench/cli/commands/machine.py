@@ -147,6 +147,8 @@ def new_machine(name: str, like: str, output: str | None) -> None:
     from kernbench.outputs import write_text
 
     path = Path(output or f"{name}.yaml")
+    if not name or name != Path(name).name:
+        raise UsageError(f"a machine cannot be called {name!r}; --output FILE says where it goes")
     if name in known_machines():
         raise UsageError(f"{name} ships with kernbench; take another name")
     if path.exists():

@@ -261,9 +261,10 @@ def _is_raised(error: BaseException, last: TracebackType) -> bool:
 def _is_handed_on(last: TracebackType) -> bool:
     """Return whether a function failed inside the one that it wraps, which has no frame.
 
-    That is a method of the same name, ``super().__getitem__(index)`` in ``__getitem__`` say, or
-    what is given all of the function's own ``*args``, or of a parameter that holds them: an
-    operation of PyTorch, which the program called.
+    That is a method of the same name, ``super().__getitem__(index)`` in ``__getitem__`` say, what
+    is given all of the function's own ``*args``, or of a parameter that holds them, or what is
+    itself a parameter, of the function or of the one around it: an operation of PyTorch, which the
+    program called.
     """
     code = last.tb_frame.f_code
     line, end_line, column, end_column = [*code.co_positions()][last.tb_lasti // 2]
@@ -283,10 +284,12 @@ def _is_handed_on(last: TracebackType) -> bool:
         return False
     if isinstance(failed.func, ast.Attribute) and failed.func.attr == code.co_name:
         return True
-    starred = {ast.unparse(arg.value) for arg in failed.args if isinstance(arg, ast.Starred)}
+    passed = {ast.unparse(arg.value) for arg in failed.args if isinstance(arg, ast.Starred)}
     number = code.co_argcount + code.co_kwonlyargcount
     number += bool(code.co_flags & inspect.CO_VARARGS)
-    return not starred.isdisjoint(code.co_varnames[:number])
+    own = code.co_varnames[:number]
+    is_wrapped = ast.unparse(failed.func) in (*own, *code.co_freevars)
+    return is_wrapped or not passed.isdisjoint(own)
 
 
 @cache

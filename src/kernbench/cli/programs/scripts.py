@@ -134,10 +134,11 @@ def compile_program(path: Path, command: str) -> CodeType:
     Raises:
         UsageError: The file is not a Python file, or is a bench, which ``command`` does not run.
     """
-    try:
-        tree = ast.parse(path.read_bytes(), str(path))
-    except ValueError as error:
-        raise UsageError(f"{path.name} is not a Python file: {error}") from None
+    source = path.read_bytes()
+    if b"\0" in source:
+        said = "it has null bytes; kernbench why and the like read what --save has kept"
+        raise UsageError(f"{path.name} is not a Python file: {said}")
+    tree = ast.parse(source, str(path))
     if is_bench(tree):
         raise UsageError(
             f"{path.name} is a bench: it defines run() and does nothing itself; "
