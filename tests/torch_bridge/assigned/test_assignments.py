@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ torch = pytest.importorskip("torch")
 
 from kernbench.interrupts import is_untimely  # noqa: E402
 from kernbench.torch_bridge.assigned import Assignments  # noqa: E402
+from kernbench.torch_bridge.assigned.objects import NamedObjects  # noqa: E402
+from kernbench.torch_bridge.assigned.owners import Owners  # noqa: E402
 from tests.torch_bridge.running import real, simulated  # noqa: E402
 
 PROGRAM = "assigned_in_parts.py"
@@ -221,6 +225,26 @@ def test_an_interrupt_waits_from_the_first_that_is_shown_again_to_the_last(
     monkeypatch.setattr(Assignments, "close", closing)
     simulated(PROGRAM, "several_errors")
     assert untimely == [True]
+
+
+class _Noting(io.TextIOBase):
+    """A stream that notes what is printed."""
+
+
+class _Plain:
+    pass
+
+
+def test_a_stream_of_whoever_runs_the_program_is_no_ranks_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    library: Any = ModuleType("a_library_of_handlers")
+    library.stream, library.plain = _Noting(), _Plain()
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    known = NamedObjects(Owners(set()), lambda kind: None, lambda *values: None)
+    known.expect(frozenset((library.__name__, "stream", "plain")), [library])
+    assert library.plain in known
+    assert library.stream not in known
 
 
 def test_what_holds_for_all_ranks_is_said_with_its_lines(tmp_path: Path) -> None:

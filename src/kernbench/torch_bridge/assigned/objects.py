@@ -19,6 +19,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import cache, lru_cache
+from io import IOBase
 from itertools import groupby, islice, takewhile
 from logging import Logger
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
@@ -181,8 +182,9 @@ def _named(name: str) -> Any:
 
 _TOLD_OF = (type, ModuleType, FunctionType)
 """Kinds whose writes are told wherever they are."""
-_LEFT_OUT = (torch.Tensor, torch.nn.Module, threading.local)
-"""Kinds of objects that are seldom shared, or that each thread has for itself."""
+_LEFT_OUT = (torch.Tensor, torch.nn.Module, threading.local, IOBase)
+"""Kinds of objects that are seldom shared, or that each thread has for itself; and streams, which
+may be of whoever runs the program, and note what it prints."""
 _OF_MACHINERY = frozenset(("torch._ops", "torch.library", "triton.knobs"))
 """Parts of it whose objects programs set attributes of."""
 WRITES_DIRECTLY = frozenset(("vars", "__dict__", "__setattr__", "__delattr__"))
