@@ -57,6 +57,18 @@ def test_a_python_call_takes_its_time_and_two_runs_are_the_same() -> None:
     assert spans_of("calls", 100) == spans_of("calls", 100)
 
 
+@pytest.mark.adr("0284-D1")
+def test_all_of_the_environment_is_read_in_one_time_whatever_it_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few = spans_of("environment", 9)
+    for number in range(9):
+        monkeypatch.setenv(f"KERNBENCH_TEST_{number}", "x")
+    assert spans_of("environment", 9) == few
+    # One variable that a program names takes the calls of Python's own code.
+    assert more_us("environment", 9, 10, "python") >= 4 * float(host().python_call_us)
+
+
 @pytest.mark.adr("0130-D2")
 def test_views_cost_dispatch_and_the_bridge_own_calls_nothing() -> None:
     view_us = float(host().operation.view_us)

@@ -177,6 +177,13 @@ elif kind == "in_c":
             simple.put(again)
         simple.get()
         select.select([], [], [], 0)
+elif kind == "environment":
+    everything = {**os.environ, **dict(os.environ.items())}
+    everything |= os.environ.copy()
+    assert list(os.environ) == list(os.environ.keys()) == list(everything)
+    assert [os.environ[name] for name in os.environ] == list(os.environ.values())
+    for _ in range(count):
+        os.environ.get("PATH")
 elif kind == "clock":
     print(time.perf_counter_ns(), time.monotonic_ns())
 elif kind == "profiled":
