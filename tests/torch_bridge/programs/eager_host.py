@@ -183,6 +183,9 @@ elif kind == "environment":
     everything |= os.environ.copy()
     assert list(os.environ) == list(os.environ.keys()) == list(everything)
     assert [os.environ[name] for name in os.environ] == list(os.environ.values())
+    os.environ.clear()
+    os.environ.update(everything)
+    assert os.environ == everything
     for _ in range(count):
         os.environ.get("PATH")
 elif kind == "protocol":

@@ -35,8 +35,9 @@ _Keys, _Items, _Values = map(_all_at_once, (KeysView, ItemsView, ValuesView))
 class _ProcessEnviron(_base):
     """Replaces the class of ``os.environ``, whose object stays the same.
 
-    Reading all of it takes as many calls whatever it holds: that is the shell's, and two runs of
-    one command are equal (ADR-0284). A single variable takes what it takes in Python.
+    Reading or replacing all of it takes as many calls whatever it holds: that is the
+    shell's, and two runs of one command are equal (ADR-0284). A single variable takes what it
+    takes in Python.
     """
 
     @property
@@ -77,6 +78,9 @@ class _ProcessEnviron(_base):
 
     def values(self) -> Any:
         return _Values(self)
+
+    update = unseen(_base.update, is_python=True)
+    clear = unseen(_base.clear, is_python=True)
 
     def __setitem__(self, key: str, value: str) -> None:
         # Without putenv: C code sees the environment of the real process.
