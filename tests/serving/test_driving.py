@@ -33,9 +33,10 @@ class Clock:
 
 
 class OneAtATime:
-    """An engine that makes a token of its oldest request in each step of a second."""
+    """An engine that makes a token of its oldest request in each step, of a second or so."""
 
     name, longest, vocabulary = "one at a time", 64, 100
+    lasts_s = 1.0
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -48,7 +49,7 @@ class OneAtATime:
 
     def step(self) -> list[Output]:
         begun_s = self.clock.now_s
-        self.clock.now_s += 1
+        self.clock.now_s += self.lasts_s
         first = self.queue[0]
         first[1] -= 1
         if not first[1]:
@@ -92,6 +93,18 @@ def test_a_request_counts_from_when_it_came_and_is_taken_between_steps(engine: O
     assert [row.tpot_s for row in rows] == [1, 1, None]
     assert [row.e2e_s for row in rows] == [3, 4.5, 1]
     assert [step.waiting for step in taken.steps] == [0, 1, 0, 0, 0, 0]
+
+
+@pytest.mark.adr("0284-D2")
+def test_rows_are_the_same_whatever_the_clock_shows_as_a_load_begins(engine: OneAtATime) -> None:
+    load, clock = arrivals((0, 3), (0.123456789, 2), (9.1, 1)), engine.clock
+    taken = []
+    # Floats near a day are 15 ps apart.
+    for began_s in (0.0, 86_400.065975600, 86_400.066007800):
+        clock.now_s, engine.lasts_s = began_s, 0.012345678
+        taken.append(drive(engine, load))
+    assert taken[0] == taken[1] == taken[2]
+    assert taken[0].rows[0].token_times_s == [0.012345678, 0.024691356, 0.037037034]
 
 
 @pytest.mark.adr("0269-D2")

@@ -11,7 +11,7 @@ from typing import Any
 from kernbench.errors import UsageError
 from kernbench.serving.engine import ServingEngine
 from kernbench.serving.loads import ServedRequest, ServingLoad
-from kernbench.serving.recording import RequestRow, Taken
+from kernbench.serving.recording import CLOCK_DIGITS, RequestRow, Taken, since
 
 MOST_IDLE_STEPS = 10_000
 """Steps in a row that make nothing while requests are left: the engine is stuck."""
@@ -31,7 +31,7 @@ class Client:
         """Return how many requests have come by now that nobody has taken."""
         if self._load.concurrency:
             return min(self._free, len(self._left))
-        since_s = now_s - self._zero_s
+        since_s = since(now_s, self._zero_s)
         return sum(1 for _ in takewhile(lambda request: request.arrival_s <= since_s, self._left))
 
     def take(self, count: int, now_s: float) -> Iterator[tuple[ServedRequest, list[int]]]:
@@ -41,7 +41,7 @@ class Client:
             arrival_s = request.arrival_s
             if self._load.concurrency:
                 self._free -= 1
-                arrival_s = now_s - self._zero_s
+                arrival_s = since(now_s, self._zero_s)
             self.taken.rows.append(RequestRow(request=request, arrival_s=arrival_s))
             yield request, self._prompt(request)
 
@@ -53,7 +53,10 @@ class Client:
 
     def sleep_s(self, now_s: float) -> float | None:
         """Return how long until the next request comes; None: there is none."""
-        return self._zero_s + self._left[0].arrival_s - now_s if self._left else None
+        if not self._left:
+            return None
+        # The engine's host pays for one call here, as for any that waits.
+        return self._left[0].arrival_s - round(now_s - self._zero_s, CLOCK_DIGITS)
 
     def note(self, outputs: Any, begin_s: float, end_s: float, engine: ServingEngine) -> None:
         """Note what a step made; in a closed loop, whoever was served sends again."""

@@ -9,6 +9,17 @@ from itertools import pairwise
 from kernbench.serving.engine import Output, State
 from kernbench.serving.loads import ServedRequest
 
+CLOCK_DIGITS = 9
+"""Of seconds: nanoseconds, in which clocks of hosts count."""
+
+
+def since(time_s: float, zero_s: float) -> float:
+    """Return seconds from one reading of a clock to another, without what floats lose by the day.
+
+    The difference is the same whatever the clock showed when it began (ADR-0284).
+    """
+    return round(time_s - zero_s, CLOCK_DIGITS)
+
 
 @dataclass(slots=True, kw_only=True)
 class RequestRow:
@@ -90,19 +101,19 @@ class Taken:
             row = self.rows[output.number]
             if output.tokens:
                 first += not row.token_times_s
-                row.token_times_s.append(end_s - zero_s)
+                row.token_times_s.append(since(end_s, zero_s))
                 row.tokens += output.tokens
                 tokens += output.tokens
             if output.begun_s is not None and row.begun_s is None:
-                row.begun_s = output.begun_s - zero_s
+                row.begun_s = since(output.begun_s, zero_s)
             row.cached_tokens = max(row.cached_tokens, output.cached_tokens)
             row.preemptions = max(row.preemptions, output.preemptions)
             if output.is_last:
                 ended.append(output.number)
         self.steps.append(
             StepRow(
-                begin_s=begin_s - zero_s,
-                end_s=end_s - zero_s,
+                begin_s=since(begin_s, zero_s),
+                end_s=since(end_s, zero_s),
                 first_tokens=first,
                 tokens=tokens,
                 running=state.running,

@@ -57,6 +57,25 @@ def test_a_python_call_takes_its_time_and_two_runs_are_the_same() -> None:
     assert spans_of("calls", 100) == spans_of("calls", 100)
 
 
+@pytest.mark.adr("0284-D1")
+def test_all_of_the_environment_is_read_in_one_time_whatever_it_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few = spans_of("environment", 9)
+    for number in range(9):
+        monkeypatch.setenv(f"KERNBENCH_TEST_{number}", "x")
+    assert spans_of("environment", 9) == few
+    # One variable that a program names takes the calls of Python's own code.
+    assert more_us("environment", 9, 10, "python") >= 4 * float(host().python_call_us)
+
+
+@pytest.mark.adr("0284-D3")
+def test_members_of_a_protocol_are_looked_for_by_name_with_any_hash_seed() -> None:
+    later = [more_us("protocol", few, few + 2, "python") for few in (0, 2, 4, 6)]
+    assert later == pytest.approx([later[0]] * 4)
+    assert later[0] > 0
+
+
 @pytest.mark.adr("0130-D2")
 def test_views_cost_dispatch_and_the_bridge_own_calls_nothing() -> None:
     view_us = float(host().operation.view_us)

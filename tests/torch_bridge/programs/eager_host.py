@@ -8,7 +8,8 @@ import sys
 import threading
 import time
 from queue import SimpleQueue
-from typing import Any
+from types import new_class
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -177,6 +178,23 @@ elif kind == "in_c":
             simple.put(again)
         simple.get()
         select.select([], [], [], 0)
+elif kind == "environment":
+    everything = {**os.environ, **dict(os.environ.items())}
+    everything |= os.environ.copy()
+    assert list(os.environ) == list(os.environ.keys()) == list(everything)
+    assert [os.environ[name] for name in os.environ] == list(os.environ.values())
+    os.environ.clear()
+    os.environ.update(everything)
+    assert os.environ == everything
+    for _ in range(count):
+        os.environ.get("PATH")
+elif kind == "protocol":
+    members = {f"member_{number}": print for number in range(9)}
+    wanted: Any = runtime_checkable(
+        new_class("Wanted", (Protocol,), {}, lambda ns: ns.update(members))
+    )
+    del members[f"member_{count}"]
+    assert not isinstance(type("Lacks", (), members)(), wanted)
 elif kind == "clock":
     print(time.perf_counter_ns(), time.monotonic_ns())
 elif kind == "profiled":

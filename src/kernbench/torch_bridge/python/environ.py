@@ -5,26 +5,82 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.float32 import OVERRIDE, asked
 from kernbench.torch_bridge.processes.process import HERE
+from kernbench.torch_bridge.processes.python_calls import FRAMES_OF_FUNCTION, IN_THREAD
 
 _base: Any = type(os.environ)
 _execute_really: Any = vars(subprocess.Popen)["_execute_child"]
 
 
+def _all_at_once(kind: type[Any]) -> type[Any]:
+    """Return a kind of view that yields all at once, so that no call is counted per variable."""
+
+    def everything(self: Any) -> Iterator[Any]:
+        return iter(list(kind.__iter__(self)))
+
+    return type(kind.__name__, (kind,), {"__slots__": (), "__iter__": unseen(everything)})
+
+
+_Keys, _Items, _Values = map(_all_at_once, (KeysView, ItemsView, ValuesView))
+
+
 class _ProcessEnviron(_base):
-    """Replaces the class of ``os.environ``, whose object stays the same."""
+    """Replaces the class of ``os.environ``, whose object stays the same.
+
+    Reading or replacing all of it takes as many calls whatever it holds: that is the
+    shell's, and two runs of one command are equal (ADR-0284). A single variable takes what it
+    takes in Python.
+    """
 
     @property
     def _data(self) -> dict[Any, Any]:
         process = HERE.process
         return self.__dict__["_data"] if process is None else process.environ
+
+    def __getitem__(self, key: str) -> str:
+        calls = IN_THREAD.calls
+        # A copy looks up the very names that it has read; a program's own are other objects.
+        is_of_all = type(key) is str and self._names.get(key) is key
+        if calls is None or not is_of_all:
+            return self._value(key)
+        calls.pause(FRAMES_OF_FUNCTION)
+        try:
+            return self._value(key)
+        finally:
+            calls.resume()
+
+    def _value(self, key: str) -> str:
+        process = HERE.process
+        data = self.__dict__["_data"] if process is None else process.environ
+        try:
+            value = data[self.encodekey(key)]
+        except KeyError:
+            raise KeyError(key) from None
+        return str(self.decodevalue(value))
+
+    @unseen
+    def __iter__(self) -> Iterator[str]:
+        return iter([self._names.setdefault(name, name) for name in _base.__iter__(self)])
+
+    def keys(self) -> Any:
+        return _Keys(self)
+
+    def items(self) -> Any:
+        return _Items(self)
+
+    def values(self) -> Any:
+        return _Values(self)
+
+    update = unseen(_base.update, is_python=True)
+    clear = unseen(_base.clear, is_python=True)
 
     def __setitem__(self, key: str, value: str) -> None:
         # Without putenv: C code sees the environment of the real process.
@@ -96,6 +152,7 @@ def install(patches: Patches) -> None:
     """Give every process its own environment variables."""
     environ: Any = os.environ
     before = environ.__class__
+    patches.set(environ, "_names", {})
     environ.__class__ = _ProcessEnviron
     patches.on_close(setattr, environ, "__class__", before)
     patches.set(subprocess.Popen, "_execute_child", _execute_child)
