@@ -37,8 +37,9 @@ PyTorch's *RuntimeEstimator* with the machine's rates (median/MAPE; it has answe
 programs of KernelBench). Rows that are short are the host's, or on the grid of the source's clock,
 and stand apart. Variants of a kernel or a network are ranked: *regret* is how much longer than the
 best measured one that takes which the model would choose. A measured time is *inside* if it is in a
-range of 80 % that was made of other sources' rows, or, where there are none, of other programs.
-Sources that fits have seen come last.
+range of 80 % that was made of other sources' rows, or, where there are none, of other programs;
+for kinds of which fits have seen all rows, of those and of what sources differ by. Sources that
+fits have seen come last.
 
 Few numbers were set to rows of KernelBench, which are not wholly unseen therefore: what every host
 takes for a convolution or norm and for an event (`planned_us`, `event_us`, 315 eager programs), in
