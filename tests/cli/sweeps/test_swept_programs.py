@@ -127,3 +127,11 @@ def test_the_best_of_a_programs_options_is_searched(train: str) -> None:
     assert lines[1].split()[0] == "64"
     assert "the" in lines[-1]
     assert "of 2 trials, which are all points" in lines[-1]
+
+
+def test_a_name_that_changes_nothing_is_noted(sweep: Sweep, folder: Path) -> None:
+    pytest.importorskip("torch")
+    (folder / "plain.py").write_text("import torch\ntorch.ones(8, device='cuda') + 1\n")
+    words = ("plain.py", "--arg", "size=1,2", "--no-data")
+    status, _, err = sweep(*words, "-g", "machine=ahbm,h100-sxm")
+    assert (status, err) == (0, "note: no figure depends on size: does plain.py read it?\n")

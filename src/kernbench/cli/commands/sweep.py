@@ -211,7 +211,7 @@ def _show(
     from rich.console import Console
 
     from kernbench.cli.sweeps.plot import write_plot
-    from kernbench.cli.sweeps.table import flat, show, write_table
+    from kernbench.cli.sweeps.table import flat, show, without_effect, write_table
 
     kept = store.rows(points)
     rows = [flat(point, kept.get(point.key), tokens[point.key]) for point in points]
@@ -230,6 +230,12 @@ def _show(
     parts += [f"{ran.done + ran.failed} of them run now"] if ran.done + ran.failed else []
     what = f"{len(rows)} point{'s' if len(rows) > 1 else ''}"
     print(f"\n{what}: {', '.join(parts)}; kept in {store.folder}, table in {table}")
+    idle = without_effect(points, kept, study.names)
+    if idle:
+        print(
+            f"note: no figure depends on {' or '.join(idle)}: does {options.program} read it?",
+            file=sys.stderr,
+        )
     if ran.lost:
         print(
             f"{len(ran.lost)} points were lost with their workers, three times each, such as "

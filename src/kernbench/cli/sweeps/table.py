@@ -131,6 +131,28 @@ def say_what_is_long(points: Sequence[Point], settings: Settings) -> None:
         )
 
 
+def without_effect(
+    points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]], names: Sequence[str]
+) -> list[str]:
+    """Return the names of which values, where all else is equal, gave results with equal figures.
+
+    Only of names with several values whose points are done: a program may not read such a one.
+    """
+    done = [point for point in points if rows.get(point.key, {}).get("status") == "done"]
+    results: list[str] = []
+    for name in names:
+        alike: dict[str, dict[str, str]] = {}
+        for point in done:
+            others = {**point.values, "machine": point.job["machine"], name: ""}
+            alike.setdefault(str(others), {})[point.values.get(name, "")] = str(
+                sorted(rows[point.key]["figures"].items())
+            )
+        several = [values for values in alike.values() if len(values) > 1]
+        if several and all(len(set(values.values())) == 1 for values in several):
+            results.append(name)
+    return results
+
+
 def flat(point: Point, row: Mapping[str, Any] | None, tokens: int | None = None) -> dict[str, Any]:
     """Return a row of the table; a point without a result is pending.
 
