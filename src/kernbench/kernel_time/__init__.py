@@ -5,7 +5,6 @@ Launches that are timed in steps, as others run, are imported when one is first 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kernbench.kernel_time.conditions import Conditions, ThreadBlock
@@ -35,20 +34,19 @@ from kernbench.kernel_time.launch.outline import (
 from kernbench.kernel_time.launch.schedule import check_kernel, kernel_duration_ps, schedule_kernel
 from kernbench.kernel_time.launch.schedule_keys import schedule_key
 from kernbench.kernel_time.launch.waves import build_waves, line_of_short_rows, resident_programs
+from kernbench.on_demand import asked_for
 
 if TYPE_CHECKING:
     from kernbench.kernel_time.stepwise.strand_costs import StrandCosts
     from kernbench.kernel_time.stepwise.timed_strands import TimedStrand, TimedStrands
 
 _HOMES = {
-    "StrandCosts": "strand_costs",
-    "TimedStrand": "timed_strands",
-    "TimedStrands": "timed_strands",
+    "StrandCosts": "stepwise.strand_costs",
+    "TimedStrand": "stepwise.timed_strands",
+    "TimedStrands": "stepwise.timed_strands",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import what times launches in steps."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.stepwise.{_HOMES[name]}"), name)
+    return asked_for(__name__, _HOMES, name)

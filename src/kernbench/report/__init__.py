@@ -5,9 +5,9 @@ What writes files for other programs is imported when it is first asked for.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from kernbench.on_demand import asked_for
 from kernbench.report.accuracy import (
     ELSEWHERE,
     HOST,
@@ -62,6 +62,4 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import what writes files."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return asked_for(__name__, _HOMES, name)

@@ -5,9 +5,9 @@ What checks is imported when it is first asked for: other runs need none of it.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from kernbench.on_demand import asked_for
 from kernbench.sanitizer.facts.lanes import strided_spans
 from kernbench.sanitizer.facts.launch import Launched
 from kernbench.sanitizer.facts.order import Clock
@@ -22,6 +22,4 @@ _HOMES = {"LiveWatch": "watch", "Sanitizer": "run"}
 
 def __getattr__(name: str) -> Any:
     """Import what checks."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return asked_for(__name__, _HOMES, name)

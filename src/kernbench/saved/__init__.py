@@ -6,9 +6,9 @@ of pyarrow.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from kernbench.on_demand import asked_for
 from kernbench.saved.action import ON_HANDLES, OPERANDS, STREAMS, Action, Actions, Actor
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import what has to do with files."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return asked_for(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:
