@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from kernbench.runtime_api import Folding, RuntimeContext
 
 _LONGEST = 140
+_FOLDERS = re.compile(r"(?<![\w.])/(?:[^/\s'\"]+/)+")
+"""Of files that errors name: where they lie on one machine says nothing on a page."""
 _COMPILER = "KERNBENCH_COMPILE"
 _MISSING = re.compile(r"operator torchvision::(\w+) does not exist")
 _LIBRARIES: list[object] = []
@@ -330,4 +332,4 @@ def _reason(error: BaseException) -> str:
     # An error in a kernel's source begins with its place, and ends with what is wrong.
     text = (lines[-1] if lines[0].endswith(":") else lines[0]).split(";")[0]
     named = text if isinstance(error, KernbenchError) else f"{type(error).__name__}: {text}"
-    return named[:_LONGEST]
+    return _FOLDERS.sub("", named)[:_LONGEST]

@@ -74,6 +74,14 @@ def test_a_configuration_runs_once_on_each_machine(runner: ProgramRunner, tmp_pa
     assert slower == pytest.approx(times[0] * 0.9 * 2039 / 220, rel=0.2)
 
 
+def test_reasons_say_nothing_of_where_files_lie(runner: ProgramRunner, tmp_path: Path) -> None:
+    program = written(tmp_path, "raise OSError(f'no tokens/s in ({__file__})')")
+    with pytest.raises(ProgramError) as raises:
+        runner.step_us(program, MACHINE)
+    assert str(tmp_path) not in str(raises.value)
+    assert f"OSError: no tokens/s in ({program.script.name})" in str(raises.value)
+
+
 @pytest.mark.campaign
 @pytest.mark.adr("0131-D3")
 def test_what_starts_programs_may_hold_more_than_they(tmp_path: Path) -> None:
