@@ -33,6 +33,12 @@ from kernbench.analysis.memory import (
     peak_line,
     print_memory,
 )
+from kernbench.analysis.modules import (
+    ModuleReport,
+    print_modules,
+    program_modules,
+    shown_modules,
+)
 from kernbench.analysis.program_lines import ProgramReport, print_program_lines, program_lines
 from kernbench.analysis.ranges import ALL, REST, STARTUP, WHOLE_RUN, RunPart, part_of
 from kernbench.analysis.tables import TableColumn, fitting_table
@@ -53,6 +59,7 @@ __all__ = [
     "KernelLines",
     "LineDifference",
     "MemoryReport",
+    "ModuleReport",
     "ProgramReport",
     "RunPart",
     "Segment",
@@ -83,11 +90,14 @@ __all__ = [
     "print_energy",
     "print_lines",
     "print_memory",
+    "print_modules",
     "print_program_lines",
     "print_why",
     "program_lines",
+    "program_modules",
     "saved_energy",
     "shown_lines",
+    "shown_modules",
     "slower_by",
     "source_line",
 ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypedDict, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import numpy as np
 from rich.text import Text
@@ -75,11 +75,11 @@ _NAMES = tuple(Caused.__annotations__)
 _PATH, _PATH_ON_DEVICE, _HOST, _WAIT, _LAUNCHES, _DEVICE, _SENT, _ALLOCATED = range(len(_NAMES))
 
 
-class _CausedSums(dict["Site", list[int]]):
-    """What lines caused, in ps and bytes, in the order of the fields of :class:`Caused`."""
+class CausedSums(dict[Any, list[int]]):
+    """What lines or modules caused, in ps and bytes, in the order of :class:`Caused`' fields."""
 
-    def __missing__(self, site: Site) -> list[int]:
-        numbers = self[site] = [0] * len(_NAMES)
+    def __missing__(self, place: Any) -> list[int]:
+        numbers = self[place] = [0] * len(_NAMES)
         return numbers
 
 
@@ -95,7 +95,37 @@ def program_lines(log: OpLog, ranks: int, within: Window | None = None) -> Progr
     Raises:
         UsageError: The run does not say.
     """
-    if log.program_lines is None:
+    sums = caused_sums(log, within)
+    known: list[CausedByLine] = [
+        {"file": file, "line": line, **caused(values)}
+        for (file, line), values in sorted(sums.items())
+        if any(values)
+    ]
+    return {
+        "ranks": ranks,
+        "ran": len(log.ranks_of(ranks)),
+        "time_ns": (log.end_ps if within is None else within.mean_ps) / 1000,
+        "all": caused(added(sums.values())),
+        "lines": known,
+    }
+
+
+def caused_sums(
+    log: OpLog,
+    within: Window | None,
+    path: Sequence[Segment] | None = None,
+    *,
+    by_module: bool = False,
+) -> CausedSums:
+    """Return what each line caused, or each module by itself.
+
+    ``path`` is the critical path, if it is known.
+
+    Raises:
+        UsageError: The run does not say.
+    """
+    lines = log.program_lines
+    if lines is None:
         raise UsageError(
             log.about(
                 "this run has no record of the program's lines; run the program again with --save "
@@ -103,36 +133,37 @@ def program_lines(log: OpLog, ranks: int, within: Window | None = None) -> Progr
                 "has none, as it has no program"
             )
         )
-    sums = _CausedSums()
+    sums = CausedSums()
     reader = _SentBytes()
     for instance in log.instances:
-        _add_command(instance, log, sums, reader, within)
-    sites, of_spans = log.program_lines.sites, log.program_lines.of_spans
-    for span, number in zip(log.host_spans, of_spans, strict=True):
+        places = _places_of(log, lines, instance, by_module=by_module)
+        _add_command(instance, places, sums, reader, within)
+    names: Sequence[Any] = lines.modules if by_module else lines.sites
+    for span, number in zip(log.host_spans, lines.of_spans, strict=True):
         time_ps = overlap_ps(within, span.rank, span.start_ps, span.end_ps)
-        sums[sites[number]][_WAIT if span.kind == "wait" else _HOST] += time_ps
+        sums[names[number]][_WAIT if span.kind == "wait" else _HOST] += time_ps
     if log.allocations is not None:
         for allocation in log.allocations.entries:
             site = (allocation.file, allocation.line) if allocation.line else _NOWHERE
             if within is None or within.holds(allocation.rank, allocation.begin_ps):
-                sums[site][_ALLOCATED] += allocation.size_bytes
-    _add_path(log, sums, within)
-    known: list[CausedByLine] = [
-        {"file": file, "line": line, **_caused(values)}
-        for (file, line), values in sorted(sums.items())
-        if any(values)
-    ]
-    whole = [sum(column) for column in zip(*sums.values(), strict=True)] or [0] * len(_NAMES)
-    return {
-        "ranks": ranks,
-        "ran": len(log.ranks_of(ranks)),
-        "time_ns": (log.end_ps if within is None else within.mean_ps) / 1000,
-        "all": _caused(whole),
-        "lines": known,
-    }
+                place = str(allocation.module) if by_module else site
+                sums[place][_ALLOCATED] += allocation.size_bytes
+    path = critical_path(log, within) if path is None else path
+    for segment, place in zip(path, _along(log, path, by_module=by_module), strict=True):
+        values = sums[place]
+        values[_PATH] += segment.duration_ps
+        if segment.launch:
+            values[_PATH_ON_DEVICE] += segment.duration_ps
+    return sums
 
 
-def _caused(values: Sequence[int]) -> Caused:
+def added(values: Iterable[Sequence[int]]) -> list[int]:
+    """Return the sums of what several lines or modules caused."""
+    return [sum(column) for column in zip(*values, strict=True)] or [0] * len(_NAMES)
+
+
+def caused(values: Sequence[int]) -> Caused:
+    """Return sums by the names of their fields."""
     named = {
         name: value / 1000 if name.endswith("_ns") else value
         for name, value in zip(_NAMES, values, strict=True)
@@ -140,11 +171,16 @@ def _caused(values: Sequence[int]) -> Caused:
     return cast("Caused", named)
 
 
-def _sites_of(log: OpLog, lines: ProgramLines, command: Instance) -> tuple[Site, ...]:
-    """Return the line of a command for each of its ranks."""
+def _places_of(
+    log: OpLog, lines: ProgramLines, command: Instance, *, by_module: bool
+) -> Sequence[Any]:
+    """Return the line or the module of a command for each of its ranks."""
+    number = lines.of_commands.get(command.launch_id, 0)
+    if by_module:
+        return [lines.modules[number]] * len(command.ranks)
     if command.template.kind == "collective":
         return log.sites.get(command.launch_id, (_NOWHERE,) * len(command.ranks))
-    return (lines.sites[lines.of_commands.get(command.launch_id, 0)],)
+    return (lines.sites[number],)
 
 
 class _SentBytes:
@@ -168,27 +204,20 @@ class _SentBytes:
 
 
 def _add_command(
-    command: Instance, log: OpLog, sums: _CausedSums, reader: _SentBytes, within: Window | None
+    command: Instance,
+    places: Sequence[Any],
+    sums: CausedSums,
+    reader: _SentBytes,
+    within: Window | None,
 ) -> None:
     sent = reader.of(command.template)
     spans = zip(command.ranks, command.starts_ps, command.ends_ps, strict=True)
-    lines = log.program_lines
-    assert lines is not None
-    for site, (rank, start_ps, end_ps) in zip(_sites_of(log, lines, command), spans, strict=True):
-        values = sums[site]
+    for place, (rank, start_ps, end_ps) in zip(places, spans, strict=True):
+        values = sums[place]
         values[_DEVICE] += overlap_ps(within, rank, start_ps, end_ps)
         if within is None or within.holds(rank, start_ps):
             values[_LAUNCHES] += 1
             values[_SENT] += sent
-
-
-def _add_path(log: OpLog, sums: _CausedSums, within: Window | None) -> None:
-    path = critical_path(log, within)
-    for segment, site in zip(path, lines_of_path(log, path), strict=True):
-        values = sums[site]
-        values[_PATH] += segment.duration_ps
-        if segment.launch:
-            values[_PATH_ON_DEVICE] += segment.duration_ps
 
 
 def lines_of_path(log: OpLog, path: Sequence[Segment]) -> list[Site]:
@@ -196,7 +225,12 @@ def lines_of_path(log: OpLog, path: Sequence[Segment]) -> list[Site]:
 
     For a command, the line that launched it, for a collective where the segment's rank called it.
     """
+    return _along(log, path, by_module=False)
+
+
+def _along(log: OpLog, path: Sequence[Segment], *, by_module: bool) -> list[Any]:
     lines = log.program_lines or ProgramLines()
+    names: Sequence[Any] = lines.modules if by_module else lines.sites
     commands = {instance.launch_id: instance for instance in log.instances}
     ends: dict[tuple[int, str], list[tuple[int, int]]] = {}
     for span, number in zip(log.host_spans, lines.of_spans, strict=False):
@@ -204,17 +238,18 @@ def lines_of_path(log: OpLog, path: Sequence[Segment]) -> list[Site]:
             ends.setdefault((span.rank, span.kind), []).append((span.end_ps, number))
     for end in ends.values():
         end.sort()
-    sites: list[Site] = []
+    places: list[Any] = []
     for segment in path:
         command = commands.get(segment.launch)
         if command is None:
             # A window may have cut its end off.
             known = ends.get((segment.rank, segment.kind), ())
             place = bisect_left(known, (segment.end_ps, 0))
-            sites.append(lines.sites[known[place][1] if place < len(known) else 0])
+            places.append(names[known[place][1] if place < len(known) else 0])
         else:
-            sites.append(_sites_of(log, lines, command)[command.ranks.index(segment.rank)])
-    return sites
+            of_ranks = _places_of(log, lines, command, by_module=by_module)
+            places.append(of_ranks[command.ranks.index(segment.rank)])
+    return places
 
 
 def print_program_lines(
@@ -236,7 +271,7 @@ def print_program_lines(
             for number in shown_lines(lines, text)
         ]
         console.print("", Text(short_path(file)), sep="\n")
-        console.print(lines_table(console, _titles(console), rows))
+        console.print(lines_table(console, titles_of_caused(console), rows))
     rest = [line for file in ordered[_MOST_FILES:] for line in by_file[file].values()]
     if rest:
         path_ns = sum(line["critical_path_ns"] for line in rest)
@@ -267,7 +302,8 @@ _ALL = (
 )  # fmt: skip
 
 
-def _titles(console: Console) -> tuple[str, ...]:
+def titles_of_caused(console: Console) -> tuple[str, ...]:
+    """Return the titles of what lines caused, the line's first, that a console has room for."""
     if not is_wide(console):
         return _NARROW
     return _ALL if console.width >= _COLUMNS_OF_ALL else _WIDE
@@ -276,11 +312,12 @@ def _titles(console: Console) -> tuple[str, ...]:
 def _cells(number: int, line: CausedByLine | None, whole: Caused, console: Console) -> list[str]:
     """Return the cells of a line but its source; below 0 is what is left out."""
     if line is None:
-        return ["..." if number < 0 else str(number), *[""] * (len(_titles(console)) - 1)]
-    return [str(number or "-"), *_amounts(line, whole, console)]
+        return ["..." if number < 0 else str(number), *[""] * (len(titles_of_caused(console)) - 1)]
+    return [str(number or "-"), *amounts(line, whole, console)]
 
 
-def _amounts(line: Caused, whole: Caused, console: Console) -> Iterator[str]:
+def amounts(line: Caused, whole: Caused, console: Console) -> Iterator[str]:
+    """Return the cells of those titles but for the first."""
     path_ns = line["critical_path_ns"]
     cells = {
         "on path": format_ns(path_ns) if path_ns else "",
@@ -292,7 +329,7 @@ def _amounts(line: Caused, whole: Caused, console: Console) -> Iterator[str]:
         "sent": _size(line["communicated_bytes"]),
         "allocated": format_size(line["allocated_bytes"]) if line["allocated_bytes"] else "",
     }
-    return (cells[title] for title in _titles(console)[1:])
+    return (cells[title] for title in titles_of_caused(console)[1:])
 
 
 def _time(time_ns: float) -> str:

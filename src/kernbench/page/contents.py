@@ -19,7 +19,9 @@ from kernbench.analysis import (
     lines_of_kernels,
     memory_use,
     part_of,
+    program_modules,
     shown_lines,
+    shown_modules,
 )
 from kernbench.hardware import leaves
 from kernbench.memory import NEVER, Allocation, Phase
@@ -38,7 +40,7 @@ from kernbench.report import accuracy_line, kernels_within
 
 if TYPE_CHECKING:
     from kernbench.analysis import RunPart, Segment, Spent
-    from kernbench.op_log import OpLog, Template
+    from kernbench.op_log import OpLog, Template, Window
     from kernbench.saved import SavedRun
 
 
@@ -92,8 +94,18 @@ def _launched_with(run: SavedRun) -> dict[str, dict[str, str]]:
             for key, said in _ABOUT.items()
             if key in value.launched_with
         }
+        | _occupancy(run, value)
         for name, value in longest.items()
     }
+
+
+def _occupancy(run: SavedRun, template: Template) -> dict[str, str]:
+    """Return how full a PE is of the warps of a kernel, where it counts warps."""
+    warps, resident = run.machine.sip.pe.warps, template.launched_with.get("resident_programs")
+    if warps is None or not resident:
+        return {}
+    share = resident * template.launched_with["num_warps"] / warps.resident
+    return {"programs of a PE at a time": str(resident), "occupancy": f"{round(100 * share)} %"}
 
 
 def _files(kernel_lines: KernelLines | None, sources: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -371,7 +383,9 @@ def _parts(run: SavedRun, path: Sequence[Segment], part: RunPart | None) -> dict
     for item in chosen.values():
         window = item.window
         shown: dict[str, Any] = {"name": item.name, "time_ps": log.end_ps, "from_ps": 0}
-        if window is not None:
+        if window is None:
+            shown["modules"] = _modules(run, window, path)
+        else:
             edges = [edge for rank in window.ranks for i in window.intervals(rank) for edge in i]
             if not edges:
                 continue
@@ -383,12 +397,21 @@ def _parts(run: SavedRun, path: Sequence[Segment], part: RunPart | None) -> dict
                 "to_ps": max(edges),
                 "said": item.said,
                 "times": times(spent, log.ranks_of(run.ranks), clipped(path, window)),
+                "modules": _modules(run, window, clipped(path, window)),
                 "kernels": launched[:MOST_KERNELS],
                 "num_kernels": len(launched),
             }
         values.append(shown)
     at = next((n for n, entry in enumerate(values) if entry["name"] == first.name), 0)
     return {"parts": values, "part": at}
+
+
+def _modules(run: SavedRun, window: Window | None, path: Sequence[Segment]) -> list[dict[str, Any]]:
+    """Return the modules of a program as a tree; none where they are not known."""
+    if run.log.program_lines is None or not any(run.log.program_lines.modules):
+        return []
+    report = program_modules(run.log, run.ranks, window, path)
+    return [{**row, "depth": depth, "name": name} for depth, name, row in shown_modules(report)]
 
 
 def _most_parts(run: SavedRun) -> int:

@@ -149,11 +149,12 @@ def without_line(saved: SavedRun, site: Site) -> ChangedActions:
     """
     edited = _Edited(saved)
     lines = lines_of_actions(saved)
-    wanted = saved.log.program_lines.sites.index(site)  # type: ignore[union-attr]
+    sites = saved.log.program_lines.sites  # type: ignore[union-attr]
+    wanted = {number for number, at in enumerate(sites) if at == site}
     spends = edited.spends
     for number, rows in edited.rows():
         for place, (action, a, b, c) in enumerate(rows):
-            if lines[number][place] != wanted:
+            if lines[number][place] not in wanted:
                 continue
             if action == Action.OPERATION:
                 rows[place] = (action, a, b, spends.number((*spends[c][:2], 0, 0)))

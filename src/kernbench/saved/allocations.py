@@ -103,7 +103,9 @@ def write_lines(
 ) -> list[str]:
     """Write the lines, the number of each command's and of each host span's; return their files."""
     files, of_files = zip(*lines.sites, strict=True)
-    write_table(archive, LINES.part, pa.table([files, of_files], schema=LINES.schema))
+    write_table(
+        archive, LINES.part, pa.table([files, of_files, lines.modules], schema=LINES.schema)
+    )
     numbers = [command or 0 for command in map(lines.of_commands.get, commands)]
     for layout, values in ((LINES_OF_COMMANDS, numbers), (LINES_OF_SPANS, lines.of_spans)):
         column = pa.array(np.array(values, np.int32))
@@ -123,6 +125,7 @@ def read_lines(file: RunFile, launches: Sequence[int], num_spans: int) -> Progra
     )
     return ProgramLines(
         list(zip(texts(sites, "file"), numbers(sites, "line").tolist(), strict=True)),
+        texts(sites, "module") if "module" in sites.column_names else [""] * sites.num_rows,
         dict(zip(launches, of_commands, strict=True)),
         of_spans,
     )

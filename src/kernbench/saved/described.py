@@ -112,6 +112,7 @@ class Given(_Described):
     dtypes: list[Any] | None = None
     itemsize: Annotated[int, Field(ge=1, le=1 << 16)] | None = None
     root: int | None = None
+    resident_programs: Count = 0
     spilled_registers: Count = 0
 
 

@@ -205,7 +205,12 @@ ALLOCATIONS = TableLayout(
 """The fields of an :class:`Allocation`, in order."""
 
 LINES = TableLayout(
-    "lines.parquet", (ColumnLayout("file", pa.string()), ColumnLayout("line", _SHORT))
+    "lines.parquet",
+    (
+        ColumnLayout("file", pa.string()),
+        ColumnLayout("line", _SHORT),
+        ColumnLayout("module", _TEXT, is_optional=True),
+    ),
 )
 LINES_OF_COMMANDS = TableLayout(
     "lines_commands.parquet", (_numbered("line", "lines"),), rows_of="commands"

@@ -11,7 +11,7 @@ from functools import partial
 from kernbench.commands import Engine, Gemm, KernelTrace
 from kernbench.hardware import PS_PER_NS, PS_PER_US, Machine, SipSpec, ceil_ps, transfer_ps
 from kernbench.kernel_time.conditions import Conditions
-from kernbench.kernel_time.costs.block_costs import spilled_registers
+from kernbench.kernel_time.costs.block_costs import resident_blocks, spilled_registers
 from kernbench.kernel_time.costs.command_costs import gemm_flops_per_clock
 from kernbench.kernel_time.launch.log_rows import build_rows
 from kernbench.kernel_time.launch.paces import busy_ps
@@ -117,17 +117,22 @@ def schedule_kernel(
         launched_with={
             "grid": list(trace.grid),
             "num_warps": trace.num_warps,
-            **_spilled(sip, conditions),
+            **_resources(sip, conditions),
         },
     )
 
 
-def _spilled(sip: SipSpec, conditions: Conditions) -> dict[str, int]:
-    """Return how many registers a thread spills, by name; nothing where it spills none."""
-    if conditions.block is None or sip.pe.warps is None:
+def _resources(sip: SipSpec, conditions: Conditions) -> dict[str, int]:
+    """Return, by name, how many programs a PE holds at a time, and registers of a thread spilled.
+
+    Neither is known of a PE that does not count warps.
+    """
+    block = conditions.block
+    if block is None or sip.pe.warps is None:
         return {}
-    spilled = spilled_registers(conditions.block, sip)
-    return {"spilled_registers": spilled} if spilled else {}
+    spilled = spilled_registers(block, sip)
+    known = {"resident_programs": resident_blocks(block, sip)}
+    return known | {"spilled_registers": spilled} if spilled else known
 
 
 def kernel_duration_ps(

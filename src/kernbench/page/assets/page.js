@@ -257,6 +257,27 @@ function fillKernels() {
   markChosen();
 }
 
+function showModules() {
+  if (!data.parts.some((each) => each.modules.length)) return;
+  section("modules", "Modules",
+    el("p", { class: "quiet" }, "What each module of the program caused, forward and backward, with the modules in it. A number in brackets says of how many equal ones a row is the sum."),
+    el("div", { id: "modules-table", class: "wide scroll" }));
+  fillModules();
+}
+
+function fillModules() {
+  const time = (name) => ({ of: (row) => row[name], show: (row) => row[name] ? formatPs(row[name] * 1000) : "" });
+  const whole = Math.max(1, ...part.modules.map((row) => row.critical_path_ns));
+  byId("modules-table")?.replaceChildren(part.modules.length ? table([
+    { title: "module", text: true, of: (row) => part.modules.indexOf(row), show: (row) => el("span", { title: row.module, style: { "padding-left": `${row.depth}em` } }, row.name) },
+    { title: "on path", of: (row) => row.critical_path_ns, show: (row) => el("span", {}, formatPs(row.critical_path_ns * 1000), meter(row.critical_path_ns / whole)) },
+    { title: "host", ...time("host_ns") },
+    { title: "device", ...time("device_ns") },
+    { title: "launches", minor: true, of: (row) => row.launches, show: (row) => row.launches || "" },
+    { title: "allocated", minor: true, of: (row) => row.allocated_bytes, show: (row) => row.allocated_bytes ? formatSize(row.allocated_bytes) : "" },
+  ], part.modules) : el("p", {}, "Nothing begins in it."));
+}
+
 function markChosen() {
   for (const row of byId("kernels").querySelectorAll("tr[data-kernel]")) row.setAttribute("aria-selected", String(row.dataset.kernel === chosenKernel?.name));
 }
@@ -373,6 +394,7 @@ function showParts(timeline) {
     showTop();
     showSpent();
     fillKernels();
+    fillModules();
     const bars = byId("rank-bars");
     if (bars.dataset.drawn) pictures.forEach((redraw) => redraw());
     zoom();
@@ -395,6 +417,7 @@ showFindings();
 showServing();
 const timelineShown = showTimeline();
 showRanks();
+showModules();
 showKernels();
 showCommunication();
 const memoryShown = showMemory();

@@ -63,7 +63,7 @@ class MemoryRecorder:
         self._simulation = simulation
         self._env = simulation.env
         self._main = main
-        self._find = _Places().find
+        self._find = Places().find
         self._next_event = log.next_event
         self._live = log.live
         self._put_begin = log.plain_begins.extend
@@ -123,7 +123,7 @@ class _LayersOfFile(dict[str, tuple[str, ...]]):
 _PROGRAM = _LayersOfFile()
 
 
-class _Places:
+class Places:
     """Says where in the program, and in which layers of ``kernbench.tp``, something happens.
 
     What has happened at the same instruction, in the same layers, is known: which line that is
@@ -148,20 +148,21 @@ class _Places:
             if owners is not None:
                 code = frame.f_code
                 if owners is _PROGRAM:
-                    place = self._places.get((id(code), frame.f_lasti, layers))
-                    return self._met(frame, layers) if place is None else place
+                    return self.at(frame, layers)
                 owner = owners.get(code.co_qualname)
                 layers += _owner_of(frame, owners) if owner is None else owner
             frame = frame.f_back
         return (_path(layers), *UNKNOWN_SITE)
 
-    def _met(self, frame: FrameType, layers: tuple[str, ...]) -> Place:
-        """Return a place that something happens at for the first time."""
+    def at(self, frame: FrameType, layers: tuple[str, ...]) -> Place:
+        """Return the place of a frame of the program, in layers, innermost first."""
         code = frame.f_code
-        self._kept[id(code)] = code
-        met = (_path(layers), code.co_filename, frame.f_lineno)
-        self._places[id(code), frame.f_lasti, layers] = met
-        return met
+        known = (id(code), frame.f_lasti, layers)
+        place = self._places.get(known)
+        if place is None:
+            self._kept[id(code)] = code
+            place = self._places[known] = (_path(layers), code.co_filename, frame.f_lineno)
+        return place
 
 
 def _owner_of(frame: FrameType, owners: _LayersOfFile) -> tuple[str, ...]:

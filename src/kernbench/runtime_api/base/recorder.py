@@ -6,14 +6,13 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernbench.clock import frame_of_program, is_of_program
 from kernbench.op_log import UNKNOWN_SITE, ProgramLines
+from kernbench.runtime_api.base.memory_recorder import Places
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import CodeType, FrameType
+    from types import FrameType
 
-    from kernbench.clock import UserSite
     from kernbench.memory import Buffer, LiveAllocation, Place
     from kernbench.op_log import Each, OpLog, Site, Template
 
@@ -116,15 +115,11 @@ class LineRecorder:
         """Where it has: in which layers, file and line."""
         self.find: Callable[[FrameType | None], int] = self.innermost
         """Returns the number of the line of the program that runs, from a frame on."""
-        self._numbers = {site: number for number, site in enumerate(lines.sites)}
+        self._numbers: dict[Place, int] = {self.newest_at: _NOWHERE}
         self._place, self._number = self.newest_at, _NOWHERE
-        """Where a result was allocated last that was written, and the number of its line: ranks
-        that do the same come by one after another."""
-        self._places: dict[tuple[int, int], int] = {}
-        """Numbers by the identity of code, whose own hash is slow, and instruction: which line that
-        is would have to be counted from the beginning of its function."""
-        self._kept: dict[int, CodeType] = {}
-        """The code that has an identity there."""
+        """Where something happened last, and the number of that: ranks that do the same come by
+        one after another."""
+        self.places = Places()
         recorder.span = self.span
 
     def span(self, values: tuple[Any, ...]) -> None:
@@ -133,10 +128,6 @@ class LineRecorder:
         self.latest = number = self.find(sys._getframe(1))
         self.newest = None
         self.put_line(number)
-
-    def at(self, site: UserSite) -> int:
-        """Return the number of a line that was found already; 0: none of the program."""
-        return self._number_of((site.file, site.line)) if is_of_program(site.file) else _NOWHERE
 
     def that_made(self, buffers: Iterable[Buffer]) -> int:
         """Return the number of the line of a launch that writes some buffers; 0: not known.
@@ -149,10 +140,7 @@ class LineRecorder:
             self.newest = None
             for buffer in buffers:
                 if buffer.allocation is live_allocation:
-                    place = self.newest_at
-                    if place is not self._place:
-                        self._place, self._number = place, self._number_of(place[1:])
-                    return self._number
+                    return self.number_of(self.newest_at)
         return _NOWHERE
 
     def launched(self, first: int, callers: list[int]) -> None:
@@ -161,23 +149,17 @@ class LineRecorder:
 
     def innermost(self, frame: FrameType | None) -> int:
         """Return the number of the innermost line that is the program's own."""
-        frame_type = frame_of_program(frame)
-        return _NOWHERE if frame_type is None else self.line_of(frame_type)
+        return self.number_of(self.places.find(frame))
 
-    def line_of(self, frame: FrameType) -> int:
-        """Return the number of the line at which a frame is."""
-        code = frame.f_code
-        place = (id(code), frame.f_lasti)
-        line = self._places.get(place)
-        if line is None:
-            self._kept[id(code)] = code
-            site = (code.co_filename, frame.f_lineno)
-            line = self._places[place] = self._number_of(site)
-        return line
-
-    def _number_of(self, site: Site) -> int:
-        number = self._numbers.get(site)
-        if number is None:
-            number = self._numbers[site] = len(self._lines.sites)
-            self._lines.sites.append(site)
-        return number
+    def number_of(self, place: Place) -> int:
+        """Return the number of a module and a line of the program; 0: no line."""
+        if place is not self._place:
+            module, file, line = place
+            known = (str(module), file, line)
+            number = self._numbers.get(known)
+            if number is None:
+                number = self._numbers[known] = len(self._lines.sites)
+                self._lines.sites.append((file, line))
+                self._lines.modules.append(known[0])
+            self._place, self._number = place, number
+        return self._number

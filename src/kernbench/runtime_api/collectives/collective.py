@@ -71,6 +71,8 @@ class Collective:
             self._works[place] = work
         work.collective = self
         work.num_ranks = 1 + len(others)
+        if self._run.lines is not None:
+            work.line = self._run.lines.latest
         self._num_absent -= work.num_ranks
         if self._num_absent == 0:
             self._called_ps = self._run.simulation.now_ps
@@ -300,6 +302,8 @@ class Collective:
             )
             sites = tuple([(work.site.file, work.site.line) for work in own])
             run.recorder.collective_ended(number, logged, sites)
+            if run.lines is not None:
+                run.lines.ended(logged, own[0].line)
             # They know it; kept here, they and their tensors would wait for Python's collector.
             self._works.clear()
 

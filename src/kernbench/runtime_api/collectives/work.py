@@ -100,6 +100,8 @@ class Part(Handle):
         """When the rank's stream had computed the inputs."""
         self.after = 0
         """What it waited for until then, as the log numbers it; 0: the rank's own call."""
+        self.line = 0
+        """The number of the rank's line, for a recorder of lines; 0: not known."""
         self.num_ranks = 1
         """How many ranks of the group it is for."""
 

@@ -458,7 +458,7 @@ class Distributed(Groups):
         site = user_site()
         if run.keeper is not None:
             run.keeper.host_launch(signature.op, state.sip_id)
-        run.pass_launch_time(state, signature.op, 0 if run.lines is None else run.lines.at(site))
+        run.pass_launch_time(state, signature.op)
         return Work(run, signature, inputs, outputs, site, sent, taken)
 
     def _arrive(

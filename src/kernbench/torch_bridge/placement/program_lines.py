@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.graph import _engine_run_backward
 
-from kernbench.clock import is_of_program
+from kernbench.clock import is_of_program, owner_of
 from kernbench.torch_bridge.base.modes import NO_BACKWARD, graph_task
+from kernbench.torch_bridge.placement.roles import Roles
 from kernbench.torch_bridge.processes.python_calls import FRAMES_OF_FUNCTION, IN_THREAD
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ _ENGINE = _engine_run_backward.__code__
 _NEVER_MADE = 2**64 - 1
 """In place of the number of a node that no operation has made, as of those that add gradients up"""
 _NOWHERE = 0
-_LIBRARY, _PROGRAM, _IS_ENGINE = range(3)
+_LIBRARY, _PROGRAM, _IS_ENGINE, _IS_MODULE = range(4)
+_CALL = torch.nn.Module._call_impl.__code__
 _MOST_MARKS = 1 << 18
 """Lines of forward passes that are kept for backward passes, in each thread."""
 
@@ -65,6 +67,7 @@ class TorchLines:
 
     What a backward pass does is of the line whose operation it differentiates, unless code of the
     program runs inside of it: a function with a backward of its own, or what is computed again.
+    The module is the innermost one that is called.
     """
 
     def __init__(self, lines: LineRecorder, run: Run) -> None:
@@ -72,6 +75,7 @@ class TorchLines:
         self._kinds: dict[int, tuple[CodeType, int]] = {}
         """What code is, by its identity, which the entry keeps."""
         self._marks: dict[int, _Marks] = {}
+        self._roles = Roles()
         lines.find = self.find
         self._span = lines.span
         run.recorder.span = self.span
@@ -92,14 +96,19 @@ class TorchLines:
         """Return the number of the line of the program that runs, from a frame on."""
         kinds = self._kinds
         is_backward = graph_task() != NO_BACKWARD
+        module = None
         while frame is not None:
             code = frame.f_code
             known = kinds.get(id(code))
             if known is None:
                 known = kinds[id(code)] = code, _kind_of(code)
             kind = known[1]
+            if kind == _IS_MODULE and module is None:
+                module = frame
             if kind == _PROGRAM:
-                number = self._lines.line_of(frame)
+                lines = self._lines
+                layers = self._layers(module or _module_around(frame))
+                number = lines.number_of(lines.places.at(frame, layers))
                 if not is_backward or _is_grad_enabled():
                     self._marks_here().keep(number)
                 return number
@@ -109,6 +118,19 @@ class TorchLines:
                     return number
             frame = frame.f_back
         return _NOWHERE
+
+    def _layers(self, call: FrameType | None) -> tuple[str, ...]:
+        """Return the path of the module whose call a frame is."""
+        module = owner_of(call)
+        if module is None:
+            return ()
+        name = self._roles.known(module)
+        if name is not None:
+            return (name.path,)
+        outer = call
+        while outer is not None:
+            call, outer = outer, _module_around(outer.f_back)
+        return (str(self._roles.name_of(module, owner_of(call))),)
 
     def _line_of_node(self) -> int:
         node = _node()
@@ -128,7 +150,16 @@ class TorchLines:
         return marks_here
 
 
+def _module_around(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost call of a module, from a frame on."""
+    while frame is not None and frame.f_code is not _CALL:
+        frame = frame.f_back
+    return frame
+
+
 def _kind_of(code: CodeType) -> int:
     if code is _ENGINE:
         return _IS_ENGINE
+    if code is _CALL:
+        return _IS_MODULE
     return _PROGRAM if is_of_program(code.co_filename) else _LIBRARY

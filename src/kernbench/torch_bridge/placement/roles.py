@@ -52,6 +52,11 @@ class Roles:
         """Return the name of a module that a call of ``root`` has called."""
         return "" if module is None else self._name_of(module, root)
 
+    def known(self, module: torch.nn.Module) -> ModuleName | None:
+        """Return the name of a module that has one already."""
+        name = self._names.get(id(module))
+        return name if name is not None and name.module() is module else None
+
     def _name_of(self, module: torch.nn.Module, root: torch.nn.Module) -> ModuleName:
         name = self._names.get(id(module))
         for outer in (root, module):

@@ -35,6 +35,9 @@ class WhyOptions(common.RangeOptions):
         metavar="[KERNEL]",
         help="What each line of the program caused; the lines of KERNEL, with their time.",
     )
+    modules: bool = common.option(
+        False, "--modules", help="What each module of the program caused, as a tree."
+    )
 
 
 PLACE = 20
@@ -69,9 +72,11 @@ def _why(options: WhyOptions) -> int:
         print_communication,
         print_energy,
         print_lines,
+        print_modules,
         print_program_lines,
         print_why,
         program_lines,
+        program_modules,
         saved_energy,
     )
     from kernbench.retiming import host_findings, print_host_findings
@@ -84,6 +89,10 @@ def _why(options: WhyOptions) -> int:
         show_or_write(
             caused, options.json, lambda console: print_program_lines(caused, run.sources, console)
         )
+        return DONE
+    if options.modules:
+        modules = program_modules(run.log, run.ranks, part.window)
+        show_or_write(modules, options.json, lambda console: print_modules(modules, console))
         return DONE
     if options.lines is not None:
         lines = kernel_lines(run.log, options.lines, part.window)
