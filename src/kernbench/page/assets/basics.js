@@ -1,14 +1,14 @@
 // Elements and numbers. Texts of programs only ever become text nodes.
 
 function el(tag, attributes = {}, ...children) {
-  const found = document.createElement(tag);
+  const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) found.addEventListener(name.slice(2), value);
-    else if (name === "style") Object.assign(found.style, value);
-    else if (value !== undefined && value !== null && value !== false) found.setAttribute(name, value);
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "style") Object.assign(element.style, value);
+    else if (value !== undefined && value !== null && value !== false) element.setAttribute(name, value);
   }
-  found.append(...children.flat().filter((child) => child !== null && child !== undefined));
-  return found;
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return element;
 }
 
 const byId = (id) => document.getElementById(id);
@@ -31,7 +31,7 @@ function formatPs(ps) {
 
 // A moment, with as many digits as tell neighbours apart whose distance is given.
 function formatMoment(ps, stepPs) {
-  const [size, unit] = TIME_UNITS.find(([each]) => Math.max(Math.abs(ps), stepPs) >= each) ?? [1, "ps"];
+  const [size, unit] = TIME_UNITS.find(([unitPs]) => Math.max(Math.abs(ps), stepPs) >= unitPs) ?? [1, "ps"];
   const digits = Math.max(0, Math.ceil(-Math.log10(stepPs / size) - 1e-9));
   return `${(ps / size).toFixed(Math.min(digits, 12))} ${unit}`;
 }

@@ -42,13 +42,13 @@ function overview(times, ranks, wholePs) {
     name, meanPs: times.by_rank[place].reduce((sum, ps) => sum + ps, 0) / ranks, color: resourceColor(name),
   }));
   const bar = el("div", { class: "stack", role: "img", "aria-label": "Where the time of a rank goes, on average" },
-    entries.filter((each) => each.meanPs > wholePs * 0.0005).map((each) =>
+    entries.filter((entry) => entry.meanPs > wholePs * 0.0005).map((entry) =>
       el("div", {
-        style: { flex: `${each.meanPs} 1 0`, background: each.color, color: textOn(each.color) },
-        onpointermove: (event) => tip.show(event, `${each.name}\n${formatPs(each.meanPs)}, ${formatShare(each.meanPs, wholePs)} of a rank's time`),
+        style: { flex: `${entry.meanPs} 1 0`, background: entry.color, color: textOn(entry.color) },
+        onpointermove: (event) => tip.show(event, `${entry.name}\n${formatPs(entry.meanPs)}, ${formatShare(entry.meanPs, wholePs)} of a rank's time`),
         onpointerleave: tip.hide,
-      }, each.meanPs > wholePs * 0.09 ? `${each.name} ${formatShare(each.meanPs, wholePs)}` : "")));
-  return [bar, legend(entries.map((each) => ({ label: each.name, color: each.color, value: formatPs(each.meanPs) })))];
+      }, entry.meanPs > wholePs * 0.09 ? `${entry.name} ${formatShare(entry.meanPs, wholePs)}` : "")));
+  return [bar, legend(entries.map((entry) => ({ label: entry.name, color: entry.color, value: formatPs(entry.meanPs) })))];
 }
 
 function rankBars(times, wholePs, width) {
@@ -81,23 +81,23 @@ function rankBars(times, wholePs, width) {
 }
 
 function timeScale(wholePs) {
-  const [size, unit] = TIME_UNITS.find(([each]) => wholePs >= each) ?? [1, "ps"];
+  const [size, unit] = TIME_UNITS.find(([ps]) => wholePs >= ps) ?? [1, "ps"];
   return { size, unit };
 }
 
 // What each contribution adds to the first run's time, until it is the second one's.
 function changeBars(changes, width) {
-  const all = changes.contributions.filter((each) => each.difference_ns);
+  const all = changes.contributions.filter((change) => change.difference_ns);
   const shown = all.slice(0, 14);
-  const rest = all.slice(14).reduce((sum, each) => sum + each.difference_ns, 0);
+  const rest = all.slice(14).reduce((sum, change) => sum + change.difference_ns, 0);
   const scale = timeScale(Math.max(changes.before_ns, changes.after_ns) * 1000);
   let at = (changes.before_ns * 1000) / scale.size;
-  const named = (each) => (each.name && each.name !== each.resource ? `${each.name} · ${each.resource}` : each.resource);
+  const named = (change) => (change.name && change.name !== change.resource ? `${change.name} · ${change.resource}` : change.resource);
   const rows = [{ label: "first run", from: 0, to: at, sign: 0, said: formatPs(changes.before_ns * 1000) }];
-  for (const each of [...shown.map((it) => ({ label: named(it), ps: it.difference_ns * 1000, causes: it.causes })),
+  for (const part of [...shown.map((it) => ({ label: named(it), ps: it.difference_ns * 1000, causes: it.causes })),
     ...(rest ? [{ label: `${all.length - shown.length} others`, ps: rest * 1000, causes: [] }] : [])]) {
-    const next = at + each.ps / scale.size;
-    rows.push({ label: each.label, from: at, to: next, sign: Math.sign(each.ps), causes: each.causes, said: `${each.ps > 0 ? "+" : "−"}${formatPs(Math.abs(each.ps))}` });
+    const next = at + part.ps / scale.size;
+    rows.push({ label: part.label, from: at, to: next, sign: Math.sign(part.ps), causes: part.causes, said: `${part.ps > 0 ? "+" : "−"}${formatPs(Math.abs(part.ps))}` });
     at = next;
   }
   rows.push({ label: "second run", from: 0, to: (changes.after_ns * 1000) / scale.size, sign: 0, said: formatPs(changes.after_ns * 1000) });

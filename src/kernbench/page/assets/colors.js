@@ -36,9 +36,9 @@ function textOn(color) {
 
 // The kernels with the most time have colours of their own, the same in all pictures.
 function kernelColors(kernels) {
-  const found = new Map();
-  kernels.slice(0, KERNEL_COLORS.length).forEach((each, place) => found.set(each.name, KERNEL_COLORS[place]));
-  return (name) => inTheme(found.get(name) ?? OTHER_KERNEL);
+  const colors = new Map();
+  kernels.slice(0, KERNEL_COLORS.length).forEach((kernel, place) => colors.set(kernel.name, KERNEL_COLORS[place]));
+  return (name) => inTheme(colors.get(name) ?? OTHER_KERNEL);
 }
 
 function setTheme(theme) {

@@ -93,8 +93,8 @@ function hatching(context, color) {
 function ticks(view, width) {
   const least = ((view.to - view.from) / width) * 110;
   const power = 10 ** Math.floor(Math.log10(least));
-  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= least);
-  const found = [];
-  for (let at = Math.ceil(view.from / step) * step; at <= view.to; at += step) found.push(at);
-  return { step, at: found };
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((factor) => factor >= least);
+  const places = [];
+  for (let at = Math.ceil(view.from / step) * step; at <= view.to; at += step) places.push(at);
+  return { step, at: places };
 }

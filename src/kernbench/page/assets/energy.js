@@ -9,7 +9,7 @@ const ENERGY_UNITS = [[1e6, "MJ"], [1e3, "kJ"], [1, "J"], [1e-3, "mJ"], [1e-6, "
 
 function formatJoules(joules) {
   if (!joules) return "0";
-  const [size, unit] = ENERGY_UNITS.find(([each]) => joules >= 0.9995 * each) ?? ENERGY_UNITS.at(-1);
+  const [size, unit] = ENERGY_UNITS.find(([unitJoules]) => joules >= 0.9995 * unitJoules) ?? ENERGY_UNITS.at(-1);
   return `${threeDigits(joules / size)} ${unit}`;
 }
 

@@ -35,7 +35,7 @@ function rateOf(line, roofs) {
 }
 
 function kernelsTable(kernels, color, choose) {
-  const whole = kernels.reduce((sum, each) => sum + each.time_ns, 0);
+  const whole = kernels.reduce((sum, kernel) => sum + kernel.time_ns, 0);
   return table([
     { title: "kernel", text: true, of: (row) => row.name, show: (row) => el("span", {}, swatch(color(row.name)), row.name) },
     { minor: true, title: "launches", of: (row) => row.launches, show: (row) => formatCount(row.launches) },

@@ -6,9 +6,9 @@ async function unpackTimeline(packed) {
   );
   let first = 0;
   const lanes = packed.lanes.map((lane) => {
-    const found = unpackLane(lane, slices, first);
+    const shown = unpackLane(lane, slices, first);
     first += lane.count;
-    return found;
+    return shown;
   });
   return {
     endPs: packed.end_ps,
@@ -44,7 +44,7 @@ function unpackLane({ rank, kind, label, count }, slices, first) {
 // The critical path as a lane: its segments follow each other without a gap.
 function pathOf(columns) {
   const { rows: count, start, duration } = columns;
-  const end = start.map((each, i) => each + duration[i]);
+  const end = start.map((ps, i) => ps + duration[i]);
   const busy = new Float64Array(count + 1);
   const onPath = new Set();
   for (let i = 0; i < count; i++) {

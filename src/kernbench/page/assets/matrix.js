@@ -1,18 +1,18 @@
 // Who sends how much to whom: a matrix of ranks.
 
-function communicationMatrix(found, width) {
-  const each = found.ranks_per_cell;
-  const size = found.bytes.length;
-  const named = (cell) => (each === 1 ? `rank ${cell}` : `ranks ${cell * each} to ${Math.min(found.ranks, (cell + 1) * each) - 1}`);
+function communicationMatrix(sent, width) {
+  const perCell = sent.ranks_per_cell;
+  const size = sent.bytes.length;
+  const named = (cell) => (perCell === 1 ? `rank ${cell}` : `ranks ${cell * perCell} to ${Math.min(sent.ranks, (cell + 1) * perCell) - 1}`);
   const cells = [];
-  found.bytes.forEach((row, from) => row.forEach((bytes, to) => bytes && cells.push({ from, to, bytes })));
+  sent.bytes.forEach((row, from) => row.forEach((bytes, to) => bytes && cells.push({ from, to, bytes })));
   const side = Math.min(width, 560, 90 + size * 46);
   const roomy = (side - 64) / size >= 46; // for a cell's bytes
   const dark = document.documentElement.dataset.theme === "dark";
   const most = Math.max(...cells.map((cell) => cell.bytes));
   const least = Math.min(...cells.map((cell) => cell.bytes));
   const labels = size > 16 ? d3.range(0, size, size > 32 ? 8 : 4) : undefined;
-  const tickFormat = (cell) => String(cell * each);
+  const tickFormat = (cell) => String(cell * perCell);
   const picture = Plot.plot({
     ariaLabel: "Bytes that each rank sends to each other one", width: side, height: side, marginLeft: 54, marginTop: 46, marginRight: 10, marginBottom: 10,
     x: { axis: "top", domain: d3.range(size), label: "receiving rank →", ticks: labels, tickFormat, tickSize: 3, padding: size > 24 ? 0 : 0.06 },

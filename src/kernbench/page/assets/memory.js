@@ -19,7 +19,7 @@ function memoryCurve(memory, values, owner, endPs, width) {
   const { phases, bins } = memory;
   const scale = timeScale(endPs);
   const most = memory.owners[owner].peak_bytes;
-  const [size, unit] = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].find(([each]) => most >= each) ?? [1, "B"];
+  const [size, unit] = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].find(([bytes]) => most >= bytes) ?? [1, "B"];
   const rows = [];
   for (let bin = 0; bin < bins; bin++) {
     phases.forEach((phase, place) => {

@@ -10,10 +10,10 @@ const timesOfPart = () => part.times ?? data.times;
 const kernelsOfPart = () => part.kernels ?? data.kernels.kernels;
 
 function section(id, title, ...content) {
-  const found = el("section", { id }, el("h2", {}, title), content);
+  const box = el("section", { id }, el("h2", {}, title), content);
   sections.push({ id, title });
-  byId("sections").append(found);
-  return found;
+  byId("sections").append(box);
+  return box;
 }
 
 function showTop() {
@@ -31,7 +31,7 @@ function showTop() {
   if (times.resources.length) byId("verdict").replaceChildren(...verdict());
   // It is of all of the run.
   byId("accuracy").textContent = part.said ? "" : about.accuracy;
-  byId("remarks").replaceChildren(...about.remarks.map((each) => el("li", {}, each)));
+  byId("remarks").replaceChildren(...about.remarks.map((remark) => el("li", {}, remark)));
 }
 
 // What most of a rank's time goes to, in a sentence.
@@ -39,7 +39,7 @@ function verdict() {
   const times = timesOfPart();
   const [resource] = times.resources;
   const meanPs = times.by_rank[0].reduce((sum, ps) => sum + ps, 0) / times.ranks.length;
-  const use = times.uses.find((each) => each.resource === resource);
+  const use = times.uses.find((user) => user.resource === resource);
   const where = use && placeOf(use.file, use.line);
   return [
     `Of the ${formatPs(part.time_ps)}${part.said ? ` of ${part.name}` : ""}, a rank spends `, el("b", {}, `${formatPs(meanPs)} (${formatShare(meanPs, part.time_ps)})`),
@@ -53,7 +53,7 @@ function showChanges() {
   if (!changes) return;
   const share = changes.difference_ns / changes.before_ns;
   const said = changes.difference_ns ? `${Math.abs(100 * share).toFixed(1)} % ${share > 0 ? "slower" : "faster"}` : "as long";
-  const rows = changes.contributions.filter((each) => each.difference_ns);
+  const rows = changes.contributions.filter((change) => change.difference_ns);
   section("changes", "What changed",
     el("p", {}, `${changes.before} took ${formatPs(changes.before_ns * 1000)} on ${plural(changes.before_about.ranks, "rank")} of ${changes.before_about.machine}; this run, ${changes.after}, takes ${formatPs(changes.after_ns * 1000)} on ${plural(about.ranks, "rank")} of ${about.machine}: `, el("b", { class: share > 0 ? "worse" : "better" }, said), ". The parts add up to the difference."),
     picture(el("div", { class: "chart", id: "change-bars" }), (width) => changeBars(changes, width)),
@@ -84,7 +84,7 @@ function findingsTable() {
       { minor: true, title: "mostly", text: true, of: (row) => row.name, show: (row) => el("span", {}, kernelLink(row.name), el("span", { class: "quiet" }, ` ${row.held_up_by}`)) },
       { minor: true, title: "rank", of: (row) => row.rank },
       { minor: true, title: "at", text: true, of: (row) => placeOf(row.file, row.line), show: (row) => el("span", { class: "place", title: row.file }, placeOf(row.file, row.line)) },
-      ...(findings.findings.every((row) => !row.errors.length) ? [] : [{ minor: true, title: "model's error", text: true, show: (row) => row.errors.map((each) => `${each.family} ${each.error_percent === null ? "not measured" : `${each.error_percent.toFixed(1)} %`}`).join(", ") }]),
+      ...(findings.findings.every((row) => !row.errors.length) ? [] : [{ minor: true, title: "model's error", text: true, show: (row) => row.errors.map((kind) => `${kind.family} ${kind.error_percent === null ? "not measured" : `${kind.error_percent.toFixed(1)} %`}`).join(", ") }]),
     ], findings.findings)));
 }
 
@@ -119,7 +119,7 @@ function showSpent() {
 const moreThan = (shown, all, how = "shorter") => (all > shown ? el("p", { class: "quiet" }, `${formatCount(all - shown)} more, which are ${how}.`) : null);
 
 function kernelLink(name) {
-  if (!data.kernels.kernels.some((each) => each.name === name)) return name;
+  if (!data.kernels.kernels.some((kernel) => kernel.name === name)) return name;
   return el("a", { href: "#kernels", onclick: () => chooseKernel(name) }, name);
 }
 
@@ -132,8 +132,8 @@ async function showTimeline() {
     el("p", { class: "quiet" }, "Zoom with Ctrl and the wheel, a double click or w and s; drag, or a and d, to move. A click on a rank shows its host, streams and engines. Arrows lead to what was clicked on from its launch and from what it waited for, and on to what waits for it. Black (white) lines are the critical path; hatched is the time in which a rank waits for others."),
     tools, names, box, details);
   const model = await unpackTimeline(data.timeline);
-  const timeline = new Timeline(box, model, color, (found, said) => {
-    const name = found.lane ? model.things[found.lane.thing[found.index]] : found.segment !== undefined ? model.things[model.path.thing[found.segment]] : null;
+  const timeline = new Timeline(box, model, color, (target, said) => {
+    const name = target.lane ? model.things[target.lane.thing[target.index]] : target.segment !== undefined ? model.things[model.path.thing[target.segment]] : null;
     details.classList.remove("quiet");
     details.replaceChildren(el("b", {}, said[0]), ` ${said.slice(1).join(" · ")} `);
     if (name?.kind === "kernel") {
@@ -173,8 +173,8 @@ async function showTimeline() {
 // A click on a name leaves only that coloured.
 function fillTimelineLegend(names, model, timeline) {
   names.replaceChildren();
-  const known = new Set(data.kernels.kernels.slice(0, KERNEL_COLORS.length).map((each) => each.name));
-  const kinds = new Set(model.things.map((each) => each.kind));
+  const known = new Set(data.kernels.kernels.slice(0, KERNEL_COLORS.length).map((kernel) => kernel.name));
+  const kinds = new Set(model.things.map((thing) => thing.kind));
   const entries = [...[...known].map((name) => ({ name, label: name, shade: color(name) })),
     ...(data.kernels.num_kernels > known.size ? [{ label: "other kernels", shade: OTHER_KERNEL }] : []),
     ...["collective", "copy", "fill", "launch", "python", "dispatch", "allocate", "read", "wait"].filter((kind) => kinds.has(kind)).map((kind) => ({ label: SAID[kind], shade: kindColor(kind) }))];
@@ -182,7 +182,7 @@ function fillTimelineLegend(names, model, timeline) {
     if (!name) return el("li", {}, swatch(shade), label);
     const chip = el("button", { type: "button", "aria-pressed": String(timeline.only === name), onclick: () => {
       timeline.only = timeline.only === name ? null : name;
-      for (const each of names.querySelectorAll("button")) each.setAttribute("aria-pressed", String(each === chip && timeline.only !== null));
+      for (const button of names.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button === chip && timeline.only !== null));
       timeline.draw();
     } }, swatch(shade), label);
     return el("li", {}, chip);
@@ -201,7 +201,7 @@ let chosenKernel = null;
 let roofsOf = "kernels";
 
 function chooseKernel(name) {
-  const kernel = data.kernels.kernels.find((each) => each.name === name);
+  const kernel = data.kernels.kernels.find((row) => row.name === name);
   if (!kernel) return;
   chosenKernel = kernel;
   byId("lines").replaceChildren(
@@ -216,35 +216,35 @@ function chooseKernel(name) {
 
 // A choice of another kernel, which is shown beside the chosen one.
 function beside(kernel) {
-  const others = data.kernels.kernels.filter((each) => each !== kernel);
+  const others = data.kernels.kernels.filter((row) => row !== kernel);
   const box = el("div", { id: "beside", class: "wide scroll" });
   const choice = el("select", { "aria-label": "Kernel beside the chosen one", onchange: () => {
     const other = others[Number(choice.value)];
     box.replaceChildren(...(other ? [sideBySide(kernel, other)] : []));
-  } }, el("option", { value: "-1" }, "none"), others.map((each, at) => el("option", { value: String(at) }, each.name)));
+  } }, el("option", { value: "-1" }, "none"), others.map((row, at) => el("option", { value: String(at) }, row.name)));
   return el("div", {}, el("p", { class: "tools" }, el("label", {}, "Beside it: ", choice)), box);
 }
 
 function showKernels() {
   const { kernels, roofs } = data.kernels;
   if (!kernels.length) return;
-  const choices = ["kernels", "lines"].map((each) => el("button", { type: "button", "data-roofs": each, onclick: () => {
-    roofsOf = each;
+  const choices = ["kernels", "lines"].map((kind) => el("button", { type: "button", "data-roofs": kind, onclick: () => {
+    roofsOf = kind;
     drawRoofline();
-  } }, each === "kernels" ? "All kernels" : "Lines of the chosen one"));
+  } }, kind === "kernels" ? "All kernels" : "Lines of the chosen one"));
   section("kernels", "Kernels",
     el("p", { class: "quiet" }, "Of the launches that begin in the part of the run that is chosen above. A click on a kernel shows its lines."),
     el("div", { id: "kernels-table" }));
   byId("kernels").append(el("div", { id: "lines" }));
   fillKernels();
-  const without = kernels.filter((each) => !each.flops).length;
+  const without = kernels.filter((row) => !row.flops).length;
   section("roofline", "Roofline",
     el("p", { class: "quiet" }, `What kernels reach of one device's peaks; areas are their times. Lines are the roofs of matrix products by element type and of HBM (${formatAmount(roofs.hbm_bytes_per_ns * 1e9, "B/s")})${roofs.cache_bytes_per_ns ? `, dashed that of the cache (${formatAmount(roofs.cache_bytes_per_ns * 1e9, "B/s")})` : ""}. ${without ? `${plural(without, "kernel")} without matrix products ${without === 1 ? "is" : "are"} not in it: see the bandwidth in the table.` : ""}`),
     el("div", { class: "tools" }, choices),
     el("div", { class: "chart", id: "roofs" }));
   picture(byId("roofs"), rooflineOf);
   // A kernel of the program rather than of a library, which has no lines.
-  chooseKernel((kernels.find((each) => each.files.some((file) => file.has_source)) ?? kernels[0]).name);
+  chooseKernel((kernels.find((row) => row.files.some((file) => file.has_source)) ?? kernels[0]).name);
 }
 
 function fillKernels() {
@@ -258,7 +258,7 @@ function fillKernels() {
 }
 
 function showModules() {
-  if (!data.parts.some((each) => each.modules.length)) return;
+  if (!data.parts.some((choice) => choice.modules.length)) return;
   section("modules", "Modules",
     el("p", { class: "quiet" }, "What each module of the program caused, forward and backward, with the modules in it. A number in brackets says of how many equal ones a row is the sum."),
     el("div", { id: "modules-table", class: "wide scroll" }));
@@ -305,9 +305,9 @@ function showCommunication() {
     ? `Ranks send each other ${formatBytes(communication.total_bytes)} in all`
     : data.communication ? "No rank sends bytes to another one" : "Of a folded run it is not known who sends to whom";
   const bySwitch = communication.by_switch_bytes ? `; switches that add or copy move ${formatBytes(communication.by_switch_bytes)} besides` : "";
-  const each = communication.ranks_per_cell;
+  const perCell = communication.ranks_per_cell;
   section("communication", "Communication",
-    el("p", { class: "quiet" }, `${moved}${bySwitch}.${each > 1 ? ` A cell is ${each} ranks.` : ""}`),
+    el("p", { class: "quiet" }, `${moved}${bySwitch}.${perCell > 1 ? ` A cell is ${perCell} ranks.` : ""}`),
     el("div", { class: "pair" },
       communication.total_bytes ? picture(el("div", { class: "chart", id: "matrix" }), (width) => communicationMatrix(communication, width)) : el("div"),
       collectives.length ? el("div", { class: "wide scroll" }, el("h3", {}, "Collectives"), table([
@@ -328,7 +328,7 @@ async function showMemory() {
     return;
   }
   const { peak, owners } = memory;
-  const named = (owner) => `rank ${owner.rank}${owners.some((each) => each !== owner && each.rank === owner.rank) ? `, device ${owner.device}` : ""}`;
+  const named = (owner) => `rank ${owner.rank}${owners.some((other) => other !== owner && other.rank === owner.rank) ? `, device ${owner.device}` : ""}`;
   const choice = el("select", { "aria-label": "Rank", onchange: () => redraw() }, owners.map((owner, place) => el("option", { value: String(place) }, `${named(owner)}: ${formatSize(owner.peak_bytes)}`)));
   const box = el("div", { class: "chart", id: "memory-curve" });
   const more = memory.num_owners > owners.length ? el("p", { class: "quiet" }, `Of ${memory.num_owners}, the ${owners.length} with the highest peaks.`) : null;
@@ -398,7 +398,7 @@ function showParts(timeline) {
     const bars = byId("rank-bars");
     if (bars.dataset.drawn) pictures.forEach((redraw) => redraw());
     zoom();
-  } }, data.parts.map((each, at) => el("option", { value: String(at), selected: at === data.part }, `${each.name === "all" ? "the whole run" : each.name}: ${formatPs(each.time_ps)}`)));
+  } }, data.parts.map((choice, at) => el("option", { value: String(at), selected: at === data.part }, `${choice.name === "all" ? "the whole run" : choice.name}: ${formatPs(choice.time_ps)}`)));
   byId("choice").append(el("label", {}, "Show ", choice));
   zoom();
 }

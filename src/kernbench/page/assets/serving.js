@@ -55,10 +55,10 @@ function batchCurve(load, width) {
 }
 
 // Why the first token takes as long as it does.
-function firstTokens(found) {
-  const parts = found.queue_s ? `: ${showSeconds(found.queue_s.mean)} in queue, until the engine first schedules a request, and ${showSeconds(found.prefill_s.mean)} from there, in steps that it shares with others` : "";
-  return el("p", {}, "The first token comes after ", el("b", {}, showSeconds(found.ttft_s.mean)), ` on average (p99 ${showSeconds(found.ttft_s.p99)})${parts}. A further one takes ${showSeconds(found.tpot_s?.mean)}. `,
-    `Up to ${plural(found.running_peak, "request")} ran and ${found.waiting_peak} waited at a time; the cache was ${formatShare(found.kv_share_peak, 1)} full at most${found.preemptions ? `, and requests lost their place ${found.preemptions} times` : ""}.`);
+function firstTokens(serving) {
+  const parts = serving.queue_s ? `: ${showSeconds(serving.queue_s.mean)} in queue, until the engine first schedules a request, and ${showSeconds(serving.prefill_s.mean)} from there, in steps that it shares with others` : "";
+  return el("p", {}, "The first token comes after ", el("b", {}, showSeconds(serving.ttft_s.mean)), ` on average (p99 ${showSeconds(serving.ttft_s.p99)})${parts}. A further one takes ${showSeconds(serving.tpot_s?.mean)}. `,
+    `Up to ${plural(serving.running_peak, "request")} ran and ${serving.waiting_peak} waited at a time; the cache was ${formatShare(serving.kv_share_peak, 1)} full at most${serving.preemptions ? `, and requests lost their place ${serving.preemptions} times` : ""}.`);
 }
 
 function showServing() {

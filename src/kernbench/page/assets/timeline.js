@@ -82,7 +82,7 @@ class Timeline {
 
   // Show the ranks of a text such as 0-3,8; all for an empty one. Says whether there are such ranks.
   showRanks(text) {
-    const parts = text.split(",").map((each) => /^\s*(\d+)\s*(?:-\s*(\d+)\s*)?$/.exec(each));
+    const parts = text.split(",").map((part) => /^\s*(\d+)\s*(?:-\s*(\d+)\s*)?$/.exec(part));
     const wanted = this.known.filter((rank) => parts.some((part) => part && rank >= Number(part[1]) && rank <= Number(part[2] ?? part[1])));
     if (text.trim() && !wanted.length) return false;
     this.ranks = text.trim() ? wanted : this.known;
@@ -124,7 +124,7 @@ class Timeline {
     const pen = new Pen(context, this.view, GUTTER, width - GUTTER - 8);
     const { at, step } = ticks(this.view, pen.width);
     context.fillStyle = this.lines;
-    for (const each of at) context.fillRect(Math.round(pen.x(each)), AXIS, 1, height);
+    for (const ps of at) context.fillRect(Math.round(pen.x(ps)), AXIS, 1, height);
     const shown = this.rows.filter((row) => this.top(row) + row.height > HEAD && this.top(row) < height);
     context.save();
     context.beginPath();
@@ -315,10 +315,10 @@ class Timeline {
     context.fillStyle = themed("--paper");
     context.fillRect(0, 0, this.width, HEAD);
     context.fillStyle = this.quiet;
-    for (const each of at) {
-      const x = Math.round(pen.x(each));
+    for (const ps of at) {
+      const x = Math.round(pen.x(ps));
       context.fillRect(x, AXIS - 5, 1, 5);
-      const text = formatMoment(each, step);
+      const text = formatMoment(ps, step);
       const room = Math.min(x - 3, this.width - context.measureText(text).width - 4);
       context.fillText(text, Math.max(room, GUTTER), AXIS / 2 - 1);
     }
@@ -343,7 +343,7 @@ class Timeline {
       const segment = firstAbove(this.model.path.end, ps);
       return segment < this.model.path.count ? { segment, ps } : null;
     }
-    const row = y < HEAD ? null : this.rows.find((each) => y >= this.top(each) && y <= this.top(each) + each.height);
+    const row = y < HEAD ? null : this.rows.find((shown) => y >= this.top(shown) && y <= this.top(shown) + shown.height);
     if (!row) return null;
     if (row.kind === "link") return { row, link: row.link, ps };
     const inHost = row.host?.length && y > this.top(row) + row.height * 0.73;
@@ -354,19 +354,19 @@ class Timeline {
     return null;
   }
 
-  describe(found) {
+  describe(target) {
     const { things, path, links, endPs } = this.model;
-    if (found.link !== undefined) {
-      const bin = Math.min(links.bins - 1, Math.floor((found.ps / endPs) * links.bins));
-      return [`link ${links.names[found.link]}`, `busy ${formatShare(links.busy[found.link * links.bins + bin], links.full)} of ${formatPs(endPs / links.bins)}`];
+    if (target.link !== undefined) {
+      const bin = Math.min(links.bins - 1, Math.floor((target.ps / endPs) * links.bins));
+      return [`link ${links.names[target.link]}`, `busy ${formatShare(links.busy[target.link * links.bins + bin], links.full)} of ${formatPs(endPs / links.bins)}`];
     }
-    if (found.segment !== undefined) {
-      const i = found.segment;
+    if (target.segment !== undefined) {
+      const i = target.segment;
       const { kind, name } = things[path.thing[i]];
       return [`${name || kind}`, `segment ${i + 1} of ${path.count} of the critical path: ${SAID[kind] ?? kind}, rank ${path.rank[i]}`,
         `${formatPs(path.duration[i])} from ${formatMoment(path.start[i], 1000)}`];
     }
-    const { lane, index } = found;
+    const { lane, index } = target;
     const thing = things[lane.thing[index]];
     const durationPs = lane.end[index] - lane.start[index];
     const said = [
@@ -434,8 +434,8 @@ class Timeline {
     // What lies under the pointer, whether it or the view has moved.
     let pointer = null;
     this.point = () => {
-      const found = pointer && this.find(...pointer.at);
-      if (found) tip.show(pointer.event, this.describe(found).join("\n"));
+      const target = pointer && this.find(...pointer.at);
+      if (target) tip.show(pointer.event, this.describe(target).join("\n"));
       else tip.hide();
     };
     const share = (x) => Math.min(Math.max((x - GUTTER) / (this.width - GUTTER - 8), 0), 1);
@@ -461,14 +461,14 @@ class Timeline {
       if (!wasClick) return;
       const { x, y } = place(event);
       if (x < GUTTER) {
-        const row = this.rows.find((each) => y >= HEAD && y >= this.top(each) && y <= this.top(each) + each.height + each.gap);
+        const row = this.rows.find((shown) => y >= HEAD && y >= this.top(shown) && y <= this.top(shown) + shown.height + shown.gap);
         if (row?.key) this.toggle(row.key);
         return;
       }
-      const found = this.find(x, y);
-      this.picked = found?.lane ? found : null;
+      const target = this.find(x, y);
+      this.picked = target?.lane ? target : null;
       this.draw();
-      if (found) this.chosen(found, this.describe(found));
+      if (target) this.chosen(target, this.describe(target));
     });
     canvas.addEventListener("pointerleave", () => {
       pointer = null;

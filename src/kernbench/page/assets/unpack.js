@@ -9,7 +9,7 @@ async function unpack(packed) {
 }
 
 function unpackBytes(bytes, { rows, columns }) {
-  const found = { rows };
+  const table = { rows };
   let position = 0;
   for (const name of columns) {
     const values = new Float64Array(rows);
@@ -25,7 +25,7 @@ function unpackBytes(bytes, { rows, columns }) {
       last += value % 2 ? -(value + 1) / 2 : value / 2;
       values[row] = last;
     }
-    found[name] = values;
+    table[name] = values;
   }
-  return found;
+  return table;
 }
