@@ -59,7 +59,7 @@ APART = """
         tiles.push(sums);
     }
     const apart = [...tiles[0]].map((value, i) => Math.abs(value - tiles[1][i]));
-    return [apart.reduce((sum, each) => sum + each, 0) / apart.length, Math.max(...apart)];
+    return [apart.reduce((sum, value) => sum + value, 0) / apart.length, Math.max(...apart)];
 """
 SHOW = """
     const [theme, id] = arguments;

@@ -5,7 +5,7 @@ function linesOf(kernel, roofs) {
   if (kernel.files.every((file) => file.lines.every((line) => line.line === 0))) return [el("p", { class: "quiet" }, "This is a kernel of a library, modeled as a whole: it has no source lines.")];
   return kernel.files.map((file) => {
     const whole = kernel.time_ns;
-    const head = el("p", { class: "code quiet" }, file.file || "without a source line");
+    const head = el("p", { class: "code quiet", title: file.file }, shortFile(file.file) || "without a source line");
     const rows = file.lines.map((line) => {
       if (line.line < 0) return el("tr", { class: "gap" }, el("td"), el("td"), el("td"), el("td", { class: "minor" }), el("td", { class: "source code" }, "⋮"));
       const timed = line.time_ns !== undefined;
