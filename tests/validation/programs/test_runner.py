@@ -214,7 +214,7 @@ def test_a_broadcast_of_many_tensors_is_a_kernel_of_its_own_where_a_compiler_wri
 ) -> None:
     """Both ways in turn: neither the rule nor a graph that is kept on disk stays for the next."""
     program = written(tmp_path, BROADCASTS, is_compiled=True)
-    writing = dataclasses.replace(program, writes_broadcasts=True)
+    writing = dataclasses.replace(program, is_before_2_8=True)
     took = [
         runner.step_us(dataclasses.replace(item, args=(str(number),)), MACHINE)
         for number, item in enumerate((program, writing, program, writing))

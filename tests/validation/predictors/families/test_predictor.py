@@ -145,11 +145,11 @@ def test_rows_that_were_compiled_are_compiled_but_where_the_user_asks_for_eager_
     quantised = {**gpt_fast, "dtype": "int4 weights G=32", "n_devices": 2}
     asked = PREDICTOR.asked(row(tmp_path, **quantised)).program
     assert (asked.args, asked.ranks) == (("Llama-2-7b-chat-hf", "int4.g32"), 2)
-    assert (asked.folded_to, asked.variables, asked.writes_broadcasts) == (0, (), False)
+    assert (asked.folded_to, asked.variables, asked.is_before_2_8) == (0, (), False)
     by_peers = {**quantised, "parallelism": "TP, ENABLE_INTRA_NODE_COMM=1", "compile": "yes"}
     asked = PREDICTOR.asked(row(tmp_path, **by_peers)).program
     assert asked.variables == (("ENABLE_INTRA_NODE_COMM", "1"),)
-    assert asked.writes_broadcasts
+    assert asked.is_before_2_8
     experts = {**gpt_fast, "model": "Mixtral-8x7B", "dtype": "int8 weights"}
     asked = PREDICTOR.asked(row(tmp_path, **experts)).program
     assert asked.args == ("Mixtral-8x7B-v0.1", "int8")
