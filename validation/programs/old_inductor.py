@@ -44,8 +44,11 @@ def old_inductor() -> Iterator[None]:
             return NotImplemented
         return decomposed(x, window, stride, padding, dilation, *rest, dim=dim)
 
-    def by_aten(*args: Any, n_dim: int) -> Any:
-        return lowering.fallback_handler(pools[n_dim], add_to_fallback_set=False)(*args)
+    def by_aten(x: Any, window: Any, stride: Any, *rest: Any, n_dim: int) -> Any:
+        *sizes, ceils = (stride or window, *rest)
+        sizes = [list(lowering.pad_listlike(size, n_dim)) for size in (window, *sizes)]
+        pool = lowering.fallback_handler(pools[n_dim], add_to_fallback_set=False)
+        return pool(x, *sizes, ceils)
 
     with (
         config.patch(online_softmax=False),

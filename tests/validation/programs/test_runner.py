@@ -225,13 +225,14 @@ def test_a_broadcast_of_many_tensors_is_a_kernel_of_its_own_where_a_compiler_wri
 OLDER = """
 import sys
 import torch
-from torch.nn.functional import log_softmax, max_pool1d
+from torch.nn.functional import log_softmax, max_pool1d, max_pool3d
 from kernbench.torch_bridge.processes.process import current
 
 call = {
     "softmax": lambda x: log_softmax(x, dim=1),
     "dilated": lambda x: max_pool1d(x[None], 8, 1, 4, 3),
     "plain": lambda x: max_pool1d(x[None], 8, 1, 4),
+    "volume": lambda x: max_pool3d(x.view(32, 64, 128, 32, 32), 2),
 }[sys.argv[1]]
 compiled = torch.compile(call)
 x = torch.ones(2048, 131072, device="cuda")
@@ -254,13 +255,13 @@ def test_older_compilers_read_long_rows_three_times_and_pool_dilated_windows_by_
 ) -> None:
     """Four passes over rows that no cache holds for today's three, as KernelBench measured."""
     took = {}
-    for what in ("softmax", "dilated", "plain"):
+    for what in ("softmax", "dilated", "plain", "volume"):
         program = written(tmp_path, OLDER, args=(what,), is_compiled=True)
         older = dataclasses.replace(program, is_before_2_8=True)
         took[what] = [runner.step_us(item, MACHINE) for item in (program, older)]
     today_us, older_us = took.pop("softmax")
     assert older_us / today_us == pytest.approx(8.68 / 6.55, rel=0.03)
-    assert took == {"dilated": [1000, 0], "plain": [1000, 1000]}
+    assert took == {"dilated": [1000, 0], "plain": [1000, 1000], "volume": [1000, 0]}
 
 
 FOLDED = """
