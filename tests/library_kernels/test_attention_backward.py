@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernbench.hardware import load_library, load_machine
 from kernbench.library_kernels import AttentionProblem, FlashKernel, flash_backward_launches
 
 KERNEL = FlashKernel(name="test", block_m=8, block_n=16)
@@ -56,3 +57,17 @@ def test_a_kernel_that_skips_no_window_goes_over_all_queries() -> None:
 
     assert trips(whole, problem) == trips(whole, replace(problem, window=0))
     assert trips(KERNEL, problem) < trips(whole, problem)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_hopper_runs_amperes_memory_efficient_kernels_by_its_instructions(direction: str) -> None:
+    """An SM has a share of wgmma's rate by them, twice an A100's; all else takes as many clocks."""
+    ampere, hopper = (
+        float(load_library(name).constants(f"efficient_{direction}").tensor_share)
+        for name in ("sm80", "sm90")
+    )
+    warps = load_machine("h100-sxm", 1).sip.pe.warps
+    assert warps is not None
+    of_wgmma = 2.0
+    clocks = ampere / (of_wgmma * float(warps.mma_share)) + 1 - ampere
+    assert hopper == pytest.approx(ampere / clocks / of_wgmma, rel=0.01)

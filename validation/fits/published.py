@@ -29,7 +29,7 @@ class BySource(Measuring):
 
     def time_us(self, row: Row, machine: Machine, kernel_us: float) -> float:
         """Return the time that the source reports for a kernel."""
-        return gemm_harness(row.source, machine.name).time_us(kernel_us)
+        return gemm_harness(row.source, machine.name).time_us(kernel_us, machine)
 
 
 def published_rows() -> RowModel:

@@ -62,7 +62,7 @@ class GemmPredictor(LibraryPredictor):
             )
         except MachineError as error:
             return Answer(None, str(error).split(";")[0])
-        return Answer(harness.time_us(best.kernel_us), how=str(best.tile), ran=Ran.KERNELS)
+        return Answer(harness.time_us(best.kernel_us, machine), how=str(best.tile), ran=Ran.KERNELS)
 
     def measured(self, row: Row) -> MeasuredKernels:
         """Return the launches of the vendor's library that a row measured.

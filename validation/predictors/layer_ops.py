@@ -135,7 +135,7 @@ class LayerPredictor:
         harness = gemm_harness(row.source, machine.name)
         machine = harness.met(machine)
         kernel_us = _alone_us(machine, TunedTiles(machine), shapes, DTYPES[row.dtype])
-        return harness.time_us(kernel_us)
+        return harness.time_us(kernel_us, machine)
 
 
 def _alone_us(

@@ -47,12 +47,12 @@ class MemboundPredictor(LibraryPredictor):
                 sum(time_blocks(launch, machine.sip_at(0)).total_us for launch in launches),
                 launches[0].name,
             )
-            return Answer(harness.time_us(kernel_us), how=name, ran=Ran.KERNELS)
+            return Answer(harness.time_us(kernel_us, machine), how=name, ran=Ran.KERNELS)
         try:
             kernel_us, name = self._kernels.time_us(row, machine, Conditions())
         except MachineError as error:
             return Answer(None, str(error).split(";")[0])
-        return Answer(harness.time_us(kernel_us), how=name, ran=Ran.KERNELS)
+        return Answer(harness.time_us(kernel_us, machine), how=name, ran=Ran.KERNELS)
 
 
 def _launches(row: Row, sip: SipSpec, release: tuple[int, ...]) -> tuple[BlockLaunch, ...]:

@@ -9,7 +9,7 @@ import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import (
     ExitStack,
     contextmanager,
@@ -23,12 +23,12 @@ from io import TextIOBase
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
-from unittest.mock import patch
 
 from kernbench.accuracy.rows import Category
 from kernbench.errors import KernbenchError
 from kernbench.hardware import Machine
 from validation.programs.kept import ProgramAnswer
+from validation.programs.old_inductor import old_inductor
 from validation.programs.program import APART_S, Program
 
 if TYPE_CHECKING:
@@ -293,7 +293,7 @@ def _surroundings(program: Program) -> Iterator[None]:
     if program.folder is not None:
         os.chdir(program.folder)
     try:
-        with _writing_broadcasts() if program.writes_broadcasts else nullcontext():
+        with old_inductor() if program.is_before_2_8 else nullcontext():
             yield
     finally:
         sys.path[:] = paths
@@ -302,26 +302,6 @@ def _surroundings(program: Program) -> Iterator[None]:
             os.environ[_COMPILER] = compiler
         with suppress(OSError):
             os.chdir(folder)
-
-
-@contextmanager
-def _writing_broadcasts() -> Iterator[None]:
-    """Let Inductor take a broadcast for a use by several operations."""
-    from torch._inductor.ir import StorageBox
-    from torch.compiler import config
-
-    decides: Callable[[StorageBox, int], bool] = StorageBox.should_realize_on_reuse
-
-    def as_if_used(box: StorageBox, users: int, **_: bool) -> bool:
-        return decides(box, users)
-
-    # Graphs that are kept on disk were made by either rule.
-    tag = f"{config.cache_key_tag} writes broadcasts"
-    with (
-        patch.object(StorageBox, "should_realize_on_reuse", as_if_used),
-        patch.object(config, "cache_key_tag", tag),
-    ):
-        yield
 
 
 def _reason(error: BaseException) -> str:

@@ -26,7 +26,7 @@ from validation.programs.program import LOOPS, Program
 PROGRAMS = Path("build/programs")
 """Where ``make programs`` puts what it fetches."""
 _LONGEST = 160
-_SAID_IF_SET = ("nodes", "folded_to", "writes_broadcasts", "of_kernels", "installed")
+_SAID_IF_SET = ("nodes", "folded_to", "is_before_2_8", "of_kernels", "installed")
 """What is part of a program's name only where it is set: names are older than it."""
 
 

@@ -49,9 +49,8 @@ class Program:
     """Environment variables."""
     is_compiled: bool = False
     """Whether what it hands to ``torch.compile`` is compiled; else that runs as it is."""
-    writes_broadcasts: bool = False
-    """Whether its compiler writes to memory what is broadcast and made of more than four tensors,
-    as what several operations use: Inductor's rule in 2024."""
+    is_before_2_8: bool = False
+    """Whether its compiler follows rules of Inductor before PyTorch 2.8 (``old_inductor``)."""
     nodes: int = 1
     """Nodes that its ranks are on, as many on each."""
     folded_to: int | None = None

@@ -38,6 +38,9 @@ class Harness:
 
     keeps_clock: bool = False
     """Whether the source runs so little at a time that the clock does not throttle."""
+    by_events: bool = False
+    """Whether it times each launch between two events behind a busy queue, as ``do_bench`` does:
+    the first one's stamp stands before it."""
 
     def met(self, machine: Machine, repeated: float = 1.0) -> Machine:
         """Return the machine as the source's kernels see it.
@@ -52,9 +55,10 @@ class Harness:
         half_us = round(float(sustained.half_time_us) / repeated, 3)
         return changed_machine(machine, {"sip.sustained.half_time_us": half_us})
 
-    def time_us(self, kernel_us: float) -> float:
-        """Return the time that the source reports for a kernel."""
-        return max(self.host_us, self.fixed_us + kernel_us / self.rate_share)
+    def time_us(self, kernel_us: float, machine: Machine) -> float:
+        """Return the time that the source reports for a kernel of a machine."""
+        added_us = self.fixed_us + (float(machine.sip.event_us) if self.by_events else 0.0)
+        return max(self.host_us, added_us + kernel_us / self.rate_share)
 
     def cached(
         self, input_bytes: int, weight_bytes: int, sip: SipSpec
@@ -88,6 +92,7 @@ class MeasuredBy(Entry):
     rate_share: float = Field(default=1.0, gt=0)
     only_powers_of_two: bool = False
     keeps_clock: bool = False
+    by_events: bool = False
 
     def key(self) -> Hashable:
         return self.source, self.machine, self.op
@@ -132,7 +137,8 @@ MEMBOUND = {
 
 def membound_harness(source: str, machine: str, op: str) -> Harness:
     """Return how a source measured an operation; kernel time for an unknown source."""
-    return MEMBOUND.get((source, machine, op)) or MEMBOUND.get((source, machine, "")) or _KERNEL
+    keys = ((source, machine, op), (source, machine, ""), (source, "", ""))
+    return next((MEMBOUND[key] for key in keys if key in MEMBOUND), _KERNEL)
 
 
 MLA_HOSTS = {

@@ -214,12 +214,54 @@ def test_a_broadcast_of_many_tensors_is_a_kernel_of_its_own_where_a_compiler_wri
 ) -> None:
     """Both ways in turn: neither the rule nor a graph that is kept on disk stays for the next."""
     program = written(tmp_path, BROADCASTS, is_compiled=True)
-    writing = dataclasses.replace(program, writes_broadcasts=True)
+    writing = dataclasses.replace(program, is_before_2_8=True)
     took = [
         runner.step_us(dataclasses.replace(item, args=(str(number),)), MACHINE)
         for number, item in enumerate((program, writing, program, writing))
     ]
     assert took == [1000, 2000, 1000, 2000]
+
+
+OLDER = """
+import sys
+import torch
+from torch.nn.functional import log_softmax, max_pool1d, max_pool3d
+from kernbench.torch_bridge.processes.process import current
+
+call = {
+    "softmax": lambda x: log_softmax(x, dim=1),
+    "dilated": lambda x: max_pool1d(x[None], 8, 1, 4, 3),
+    "plain": lambda x: max_pool1d(x[None], 8, 1, 4),
+    "volume": lambda x: max_pool3d(x.view(32, 64, 128, 32, 32), 2),
+}[sys.argv[1]]
+compiled = torch.compile(call)
+x = torch.ones(2048, 131072, device="cuda")
+compiled(x)
+torch.cuda.synchronize()
+log = current().session.run.op_log.instances
+kernels = sum(each.template.name.startswith("triton_") for each in log)
+began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+began.record()
+compiled(x)
+ended.record()
+torch.cuda.synchronize()
+print(f"step {began.elapsed_time(ended) if sys.argv[1] == 'softmax' else kernels} ms")
+"""
+
+
+@pytest.mark.campaign
+def test_older_compilers_read_long_rows_three_times_and_pool_dilated_windows_by_aten(
+    runner: ProgramRunner, tmp_path: Path
+) -> None:
+    """Four passes over rows that no cache holds for today's three, as KernelBench measured."""
+    took = {}
+    for what in ("softmax", "dilated", "plain", "volume"):
+        program = written(tmp_path, OLDER, args=(what,), is_compiled=True)
+        older = dataclasses.replace(program, is_before_2_8=True)
+        took[what] = [runner.step_us(item, MACHINE) for item in (program, older)]
+    today_us, older_us = took.pop("softmax")
+    assert older_us / today_us == pytest.approx(8.68 / 6.55, rel=0.03)
+    assert took == {"dilated": [1000, 0], "plain": [1000, 1000], "volume": [1000, 0]}
 
 
 FOLDED = """

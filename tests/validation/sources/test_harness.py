@@ -13,7 +13,8 @@ from kernbench.hardware import changed_machine, load_machine
 from kernbench.plans.tiles import GemmTuner, Problem
 from validation.predictors.collectives import CollectivePredictor
 from validation.predictors.gemm import GemmPredictor
-from validation.sources.harness import Harness, gemm_harness
+from validation.predictors.membound import MemboundPredictor
+from validation.sources.harness import Harness, gemm_harness, membound_harness
 from validation.sources.peers import PEERS, PeerKernel
 from validation.sources.repeated import repeated_kernels
 from validation.sources.stacks import stack_of
@@ -33,6 +34,22 @@ def test_a_source_that_runs_little_keeps_the_clock() -> None:
     kept = tuner.tune(problem, cool).kernel_us
     loss = float(machine.sip.sustained.clock_loss)
     assert kept < lost <= kept * (1 + loss)
+
+
+MEMBOUND = "device,op,dtype,rows,cols,n_ranks,bytes,time_us,impl,source\n"
+
+
+def test_do_bench_times_an_event_with_each_launch(tmp_path: Path) -> None:
+    """As Liger published it for an H100, whose event_us is of an empty kernel of another source."""
+    line = "H100-SXM-80GB,relu_squared,bf16,4096,{},1,{},{},triton,{}"
+    for columns, us in ((256, 7.392), (512, 8.48), (1024, 11.264)):
+        text = MEMBOUND + line.format(columns, 4096 * columns * 4, us, "liger-bench")
+        (tmp_path / "rows.csv").write_text(text)
+        (row,) = read_rows([tmp_path / "rows.csv"])
+        answer = MemboundPredictor(presets()).predict(row)
+        assert answer.time_us == pytest.approx(us, rel=0.1)
+    machine = load_machine("h100-sxm", 1)
+    assert membound_harness("vidur-mlp", machine.name, "add").time_us(10.0, machine) == 10
 
 
 GEMMS = "device,op,dtype,m,n,k,bytes,time_us,impl,source\n"

@@ -58,7 +58,7 @@ def gpt_fast(row: Row, programs: Path) -> ChosenProgram:
     )
     if is_compiled(row):
         args = (*program.args, "compiled")
-        program = replace(program, args=args, is_compiled=True, writes_broadcasts=True)
+        program = replace(program, args=args, is_compiled=True, is_before_2_8=True)
     if program.ranks > 1:
         asks = _BY_PEERS in row.fields.get("parallelism", "")
         program = replace(program, folded_to=0, variables=((_BY_PEERS, "1"),) if asks else ())

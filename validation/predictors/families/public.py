@@ -16,8 +16,11 @@ from validation.programs import ProgramError, folder_of, loop
 
 _COLD_SINCE = "2025-12-30"
 """From this day on KernelBench flushes L2 before each trial (its commit 6e6fca9c)."""
-_STATIC_LAUNCHER_SINCE = "2025-11-20"
-"""From this day on it asks for PyTorch 2.9 (its commit 509ed996), before for 2.5.0."""
+_LATER_SINCE = "2025-12"
+"""From this month on its rows are of PyTorch 2.9, before of 2.5: its commit 509ed996 of November
+asks for the later one, and softmax by Inductor still takes four passes there (``old_inductor``)."""
+_STILL_FIRST = frozenset({"L4_GCP"})
+"""Folders of rows of the earlier one after that, which their softmax and pooling show."""
 _OF_OTHER_SIZES = frozenset({"1e2c63f9"})
 """Commits whose times are not of their problems: sizes changed while they were measured. Level2/33
 takes 0.2 ms in one and 2.8 in later ones of the same sizes and board, level2/53 16 times as long.
@@ -29,6 +32,34 @@ _RAND_MIX = (
 """Problems of some commits draw inputs by what the source's ``utils.py`` adds to ``torch``: tensors
 of some distribution, on which no time depends."""
 _LEVELS = ("level1", "level2", "level3")
+
+
+_HOSTS = {"modal": 1.1, "babel": 0.97, "matx3": 0.46}
+"""Hosts by where a folder of KernelBench was measured, as many times slower than those of A100s.
+
+Boards of one place agree, and places of one board do not: programs that wait for their host ask for
+1.0 to 1.4 on Modal's L40S, L4, A100s and T4 of January 2025 (89 rows), for 0.80 to 1.08 on babel's
+A6000 and L40S, for 0.41 to 0.52 on matx3's L40S (one row in five)."""
+_LATER_HOSTS = {"modal": 0.5}
+"""The same from November 2025 on: five networks on an L40S, three on an H100."""
+_LATER_HOSTS_SINCE = "2025-11"
+_SLOW_HOST = ("A6000_babel", "df77b598", 2.0)
+"""The same board and place on another day."""
+_HOSTS_OF_AGENTS = {"h100": 0.97, "rtxpro6000": 0.44}
+"""Hosts on which kernelbench.com times its kernels: medians of 32 programs each of which the device
+takes less than 60 %, as many times slower than those of A100s. Lambda's of the same H100 PCIe are
+those of the preset (DenseNets of KernelBench)."""
+
+
+def _host_of(row: Row) -> tuple[tuple[str, float], ...]:
+    """Return the host of a folder of KernelBench as a condition; none where it is the board's."""
+    folder = row.fields["folder"]
+    board, commit, slowdown = _SLOW_HOST
+    if folder == board and row.fields["commit"].startswith(commit):
+        return (("host.slowdown", slowdown),)
+    hosts = _HOSTS if row.fields["date"] < _LATER_HOSTS_SINCE else _LATER_HOSTS
+    named = (slow for place, slow in hosts.items() if place in folder.lower())
+    return tuple(("host.slowdown", slow) for slow in named)
 
 
 def problem_of(row: Row, programs: Path) -> Path:
@@ -54,10 +85,11 @@ def kernelbench(row: Row, programs: Path) -> ChosenProgram:
     program = loop("kernelbench", said, path, "cold" if cold else "warm")
     if path.is_file() and "torch.rand_mix(" in path.read_text(encoding="utf-8"):
         program = replace(program, changes=(_RAND_MIX,))
-    is_first = compiled and row.fields["date"] < _STATIC_LAUNCHER_SINCE
+    is_first = row.fields["date"] < _LATER_SINCE or row.fields["folder"] in _STILL_FIRST
+    is_first = is_first and compiled
     return ChosenProgram(
-        program=replace(program, is_compiled=compiled),
-        conditions=BEFORE_STATIC_LAUNCHER if is_first else (),
+        program=replace(program, is_compiled=compiled, is_before_2_8=is_first),
+        conditions=_host_of(row) + (BEFORE_STATIC_LAUNCHER if is_first else ()),
     )
 
 
@@ -89,4 +121,6 @@ def agents(row: Row, programs: Path) -> ChosenProgram:
         raise ProgramError(IN_CUDA)
     where = solution.relative_to(clone)
     program = loop("agents", clone, f"problems-{gpu}", row.op, where, row.fields["idx"])
-    return ChosenProgram(program=program)
+    slowdown = _HOSTS_OF_AGENTS.get(gpu)
+    conditions = () if slowdown is None else (("host.slowdown", slowdown),)
+    return ChosenProgram(program=program, conditions=conditions)

@@ -145,11 +145,11 @@ def test_rows_that_were_compiled_are_compiled_but_where_the_user_asks_for_eager_
     quantised = {**gpt_fast, "dtype": "int4 weights G=32", "n_devices": 2}
     asked = PREDICTOR.asked(row(tmp_path, **quantised)).program
     assert (asked.args, asked.ranks) == (("Llama-2-7b-chat-hf", "int4.g32"), 2)
-    assert (asked.folded_to, asked.variables, asked.writes_broadcasts) == (0, (), False)
+    assert (asked.folded_to, asked.variables, asked.is_before_2_8) == (0, (), False)
     by_peers = {**quantised, "parallelism": "TP, ENABLE_INTRA_NODE_COMM=1", "compile": "yes"}
     asked = PREDICTOR.asked(row(tmp_path, **by_peers)).program
     assert asked.variables == (("ENABLE_INTRA_NODE_COMM", "1"),)
-    assert asked.writes_broadcasts
+    assert asked.is_before_2_8
     experts = {**gpt_fast, "model": "Mixtral-8x7B", "dtype": "int8 weights"}
     asked = PREDICTOR.asked(row(tmp_path, **experts)).program
     assert asked.args == ("Mixtral-8x7B-v0.1", "int8")
@@ -654,6 +654,29 @@ def test_graphs_of_kernelbench_are_launched_as_its_release_of_pytorch_did(tmp_pa
         "host.compiled_call_us",
         "host.compiled_guard_us",
     }
+
+
+def test_rows_of_kernelbench_meet_the_compiler_and_the_host_of_their_place(tmp_path: Path) -> None:
+    """As its rows have it: what was measured where, and which rows agree with PyTorch 2.5."""
+    columns = "level,problem,config,folder,commit,date,hardware,mean_ms"
+    line = "level1,24_LogSoftmax.py,torch_compile_inductor_default,{},{},{},NVIDIA L40S,1"
+    old, new = "2025-01-21", "2026-01-14"
+    for folder, commit, date, is_first, slowdown in (
+        ("L40S_modal", "80c03d44", old, True, 1.1),
+        ("L40S_modal", "4082b873", new, False, 0.5),
+        ("L40S_matx3", "1f3814e9", old, True, 0.46),
+        ("A6000_babel", "87fc84ca", "2025-06-16", True, 0.97),
+        ("A6000_babel", "df77b598", "2025-06-22", True, 2.0),
+        ("L4_GCP", "15c880c7", new, True, None),
+        ("H100_PCIe_LambdaLabs", "3396fc0c", "2025-10-28", True, None),
+        ("B200_Modal", "15c880c7", new, False, 0.5),
+    ):
+        (asked,) = rows_of(tmp_path, f"{columns}\n", line.format(folder, commit, date))
+        chosen = PREDICTOR.asked(asked)
+        assert (chosen.program.is_before_2_8, dict(chosen.conditions).get("host.slowdown")) == (
+            is_first,
+            slowdown,
+        ), folder
 
 
 def test_problems_of_kernelbench_find_what_its_tools_add_to_torch(tmp_path: Path) -> None:
