@@ -42,12 +42,10 @@ for kinds of which fits have seen all rows, of those and of what sources differ 
 fits have seen come last.
 
 Few numbers were set to rows of KernelBench, which are not wholly unseen therefore: what every host
-takes for a convolution or norm and for an event (`planned_us`, `event_us`, 315 eager programs), how
-fast the hosts of the places are where it was measured (five numbers, by eager programs) and, in
-part, those of H100s, how fast an SM of an A100 or H100 gathers volumes of few
+takes for a convolution or norm and for an event (`planned_us`, `event_us`, 315 eager programs), in
+part how fast the hosts of H100s are, how fast an SM of an A100 or H100 gathers volumes of few
 channels (`vector_share`, seven programs on A100-40GB, and H100s), and from which share of a wave on
-Hopper's products of float32 are not cut along K (one program on an H100 PCIe). Of kernelbench.com
-it is how fast its two hosts are (32 rows of each).
+Hopper's products of float32 are not cut along K (one program on an H100 PCIe).
 
 *run* says what the engine ran for a group of rows: kernbench's own *kernels*; *library kernels* of
 a vendor or a stack, timed by their tiles; a *collective*; *layers*, put together by the rules of

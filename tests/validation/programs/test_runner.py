@@ -203,7 +203,7 @@ compiled = torch.compile(gate)
 compiled(*made, torch.ones(2, 4096, 64, device="cuda"))
 torch.cuda.synchronize()
 log = current().session.run.op_log.instances
-kernels = sum(each.template.name.startswith("triton_") for each in log)
+kernels = sum(item.template.name.startswith("triton_") for item in log)
 print(f"step {kernels} ms")
 """
 
@@ -239,7 +239,7 @@ x = torch.ones(2048, 131072, device="cuda")
 compiled(x)
 torch.cuda.synchronize()
 log = current().session.run.op_log.instances
-kernels = sum(each.template.name.startswith("triton_") for each in log)
+kernels = sum(item.template.name.startswith("triton_") for item in log)
 began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 began.record()
 compiled(x)

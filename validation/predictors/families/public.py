@@ -34,34 +34,6 @@ of some distribution, on which no time depends."""
 _LEVELS = ("level1", "level2", "level3")
 
 
-_HOSTS = {"modal": 1.1, "babel": 0.97, "matx3": 0.46}
-"""Hosts by where a folder of KernelBench was measured, as many times slower than those of A100s.
-
-Boards of one place agree, and places of one board do not: programs that wait for their host ask for
-1.0 to 1.4 on Modal's L40S, L4, A100s and T4 of January 2025 (89 rows), for 0.80 to 1.08 on babel's
-A6000 and L40S, for 0.41 to 0.52 on matx3's L40S (one row in five)."""
-_LATER_HOSTS = {"modal": 0.5}
-"""The same from November 2025 on: five networks on an L40S, three on an H100."""
-_LATER_HOSTS_SINCE = "2025-11"
-_SLOW_HOST = ("A6000_babel", "df77b598", 2.0)
-"""The same board and place on another day."""
-_HOSTS_OF_AGENTS = {"h100": 0.97, "rtxpro6000": 0.44}
-"""Hosts on which kernelbench.com times its kernels: medians of 32 programs each of which the device
-takes less than 60 %, as many times slower than those of A100s. Lambda's of the same H100 PCIe are
-those of the preset (DenseNets of KernelBench)."""
-
-
-def _host_of(row: Row) -> tuple[tuple[str, float], ...]:
-    """Return the host of a folder of KernelBench as a condition; none where it is the board's."""
-    folder = row.fields["folder"]
-    board, commit, slowdown = _SLOW_HOST
-    if folder == board and row.fields["commit"].startswith(commit):
-        return (("host.slowdown", slowdown),)
-    hosts = _HOSTS if row.fields["date"] < _LATER_HOSTS_SINCE else _LATER_HOSTS
-    named = (slow for place, slow in hosts.items() if place in folder.lower())
-    return tuple(("host.slowdown", slow) for slow in named)
-
-
 def problem_of(row: Row, programs: Path) -> Path:
     """Return where the problem of a row of KernelBench is, as it was when it was measured."""
     level = row.fields["level"]
@@ -89,7 +61,7 @@ def kernelbench(row: Row, programs: Path) -> ChosenProgram:
     is_first = is_first and compiled
     return ChosenProgram(
         program=replace(program, is_compiled=compiled, is_before_2_8=is_first),
-        conditions=_host_of(row) + (BEFORE_STATIC_LAUNCHER if is_first else ()),
+        conditions=BEFORE_STATIC_LAUNCHER if is_first else (),
     )
 
 
@@ -121,6 +93,4 @@ def agents(row: Row, programs: Path) -> ChosenProgram:
         raise ProgramError(IN_CUDA)
     where = solution.relative_to(clone)
     program = loop("agents", clone, f"problems-{gpu}", row.op, where, row.fields["idx"])
-    slowdown = _HOSTS_OF_AGENTS.get(gpu)
-    conditions = () if slowdown is None else (("host.slowdown", slowdown),)
-    return ChosenProgram(program=program, conditions=conditions)
+    return ChosenProgram(program=program)
