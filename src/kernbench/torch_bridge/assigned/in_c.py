@@ -20,6 +20,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Hashable
 from functools import partial, wraps
+from multiprocessing import forkserver, spawn
 from typing import Any
 
 import torch
@@ -69,6 +70,22 @@ def _collect_or_not(wanted: bool) -> None:
     (_collect if wanted else _collect_not)()
 
 
+_sparse: Any = torch.sparse.check_sparse_tensor_invariants
+_check_sparse_always, _check_sparse_never = _sparse.enable, _sparse.disable
+
+
+def _check_sparse(wanted: bool) -> None:
+    (_check_sparse_always if wanted else _check_sparse_never)()
+
+
+def _preloaded() -> Any:
+    return vars(forkserver)["_forkserver"]._preload_modules
+
+
+def _preload(modules: Any) -> None:
+    vars(forkserver)["_forkserver"]._preload_modules = modules
+
+
 _Row = tuple[Any, str, str, Callable[[], Any], Callable[[Any], object]]
 _SETTINGS: tuple[_Row, ...] = (
     (sys, "setrecursionlimit", "recursion", sys.getrecursionlimit, sys.setrecursionlimit),
@@ -79,6 +96,8 @@ _SETTINGS: tuple[_Row, ...] = (
     (gc, "set_threshold", "collections", gc.get_threshold, lambda counts: _set_threshold(*counts)),
     (gc, "disable", "collecting", gc.isenabled, _collect_or_not),
     (gc, "enable", "collecting", gc.isenabled, _collect_or_not),
+    (multiprocessing, "set_executable", "program", spawn.get_executable, spawn.set_executable),
+    (multiprocessing, "set_forkserver_preload", "preloaded", _preloaded, _preload),
     (multiprocessing, "set_start_method", *_start),
     (torch.multiprocessing, "set_start_method", *_start),
     (torch, "set_num_threads", "threads", torch.get_num_threads, _num_threads),
@@ -90,17 +109,21 @@ _SETTINGS: tuple[_Row, ...] = (
     (threading, "settrace", "traces", threading.gettrace, threading.settrace),
     (threading, "stack_size", "stacks", threading.stack_size, threading.stack_size),
     (calendar, "setfirstweekday", "week", calendar.firstweekday, calendar.setfirstweekday),
+    (_sparse, "enable", "sparse", _sparse.is_enabled, _check_sparse),
+    (_sparse, "disable", "sparse", _sparse.is_enabled, _check_sparse),
     (asyncio, "set_event_loop_policy", "loops", _policy, _set_policy),
     (asyncio.events, "set_event_loop_policy", "loops", _policy, _set_policy),
 )
 """Functions that set something: owner, name, what they set, and how that is read and written."""
 _FOR_ALL: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (asyncio, ("set_child_watcher",)),
     (faulthandler, ("disable", "enable")),
     (gc, ("freeze", "unfreeze")),
-    (os, ("nice", "sched_setaffinity", "setpriority")),
+    (os, ("nice", "putenv", "sched_setaffinity", "setpriority", "unsetenv")),
     (resource, ("setrlimit",)),
     (sys, ("addaudithook",)),
     (time, ("tzset",)),
+    (torch.monitor, ("register_event_handler",)),
     (tracemalloc, ("start", "stop")),
 )
 """Functions that set what the operating system or Python's C has once for the real process."""
