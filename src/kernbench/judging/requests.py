@@ -52,15 +52,18 @@ def judge_request(request: JudgeRequest) -> Verdict:
     """Return the verdict on a candidate. The calling process must run nothing else: it forks.
 
     Raises:
-        UsageError: The task or the candidate cannot be read, or the reference fails by itself.
+        UsageError: The task cannot be read, there is no candidate, or the reference fails itself.
     """
     began = _cpu_s()
     seed = random.SystemRandom().randrange(1 << 31) if request.seed is None else request.seed
     try:
         text = read_text(request.candidate, _MOST_SOURCE_BYTES).removeprefix("\ufeff")
+    except FileNotFoundError:
+        raise UsageError(f"{request.candidate}: there is no such file") from None
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise UsageError(f"{request.candidate}: cannot be read: {why}") from None
+        # Others are judged beside it.
+        said = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
+        return Verdict(str(request.candidate), str(request.task), "", Outcome.UNKNOWN, said, seed)
     scanned = scan(text)
     verdict = Verdict(
         *(str(request.candidate), str(request.task), "", Outcome.UNKNOWN, "", seed),
