@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from kernbench.judging import Verdict
 
 
+_SERVE = ("serve",)
+
+
 @dataclass(frozen=True, kw_only=True)
 class JudgeOptions(common.CommandOptions):
     """What ``kernbench judge`` was given."""
@@ -23,12 +26,16 @@ class JudgeOptions(common.CommandOptions):
         None, metavar="CANDIDATE...", help="Files with kernels."
     )
     against: str | None = common.option(
-        None, metavar="TASK", help="A task's file, or a folder with task.yml; see the docs."
+        None,
+        metavar="TASK",
+        help="A task's file, or a folder with task.yml; see the docs.",
+        not_with=_SERVE,
     )
     machine: list[str] | None = common.option(
         None,
         metavar="NAME",
         help="A machine to be timed on; repeatable [default: h100-sxm].",
+        not_with=_SERVE,
         autocompletion=common.machines_from,
     )
     seed: int | None = common.option(
@@ -47,10 +54,10 @@ class JudgeOptions(common.CommandOptions):
         120.0, metavar="S", help="How long one call of a candidate may take."
     )
     json: str | None = common.option(
-        None, metavar="FILE|-", help="Write verdicts as JSON; - is stdout."
+        None, metavar="FILE|-", help="Write verdicts as JSON; - is stdout.", not_with=_SERVE
     )
     markdown: str | None = common.option(
-        None, metavar="FILE|-", help="Write them as Markdown; - is stdout."
+        None, metavar="FILE|-", help="Write them as Markdown; - is stdout.", not_with=_SERVE
     )
     batch: str | None = common.option(
         None,
@@ -58,15 +65,19 @@ class JudgeOptions(common.CommandOptions):
         help="Judge all Python files of DIR against TASK, or those of each folder in it that "
         "has a task.py or task.yml; goes on where it stopped; writes DIR/verdicts.parquet.",
     )
-    engine: common.SweepEngine = "local"
-    workers: common.Workers = None
-    page: str | None = common.option(None, metavar="FILE", help="Write the verdicts as a page.")
+    engine: common.SweepEngine = common.only_with("local", "batch", not_with=_SERVE)
+    workers: common.Workers = common.only_with(None, "batch", "serve")
+    page: str | None = common.option(
+        None, metavar="FILE", help="Write the verdicts as a page.", not_with=_SERVE
+    )
     serve: bool = common.option(
         False, "--serve", help="Answer over HTTP, and MCP at /mcp: tasks and candidates are sent."
     )
-    host: str = common.option("127.0.0.1", metavar="ADDRESS", help="With --serve: where to listen.")
+    host: str = common.option(
+        "127.0.0.1", metavar="ADDRESS", help="With --serve: where to listen.", needs=_SERVE
+    )
     port: int = common.option(
-        8000, metavar="N", min=0, max=65535, help="With --serve; 0: one that is free."
+        8000, metavar="N", min=0, max=65535, help="With --serve; 0: one that is free.", needs=_SERVE
     )
     debug: common.Debug = False
 

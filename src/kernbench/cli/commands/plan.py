@@ -57,7 +57,7 @@ class PlanOptions(common.CommandOptions):
     )
     seq: int = common.option(4096, min=1, help="Tokens of a sequence, or of a prompt.")
     new_tokens: int = common.option(
-        256, min=1, help="Tokens that a server makes for each sequence."
+        256, min=1, help="Tokens that a server makes for each sequence.", not_with=("trains",)
     )
     tp: Sizes = None
     pp: Sizes = None
