@@ -61,5 +61,6 @@ from kernbench.op_log.steps import (
     named_windows,
     overlap_ps,
     range_names,
+    visited_lines,
 )
 from kernbench.op_log.uncollected import uncollected
