@@ -20,8 +20,11 @@ from kernbench.kernel_ir.analysis.tcm import TcmTile, TcmUse, tcm_use
 from kernbench.kernel_ir.evaluate import evaluate, parse_module
 from kernbench.kernel_ir.evaluation.evaluator import Evaluator, SplitPrograms, UnrollLoops
 from kernbench.kernel_ir.evaluation.integers import (
+    AS_SIGNED,
     BINARY,
     BOOLEAN_BINARY,
+    COMPARISONS,
+    PREDICATES,
     compare_arrays,
     elementwise,
     wrap,
