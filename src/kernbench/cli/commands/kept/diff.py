@@ -68,15 +68,15 @@ def _diff(options: DiffOptions) -> int:
     result = difference(before, after, parts)
     lines = difference_by_line(before, after, parts) if options.lines else []
 
+    said = list(dict.fromkeys(item.said for item in (old, new) if item.said))
+
     def show(console: Console) -> None:
-        for part in (old, new):
-            if part.said:
-                console.print(Text(part.said))
+        for part in said:
+            console.print(Text(part))
         print_difference(result, console)
         if options.lines:
             print_difference_by_line(lines, console)
 
-    said = [item.said for item in (old, new) if item.said]
     if options.markdown == STDOUT:
         print(difference_as_markdown(result, said), end="")
     else:
