@@ -61,7 +61,7 @@ def test_the_fields_of_a_class_are_the_options_of_a_command() -> None:
     [
         (("judge", "a.py", "--engine", "nope"), "--engine does nothing without --batch"),
         (("judge", "a.py", "--port", "1"), "--port does nothing without --serve"),
-        (("judge", "--serve", "--json", "-"), "--json does nothing with --serve; leave one"),
+        (("judge", "--serve", "--json", "-"), "--json does nothing with --serve"),
         (("why", "a.run", "--lines", "--path"), "--path does nothing with --lines"),
         (("why", "a.run", "--communication", "--steps", "2:"), "does nothing with --steps"),
         (("sweep", "gemm", "--metric", "time_ns"), "--metric does nothing without --plot"),

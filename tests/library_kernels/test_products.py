@@ -215,5 +215,5 @@ def test_groups_of_float32_have_the_same_tiles_to_choose_from(machine: str) -> N
 
 
 def test_without_a_kernel_that_does_the_work_the_library_is_named() -> None:
-    with pytest.raises(MachineError, match="kernels of sm80 was asked for, but none of them"):
+    with pytest.raises(MachineError, match="no kernel of sm80 can do what is asked for"):
         grouped_kernels([], SIP, LIBRARY)

@@ -7,14 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kernbench.errors import UnknownNameError, UsageError
-from kernbench.op_log import (
-    all_steps,
-    find_steps,
-    joined,
-    named_windows,
-    range_names,
-    visited_lines,
-)
+from kernbench.op_log import all_steps, find_steps, joined, line_visits, named_windows, range_names
 from kernbench.report import format_ns
 
 if TYPE_CHECKING:
@@ -174,7 +167,7 @@ def _slice(log: OpLog, value: Sequence[object], text: str, what: str) -> slice:
 
 def _no_steps_at(log: OpLog, file: str, line: int) -> str:
     """Say that no steps begin at a line, and at which lines near it some do."""
-    visits = visited_lines(log, file)
+    visits = line_visits(log, file)
     often = [known for known, count in visits.items() if count > 1]
     near = sorted(sorted(often, key=lambda known: abs(known - line))[:_MOST_LINES])
     why = "caused something once, and steps need two" if line in visits else "caused nothing"

@@ -154,6 +154,9 @@ Price = Annotated[
 AnalysisJson = Annotated[
     str | None, typer.Option(metavar="FILE|-", help="Write it as JSON; - is stdout.")
 ]
+Markdown = Annotated[
+    str | None, typer.Option(metavar="FILE|-", help="Write it as Markdown; - is stdout.")
+]
 Range = Annotated[
     str | None,
     typer.Option(
@@ -365,6 +368,10 @@ class CommandOptions:
 
     own_options: frozenset[str] = frozenset()
     """The names of the command's options."""
+
+    def __post_init__(self) -> None:
+        if getattr(self, "json", None) == getattr(self, "markdown", None) == "-":
+            raise UsageError("only one of --json and --markdown can go to stdout")
 
 
 @dataclass(frozen=True, kw_only=True)

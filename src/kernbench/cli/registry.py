@@ -152,7 +152,8 @@ def _refuse_idle(context: typer.Context, options: Any) -> None:
     names = {param.name: _written(param) for param in context.command.params}
 
     def is_asked(name: str) -> bool:
-        return name in asked or bool(getattr(options, name))
+        value = getattr(options, name)
+        return bool(value) or (name in asked and value is not False)
 
     for field in fields(options):
         if field.name not in asked:
@@ -162,8 +163,7 @@ def _refuse_idle(context: typer.Context, options: Any) -> None:
             others = " or ".join(names[name] for name in needs)
             raise UsageError(f"{asked[field.name]} does nothing without {others}; add it")
         for name in filter(is_asked, field.metadata.get(NOT_WITH, ())):
-            hint = "; leave one of them out" if name in asked else ""
-            raise UsageError(f"{asked[field.name]} does nothing with {names[name]}{hint}")
+            raise UsageError(f"{asked[field.name]} does nothing with {names[name]}")
 
 
 def option_names(context: typer.Context) -> frozenset[str]:

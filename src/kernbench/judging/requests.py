@@ -56,19 +56,18 @@ def judge_request(request: JudgeRequest) -> Verdict:
     """
     began = _cpu_s()
     seed = random.SystemRandom().randrange(1 << 31) if request.seed is None else request.seed
+    paths = str(request.candidate), str(request.task)
+    verdict = Verdict(*paths, "", Outcome.UNKNOWN, "", seed)
     try:
         text = read_text(request.candidate, _MOST_SOURCE_BYTES).removeprefix("\ufeff")
     except FileNotFoundError:
         raise UsageError(f"{request.candidate}: there is no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         # Others are judged beside it.
-        said = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
-        return Verdict(str(request.candidate), str(request.task), "", Outcome.UNKNOWN, said, seed)
+        verdict.why = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
+        return verdict
     scanned = scan(text)
-    verdict = Verdict(
-        *(str(request.candidate), str(request.task), "", Outcome.UNKNOWN, "", seed),
-        tricks=list(scanned.tricks),
-    )
+    verdict.tricks = list(scanned.tricks)
     verdict.outcome, verdict.why = _decided(request, scanned, verdict)
     verdict.remarks = list(dict.fromkeys(verdict.remarks))
     verdict.cpu_s = round(_cpu_s() - began, 3)

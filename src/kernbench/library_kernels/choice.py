@@ -39,10 +39,7 @@ def fastest(
     choices = (KernelChoice(kernels, times_of(kernels, sip, library)) for kernels in candidates)
     best = min(choices, key=lambda choice: choice.total_us, default=None)
     if best is None:
-        raise MachineError(
-            f"the fastest of the kernels of {library.architecture} was asked for, but none of them "
-            "does this work; name one that does"
-        )
+        raise MachineError(f"no kernel of {library.architecture} can do what is asked for")
     return best
 
 

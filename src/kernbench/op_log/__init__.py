@@ -58,9 +58,9 @@ from kernbench.op_log.steps import (
     all_steps,
     find_steps,
     joined,
+    line_visits,
     named_windows,
     overlap_ps,
     range_names,
-    visited_lines,
 )
 from kernbench.op_log.uncollected import uncollected

@@ -473,7 +473,7 @@ def _is_in(site: Site, file: str) -> bool:
     return f"/{site[0]}".endswith(f"/{file}")
 
 
-def visited_lines(log: OpLog, file: str) -> dict[int, int]:
+def line_visits(log: OpLog, file: str) -> dict[int, int]:
     """Return how often the host of the first rank came to each line of a file of the program."""
     rank = min((span.rank for span in log.host_spans), default=0)
     visits = (site for site, _ in groupby(site for site, _ in _lines_of_host(log, rank)))

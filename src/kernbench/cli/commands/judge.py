@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import STDOUT, guarded_command
+from kernbench.cli.programs.reporting import guarded_command, show_or_write
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,12 +53,8 @@ class JudgeOptions(common.CommandOptions):
     seconds: float = common.option(
         120.0, metavar="S", help="How long one call of a candidate may take."
     )
-    json: str | None = common.option(
-        None, metavar="FILE|-", help="Write verdicts as JSON; - is stdout.", not_with=_SERVE
-    )
-    markdown: str | None = common.option(
-        None, metavar="FILE|-", help="Write them as Markdown; - is stdout.", not_with=_SERVE
-    )
+    json: common.AnalysisJson = common.only_with(None, not_with=_SERVE)
+    markdown: common.Markdown = common.only_with(None, not_with=_SERVE)
     batch: str | None = common.option(
         None,
         metavar="DIR",
@@ -95,29 +91,16 @@ def _judge(options: JudgeOptions) -> int:
     Exits with 0: right and fast enough, 3: right, 4: wrong, 5: a cheat, 6: cannot say; of several
     candidates with the highest of theirs. 1 is an error of the judge, 2 wrong usage.
     """
-    import json
-
-    from kernbench.outputs import write_text
-
     if options.serve:
         return _serve(options)
-    if options.json == options.markdown == STDOUT:
-        raise UsageError("only one of --json and --markdown can go to stdout")
     verdicts = _judged_batch(options) if options.batch else _judged(options)
     plain: Any = [verdict.to_dict() for verdict in verdicts]
-    texts = {
-        options.json: json.dumps(plain if len(plain) > 1 else plain[0], indent=2) + "\n",
-        options.markdown: as_markdown(verdicts),
-    }
-    for where, text in texts.items():
-        if where == STDOUT:
-            print(text, end="")
-        elif where is not None:
-            write_text(where, text)
     if options.page is not None:
         _write_page(options.page, plain)
-    if STDOUT not in texts:
-        print_verdicts(verdicts)
+    show_or_write(
+        *(plain if len(plain) > 1 else plain[0], options.json, lambda _: print_verdicts(verdicts)),
+        *(options.markdown, lambda: as_markdown(verdicts)),
+    )
     return max(verdict.exit_code for verdict in verdicts)
 
 

@@ -59,11 +59,9 @@ _LEFT_OUT = ("kernbench.", "importlib.", "_frozen_importlib")
 """Modules that write for all: ours, and those that import."""
 _CONTAINERS = (gc.callbacks, sys.path_hooks)
 """What programs add to in modules that are left out otherwise, with the list of finders."""
-_OF_PROGRAMS = (
-    vars(typing)["_overload_registry"],
-    vars(logging)["_handlerList"],
-    vars(logging)["_handlers"].data,
-)
+_logging: Any = vars(logging)
+_overloads = vars(typing)["_overload_registry"]
+_OF_PROGRAMS = [_overloads, _logging["_handlerList"], _logging["_handlers"].data]
 """What functions add to for programs: overloads, and handlers, which are referred to weakly."""
 _LONGEST_PATH = 200
 _STARTING_ANEW = frozenset(("multiprocessing", "spawn", "forkserver"))
@@ -169,8 +167,7 @@ class Assignments:
         if CAN_SEE_CLASSES:
             tell_of_classes(self._note, patches)
             tell_of_functions(self._note, patches)
-        containers = (*_CONTAINERS, sys.meta_path, *_OF_PROGRAMS)
-        self._watch_named(containers, (), _OF_PROGRAMS)
+        self._watch_named([*_CONTAINERS, sys.meta_path, *_OF_PROGRAMS], [], _OF_PROGRAMS)
 
     def run_in_base(self) -> None:
         """Keep what the first process changes for itself: the program runs in it."""
@@ -266,10 +263,7 @@ class Assignments:
         tell_of_objects(kind, self._note_in_object, self._patches)
 
     def _watch_named(
-        self,
-        containers: Iterable[Any],
-        spaces: Iterable[dict[str, Any]],
-        by_program: Iterable[Any],
+        self, containers: list[Any], spaces: list[dict[str, Any]], by_program: list[Any]
     ) -> None:
         self._watch(table_of(container, self._owners) for container in containers)
         for container in by_program:

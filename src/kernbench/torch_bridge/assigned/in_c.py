@@ -48,44 +48,23 @@ def _policy() -> Any:
     return vars(asyncio.events)["_event_loop_policy"]
 
 
-_contexts: Any = multiprocessing.context
-
-
-def _start_method() -> Any:
-    return vars(_contexts)["_default_context"]._actual_context
-
-
-def _set_start_method(context: Any) -> None:
-    vars(_contexts)["_default_context"]._actual_context = context
-
-
-_start = "start method", _start_method, _set_start_method
+_default: Any = vars(multiprocessing.context)["_default_context"]
+_set_start = partial(setattr, _default, "_actual_context")
+_start = "start method", lambda: _default._actual_context, _set_start
 _set_threshold, _num_threads = gc.set_threshold, torch.set_num_threads
 _set_digits, _set_timeout = sys.set_int_max_str_digits, socket.setdefaulttimeout
 _set_policy = asyncio.set_event_loop_policy
-_collect, _collect_not = gc.enable, gc.disable
-
-
-def _collect_or_not(wanted: bool) -> None:
-    (_collect if wanted else _collect_not)()
-
-
 _sparse: Any = torch.sparse.check_sparse_tensor_invariants
-_check_sparse_always, _check_sparse_never = _sparse.enable, _sparse.disable
 
 
-def _check_sparse(wanted: bool) -> None:
-    (_check_sparse_always if wanted else _check_sparse_never)()
+def _either(one: Callable[[], object], other: Callable[[], object]) -> Callable[[bool], object]:
+    return lambda wanted: (one if wanted else other)()
 
 
-def _preloaded() -> Any:
-    return vars(forkserver)["_forkserver"]._preload_modules
-
-
-def _preload(modules: Any) -> None:
-    vars(forkserver)["_forkserver"]._preload_modules = modules
-
-
+_collecting = "collecting", gc.isenabled, _either(gc.enable, gc.disable)
+_checked = "sparse", _sparse.is_enabled, _either(_sparse.enable, _sparse.disable)
+_forkserver: Any = vars(forkserver)["_forkserver"]
+_preload = lambda: _forkserver._preload_modules, forkserver.set_forkserver_preload
 _Row = tuple[Any, str, str, Callable[[], Any], Callable[[Any], object]]
 _SETTINGS: tuple[_Row, ...] = (
     (sys, "setrecursionlimit", "recursion", sys.getrecursionlimit, sys.setrecursionlimit),
@@ -94,10 +73,10 @@ _SETTINGS: tuple[_Row, ...] = (
     (sys, "setswitchinterval", "switches", sys.getswitchinterval, sys.setswitchinterval),
     (gc, "set_debug", "debugging collections", gc.get_debug, gc.set_debug),
     (gc, "set_threshold", "collections", gc.get_threshold, lambda counts: _set_threshold(*counts)),
-    (gc, "disable", "collecting", gc.isenabled, _collect_or_not),
-    (gc, "enable", "collecting", gc.isenabled, _collect_or_not),
+    (gc, "disable", *_collecting),
+    (gc, "enable", *_collecting),
     (multiprocessing, "set_executable", "program", spawn.get_executable, spawn.set_executable),
-    (multiprocessing, "set_forkserver_preload", "preloaded", _preloaded, _preload),
+    (multiprocessing, "set_forkserver_preload", "preloaded", *_preload),
     (multiprocessing, "set_start_method", *_start),
     (torch.multiprocessing, "set_start_method", *_start),
     (torch, "set_num_threads", "threads", torch.get_num_threads, _num_threads),
@@ -109,8 +88,8 @@ _SETTINGS: tuple[_Row, ...] = (
     (threading, "settrace", "traces", threading.gettrace, threading.settrace),
     (threading, "stack_size", "stacks", threading.stack_size, threading.stack_size),
     (calendar, "setfirstweekday", "week", calendar.firstweekday, calendar.setfirstweekday),
-    (_sparse, "enable", "sparse", _sparse.is_enabled, _check_sparse),
-    (_sparse, "disable", "sparse", _sparse.is_enabled, _check_sparse),
+    (_sparse, "enable", *_checked),
+    (_sparse, "disable", *_checked),
     (asyncio, "set_event_loop_policy", "loops", _policy, _set_policy),
     (asyncio.events, "set_event_loop_policy", "loops", _policy, _set_policy),
 )
