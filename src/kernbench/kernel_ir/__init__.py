@@ -29,7 +29,7 @@ from kernbench.kernel_ir.evaluation.integers import (
     elementwise,
     wrap,
 )
-from kernbench.kernel_ir.evaluation.overflow import address_arithmetic
+from kernbench.kernel_ir.evaluation.overflow import CARRIES_ON, address_arithmetic
 from kernbench.kernel_ir.evaluation.planned import makes_pointers, written_params
 from kernbench.kernel_ir.evaluation.values import ABSOLUTE, Descriptor, Held, Pointer
 from kernbench.kernel_ir.ops import COSTS, HANDLERS, choose_both_ways, emit_load, iterations_of
