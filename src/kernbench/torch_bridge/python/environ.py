@@ -46,24 +46,19 @@ class _ProcessEnviron(_base):
         return self.__dict__["_data"] if process is None else process.environ
 
     def __getitem__(self, key: str) -> Any:
-        calls = IN_THREAD.calls
+        calls, process = IN_THREAD.calls, HERE.process
         # A copy looks up the very names that it has read; a program's own are other objects.
-        is_of_all = type(key) is str and self._names.get(key) is key
-        if calls is None or not is_of_all:
-            return self._value(key)
-        calls.pause(FRAMES_OF_FUNCTION)
+        is_of_all = calls is not None and type(key) is str and self._names.get(key) is key
+        if is_of_all:
+            calls.pause(FRAMES_OF_FUNCTION)
         try:
-            return self._value(key)
-        finally:
-            calls.resume()
-
-    def _value(self, key: str) -> Any:
-        process = HERE.process
-        data = self.__dict__["_data"] if process is None else process.environ
-        try:
+            data = self.__dict__["_data"] if process is None else process.environ
             return self.decodevalue(data[self.encodekey(key)])
         except KeyError:
             raise KeyError(key) from None
+        finally:
+            if is_of_all:
+                calls.resume()
 
     @unseen
     def __iter__(self) -> Iterator[str]:
