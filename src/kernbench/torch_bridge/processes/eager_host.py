@@ -78,9 +78,9 @@ class EagerHost(Host):
         if part is _FOREACH:
             self._owed_ps += len(_tensors_of(args)) * times.foreach_tensor_ps
 
-    def owe_for(self, once: str, each: str = "", count: int = 0) -> None:
+    def owe_for(self, once: str, counted: str = "", count: int = 0) -> None:
         times = vars(self.times)
-        self._owed_ps += times[once] + (count * times[each] if count else 0)
+        self._owed_ps += times[once] + (count * times[counted] if count else 0)
 
     def owe_graph_call(self, num_guards: int, inputs: Any) -> None:
         self.owe_for("compiled_call_ps", "compiled_guard_ps", num_guards)

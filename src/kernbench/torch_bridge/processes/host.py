@@ -138,7 +138,7 @@ class Host:
     def meet(self, operation: Operation, args: Any) -> None:
         """Owe the time of an operation on a device, which is paid at the next launch."""
 
-    def owe_for(self, once: str, each: str = "", count: int = 0) -> None:
+    def owe_for(self, once: str, counted: str = "", count: int = 0) -> None:
         """Owe a time of the host by its name in ``HostTimes``, and another one so many times."""
 
     def owe_triton(self, num_arguments: int) -> None:
