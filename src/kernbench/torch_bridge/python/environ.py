@@ -46,10 +46,11 @@ class _ProcessEnviron(_base):
         return self.__dict__["_data"] if process is None else process.environ
 
     def __getitem__(self, key: str) -> Any:
-        calls, process = IN_THREAD.calls, HERE.process
+        process = HERE.process
         # A copy looks up the very names that it has read; a program's own are other objects.
-        is_of_all = calls is not None and type(key) is str and self._names.get(key) is key
-        if is_of_all:
+        is_of_all = type(key) is str and self._names.get(key) is key
+        calls = IN_THREAD.calls if is_of_all else None
+        if calls is not None:
             calls.pause(FRAMES_OF_FUNCTION)
         try:
             data = self.__dict__["_data"] if process is None else process.environ
@@ -57,7 +58,7 @@ class _ProcessEnviron(_base):
         except KeyError:
             raise KeyError(key) from None
         finally:
-            if is_of_all:
+            if calls is not None:
                 calls.resume()
 
     @unseen
