@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import KernbenchError
+from kernbench.on_demand import asked_for
 
 if TYPE_CHECKING:
     from kernbench.api import (
@@ -31,14 +32,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "analysis": "", "errors": "", "hardware": "", "op_log": "", "ops": "", "page": "", "saved": "",
+    "tp": "",
     "DPPolicy": "policy", "Machine": "hardware", "PlanResult": "api", "RunError": "api",
     "RunResult": "api", "RuntimeContext": "runtime_api", "SweepResult": "api",
     "Verdict": "judging", "WhyResult": "api", "judge": "judging", "load_machine": "hardware",
     "load_run": "api", "plan": "api", "retime": "api", "run": "api", "sweep": "api", "why": "api",
 }  # fmt: skip
-
-_PACKAGES = ("analysis", "errors", "hardware", "op_log", "ops", "page", "saved", "tp")
-"""Packages for users, imported when they are asked for."""
 
 __all__ = [
     "DPPolicy",
@@ -63,18 +63,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import one of the public names from the package that defines it."""
-    import importlib
-
-    if name in _PACKAGES:
-        return importlib.import_module(f"kernbench.{name}")
-    if name not in _HOMES:
-        raise AttributeError(
-            f"module 'kernbench' has no attribute {name!r}; it has {', '.join(__dir__())}"
-        )
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    """Import one of the public names from the package that defines it, or a package for users."""
+    return asked_for(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:
     """Return what there is for users, imported or not."""
-    return sorted({*__all__, *_HOMES, *_PACKAGES, "__version__"})
+    return sorted({*__all__, *_HOMES, "__version__"})

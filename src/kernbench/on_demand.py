@@ -10,6 +10,8 @@ from typing import Any
 def asked_for(package: str, homes: Mapping[str, str], name: str) -> Any:
     """Return what a package's ``__getattr__`` is asked for; ``homes`` has the module of each name.
 
+    With the name that it has there behind a colon, if it is another one; ``""``: it is a module.
+
     >>> asked_for("kernbench", {"nearest": "errors"}, "nearest").__name__
     'nearest'
 
@@ -17,5 +19,9 @@ def asked_for(package: str, homes: Mapping[str, str], name: str) -> Any:
         AttributeError: It hands on no such name.
     """
     if name not in homes:
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    return getattr(import_module(f"{package}.{homes[name]}"), name)
+        known = ", ".join(sorted(homes))
+        raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {known}")
+    module, _, own_name = homes[name].partition(":")
+    if not module:
+        return import_module(f"{package}.{name}")
+    return getattr(import_module(f"{package}.{module}"), own_name or name)

@@ -97,6 +97,13 @@ def test_dtypes_of_rows_are_read_as_people_write_them(
     assert [row.dtype for row in read_rows([rows])] == [name, name]
 
 
+def test_without_a_source_rows_are_of_their_file(tmp_path: Path) -> None:
+    named, plain = tmp_path / "named.csv", tmp_path / "ours.csv"
+    named.write_text(GEMM + "H100,gemm,bf16,64,64,64,10,me\n")
+    plain.write_text(GEMM.replace(",source", "") + "H100,gemm,bf16,64,64,64,10\n")
+    assert [row.source for row in read_rows([named, plain])] == ["me", "ours"]
+
+
 def test_nothing_to_score_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(GEMM)

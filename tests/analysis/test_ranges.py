@@ -206,12 +206,16 @@ def test_a_part_is_named_or_counted_and_a_step_may_begin_at_a_line() -> None:
         ("step 9", None, "is called 'step 9'; its ranges are step 0, step 1"),
         (None, "9", "--steps 9 are none of its 4 steps, 0 to 3"),
         (None, "x", "takes a number or a slice such as 3"),
-        ("none.py:3", None, "no range or step"),
+        ("none.py:3", None, "which caused nothing; no line did twice"),
     ):
         with pytest.raises((UnknownNameError, UsageError), match=said):
             part_of(log, wrong, count)
     with pytest.raises(UsageError, match="no steps were found"):
         part_of(example("forward").op_log, steps="1:")
+    here = Path(__file__).name
+    known = rf"{here}:{line}, .*: .*{line + 1} \({STEPS} times\)"
+    with pytest.raises(UnknownNameError, match=known):
+        part_of(log, f"{here}:{line}")
 
 
 @pytest.mark.adr("0260-D3")

@@ -14,6 +14,7 @@ from kernbench.cli import commands
 from kernbench.cli.app import build_app
 from kernbench.cli.options import ProgramOptions
 from kernbench.cli.registry import options_command
+from tests.cli.command_line import kernbench
 from tests.programs import PROGRAMS
 
 
@@ -53,3 +54,25 @@ def test_the_fields_of_a_class_are_the_options_of_a_command() -> None:
     assert {"--times", "--log", "--no-data"} <= seen[0].own_options
     assert CliRunner().invoke(app, ["--times", "0", "you"]).exit_code == 2
     assert "Say hello." in CliRunner().invoke(app, ["--help"]).output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("judge", "a.py", "--engine", "nope"), "--engine does nothing without --batch"),
+        (("judge", "a.py", "--port", "1"), "--port does nothing without --serve"),
+        (("judge", "--serve", "--json", "-"), "--json does nothing with --serve"),
+        (("why", "a.run", "--lines", "--path"), "--path does nothing with --lines"),
+        (("why", "a.run", "--communication", "--steps", "2:"), "does nothing with --steps"),
+        (("sweep", "gemm", "--metric", "time_ns"), "--metric does nothing without --plot"),
+        (("goodput", "--steps", "3"), "--steps does nothing without [RUN]"),
+        (
+            ("plan", "--model", "x", "--machine", "y", "--devices", "2", "--new-tokens", "3"),
+            "--new-tokens does nothing with --train\n",
+        ),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(options: tuple[str, ...], said: str) -> None:
+    result = kernbench(*options)
+    assert result.exit_code == 2
+    assert said in result.stderr

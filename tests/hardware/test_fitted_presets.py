@@ -2,8 +2,8 @@
 
 import pytest
 
-from kernbench.cli.commands.machine import show_machine
 from kernbench.hardware import fitted_constants, known_machines, leaves, load_machine, source_of
+from tests.cli.command_line import kernbench
 
 GEMM = {
     "sip.front_end_us",
@@ -34,7 +34,7 @@ def test_a_preset_names_its_fitted_constants(name: str) -> None:
 
 @pytest.mark.parametrize("name", known_machines())
 def test_the_count_that_is_printed_is_that_of_numbers_whose_source_says_fitted(
-    name: str, capsys: pytest.CaptureFixture[str]
+    name: str,
 ) -> None:
     spec = load_machine(name, 1).spec
     described = dict(leaves(spec.model_dump(mode="json", exclude_defaults=True)))
@@ -52,8 +52,8 @@ def test_the_count_that_is_printed_is_that_of_numbers_whose_source_says_fitted(
         and nearest_source(key).startswith("fitted")
     }
     assert set(fitted_constants(spec)) == marked
-    assert show_machine(name) == 0
-    said = [line for line in capsys.readouterr().out.splitlines() if "fitted to meas" in line]
+    shown = kernbench("machine", "show", name).output
+    said = [line for line in shown.splitlines() if "fitted to meas" in line]
     expected = f"#   {len(marked)} numbers were fitted to measurements; sources says to which"
     assert said == ([expected] if marked else [])
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernbench.errors import MachineError
 from kernbench.hardware import load_library, load_machine
 from kernbench.library_kernels import Product, grouped_kernels, product_kernels, time_kernel
 from validation import kernels as stacks
@@ -211,3 +212,8 @@ def test_groups_of_float32_have_the_same_tiles_to_choose_from(machine: str) -> N
         for rows in (16, 8192)
     )
     assert grouped_us(machine, small, large) > grouped_us(machine, small)
+
+
+def test_without_a_kernel_that_does_the_work_the_library_is_named() -> None:
+    with pytest.raises(MachineError, match="no kernel of sm80 can do what is asked for"):
+        grouped_kernels([], SIP, LIBRARY)

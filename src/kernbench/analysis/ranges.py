@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kernbench.errors import UnknownNameError, UsageError
-from kernbench.op_log import all_steps, find_steps, joined, named_windows, range_names
+from kernbench.op_log import all_steps, find_steps, joined, line_visits, named_windows, range_names
 from kernbench.report import format_ns
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ ALL, STARTUP, REST = "all", "start-up", "rest"
 neither."""
 _PLACE = re.compile(r"(.+):(\d+)")
 _SLICE = re.compile(r"(-?\d+)|(-?\d+)?:(-?\d+)?")
-_MOST_NAMED = 12
+_MOST_NAMED, _MOST_LINES = 12, 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,6 +165,17 @@ def _slice(log: OpLog, value: Sequence[object], text: str, what: str) -> slice:
     return slice(first, last)
 
 
+def _no_steps_at(log: OpLog, file: str, line: int) -> str:
+    """Say that no steps begin at a line, and at which lines near it some do."""
+    visits = line_visits(log, file)
+    often = [known for known, count in visits.items() if count > 1]
+    near = sorted(sorted(often, key=lambda known: abs(known - line))[:_MOST_LINES])
+    why = "caused something once, and steps need two" if line in visits else "caused nothing"
+    listed = ", ".join(f"{known} ({visits[known]} times)" for known in near)
+    others = f"the nearest lines that did more than once: {listed}" if near else "no line did twice"
+    return f"no steps of this run begin at {file}:{line}, which {why}; {others}"
+
+
 def _unknown(log: OpLog, name: str | None, steps: RunSteps | None = None) -> Exception:
     own = [*(step.name for step in steps.steps)] if steps else []
     names = list(dict.fromkeys([*own, *range_names(log)]))
@@ -178,6 +189,8 @@ def _unknown(log: OpLog, name: str | None, steps: RunSteps | None = None) -> Exc
             )
         )
     said = f"its ranges are {listed}" if names else "its program names no ranges"
+    if place := _PLACE.fullmatch(name):
+        raise UnknownNameError(log.about(_no_steps_at(log, place[1], int(place[2]))))
     return UnknownNameError(
         log.about(f"no range or step of this run is called {name!r}; {said}; all, start-up, rest")
     )

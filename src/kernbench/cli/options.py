@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from kernbench.checks import as_allowed
-from kernbench.cli.registry import SHOWN_AS
+from kernbench.cli.registry import NEEDS, NOT_WITH, SHOWN_AS
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,9 +19,18 @@ if TYPE_CHECKING:
     from kernbench.op_log import OpLog
 
 
-def option(default: Any, *names: str, **settings: Any) -> Any:
-    """Return a field that is an option, with what ``typer.Option`` takes; ``...``: required."""
-    return _field(default, typer.Option(*names, **settings))
+def option(
+    default: Any,
+    *names: str,
+    needs: tuple[str, ...] = (),
+    not_with: tuple[str, ...] = (),
+    **settings: Any,
+) -> Any:
+    """Return a field that is an option, with what ``typer.Option`` takes; ``...``: required.
+
+    It is refused where it would do nothing: without any of ``needs``, with one of ``not_with``.
+    """
+    return _field(default, typer.Option(*names, **settings), {NEEDS: needs, NOT_WITH: not_with})
 
 
 def argument(default: Any, **settings: Any) -> Any:
@@ -28,8 +38,13 @@ def argument(default: Any, **settings: Any) -> Any:
     return _field(default, typer.Argument(**settings))
 
 
-def _field(default: Any, shown: Any) -> Any:
-    metadata = {SHOWN_AS: shown}
+def only_with(default: Any, *needs: str, not_with: tuple[str, ...] = ()) -> Any:
+    """Return the field of an option of several commands that one of them refuses as ``option``."""
+    return field(default=default, metadata={NEEDS: needs, NOT_WITH: not_with})
+
+
+def _field(default: Any, shown: Any, others: Mapping[str, tuple[str, ...]] = {}) -> Any:
+    metadata = {SHOWN_AS: shown, **others}
     return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
 
 
@@ -138,6 +153,9 @@ Price = Annotated[
 ]
 AnalysisJson = Annotated[
     str | None, typer.Option(metavar="FILE|-", help="Write it as JSON; - is stdout.")
+]
+Markdown = Annotated[
+    str | None, typer.Option(metavar="FILE|-", help="Write it as Markdown; - is stdout.")
 ]
 Range = Annotated[
     str | None,
@@ -350,6 +368,10 @@ class CommandOptions:
 
     own_options: frozenset[str] = frozenset()
     """The names of the command's options."""
+
+    def __post_init__(self) -> None:
+        if getattr(self, "json", None) == getattr(self, "markdown", None) == "-":
+            raise UsageError("only one of --json and --markdown can go to stdout")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,8 @@ from kernbench.logs import LEVELS, VARIABLE, show_logs
 _LONGEST = 1000
 SHOWN_AS = "typer"
 """The key of a field's metadata under which its option or argument is."""
+NEEDS, NOT_WITH = "needs", "not with"
+"""The keys under which are the fields without any of which, or with which, it would do nothing."""
 
 
 def _show_logs(level: str | None) -> None:
@@ -116,7 +118,9 @@ def options_command(app: typer.Typer, name: str, **settings: Any) -> Callable[[_
         asked = [field for field in fields(kind) if field.name != "own_options"]
 
         def command(context: typer.Context, **values: Any) -> None:
-            raise typer.Exit(action(context, kind(**values, own_options=option_names(context))))
+            options = kind(**values, own_options=option_names(context))
+            _refuse_idle(context, options)
+            raise typer.Exit(action(context, options))
 
         context = inspect.Parameter(
             "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
@@ -138,6 +142,30 @@ def _parameter(field: Field[Any], annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(field.name, kind, default=default, annotation=annotation)
 
 
+def _refuse_idle(context: typer.Context, options: Any) -> None:
+    """Refuse what the command line asks for where it would be ignored.
+
+    Raises:
+        UsageError: There is such an option.
+    """
+    asked = dict(given_options(context))
+    names = {param.name: _written(param) for param in context.command.params}
+
+    def is_asked(name: str) -> bool:
+        value = getattr(options, name)
+        return bool(value) or (name in asked and value is not False)
+
+    for field in fields(options):
+        if field.name not in asked:
+            continue
+        needs = field.metadata.get(NEEDS, ())
+        if needs and not any(map(is_asked, needs)):
+            others = " or ".join(names[name] for name in needs)
+            raise UsageError(f"{asked[field.name]} does nothing without {others}; add it")
+        for name in filter(is_asked, field.metadata.get(NOT_WITH, ())):
+            raise UsageError(f"{asked[field.name]} does nothing with {names[name]}")
+
+
 def option_names(context: typer.Context) -> frozenset[str]:
     """Return the long names of the options of the command that is run."""
     names = (
@@ -149,8 +177,14 @@ def option_names(context: typer.Context) -> frozenset[str]:
 def given_options(context: typer.Context) -> list[tuple[str, str]]:
     """Return the parameters that the command line gave: each one's name, and how it is written."""
     return [
-        (param.name, max(param.opts, key=len))
+        (param.name, _written(param))
         for param in context.command.params
         if param.name is not None
         and getattr(context.get_parameter_source(param.name), "name", "") == "COMMANDLINE"
     ]
+
+
+def _written(param: Any) -> str:
+    """Return how an option is written, or what an argument is called in the usage."""
+    is_option = param.param_type_name == "option"
+    return str(max(param.opts, key=len) if is_option else param.metavar or param.name)

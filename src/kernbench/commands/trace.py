@@ -180,6 +180,8 @@ class Hint:
     """How far neighbours are apart: the size of an element in bytes for pointers."""
     wraps: bool = False
     """Whether the value was sent back into a range, as ``% n`` and ``tl.where`` do."""
+    param: int = -1
+    """The pointer that ``held`` is counted from, where only a launch knows how it is aligned."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

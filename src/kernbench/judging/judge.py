@@ -91,7 +91,8 @@ class Judge:
             total_s: Of wall time, for all of it.
 
         Raises:
-            UsageError: The task or the candidate cannot be read, or the reference fails by itself.
+            UsageError: The task cannot be read, there is no candidate, or the reference fails by
+                itself.
             MachineError: There is no such machine.
         """
         if not machines:

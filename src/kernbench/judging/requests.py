@@ -52,20 +52,22 @@ def judge_request(request: JudgeRequest) -> Verdict:
     """Return the verdict on a candidate. The calling process must run nothing else: it forks.
 
     Raises:
-        UsageError: The task or the candidate cannot be read, or the reference fails by itself.
+        UsageError: The task cannot be read, there is no candidate, or the reference fails itself.
     """
     began = _cpu_s()
     seed = random.SystemRandom().randrange(1 << 31) if request.seed is None else request.seed
+    paths = str(request.candidate), str(request.task)
+    verdict = Verdict(*paths, "", Outcome.UNKNOWN, "", seed)
     try:
         text = read_text(request.candidate, _MOST_SOURCE_BYTES).removeprefix("\ufeff")
+    except FileNotFoundError:
+        raise UsageError(f"{request.candidate}: there is no such file") from None
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise UsageError(f"{request.candidate}: cannot be read: {why}") from None
+        # Others are judged beside it.
+        verdict.why = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
+        return verdict
     scanned = scan(text)
-    verdict = Verdict(
-        *(str(request.candidate), str(request.task), "", Outcome.UNKNOWN, "", seed),
-        tricks=list(scanned.tricks),
-    )
+    verdict.tricks = list(scanned.tricks)
     verdict.outcome, verdict.why = _decided(request, scanned, verdict)
     verdict.remarks = list(dict.fromkeys(verdict.remarks))
     verdict.cpu_s = round(_cpu_s() - began, 3)

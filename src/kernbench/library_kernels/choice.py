@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kernbench.errors import MachineError
 from kernbench.library_kernels.engine import KernelTime, time_kernel
 
 if TYPE_CHECKING:
@@ -33,10 +34,13 @@ def fastest(
 
     Raises:
         UnknownNameError: The architecture has none of these kernels.
-        MachineError: The machine has no rate for a dtype.
+        MachineError: The machine has no rate for a dtype, or there is no candidate.
     """
     choices = (KernelChoice(kernels, times_of(kernels, sip, library)) for kernels in candidates)
-    return min(choices, key=lambda choice: choice.total_us)
+    best = min(choices, key=lambda choice: choice.total_us, default=None)
+    if best is None:
+        raise MachineError(f"no kernel of {library.architecture} can do what is asked for")
+    return best
 
 
 def times_of(

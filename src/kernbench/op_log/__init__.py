@@ -58,6 +58,7 @@ from kernbench.op_log.steps import (
     all_steps,
     find_steps,
     joined,
+    line_visits,
     named_windows,
     overlap_ps,
     range_names,

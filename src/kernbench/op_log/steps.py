@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -466,7 +466,18 @@ def _visits(log: OpLog, site: Site) -> dict[int, list[_Named]]:
 
 
 def _is_at(site: Site, wanted: Site) -> bool:
-    return site[1] == wanted[1] and f"/{site[0]}".endswith(f"/{wanted[0]}")
+    return site[1] == wanted[1] and _is_in(site, wanted[0])
+
+
+def _is_in(site: Site, file: str) -> bool:
+    return f"/{site[0]}".endswith(f"/{file}")
+
+
+def line_visits(log: OpLog, file: str) -> dict[int, int]:
+    """Return how often the host of the first rank came to each line of a file of the program."""
+    rank = min((span.rank for span in log.host_spans), default=0)
+    visits = (site for site, _ in groupby(site for site, _ in _lines_of_host(log, rank)))
+    return Counter(line for name, line in visits if _is_in((name, line), file) and line)
 
 
 def all_steps(steps: Iterable[RunStep]) -> Window:

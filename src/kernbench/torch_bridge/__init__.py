@@ -8,6 +8,7 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from kernbench.on_demand import asked_for
 from kernbench.torch_bridge.base.device_limit import check_nodes, check_ranks
 from kernbench.torch_bridge.base.versions import (
     KERNELS_VARIABLE,
@@ -31,27 +32,24 @@ if TYPE_CHECKING:
 
 
 _WITH_TORCH = {
-    "CollectiveWork": ("c10d", "CollectiveWork"),
-    "NcclGroup": ("c10d", "NcclGroup"),
-    "SimulatedGroup": ("c10d", "SimulatedGroup"),
-    "current_process": ("processes.process", "current"),
-    "Mode": ("base.modes", "Mode"),
-    "Operation": ("base.operations", "Operation"),
-    "describe_operation": ("base.operations", "describe"),
-    "add_to_report": ("processes.process", "add_to_report"),
-    "remark": ("processes.process", "remark"),
-    "unobserved": ("placement.names", "unobserved"),
-    "unseen": ("processes.call_counts", "unseen"),
+    "CollectiveWork": "c10d",
+    "NcclGroup": "c10d",
+    "SimulatedGroup": "c10d",
+    "current_process": "processes.process:current",
+    "Mode": "base.modes",
+    "Operation": "base.operations",
+    "describe_operation": "base.operations:describe",
+    "add_to_report": "processes.process",
+    "remark": "processes.process",
+    "unobserved": "placement.names",
+    "unseen": "processes.call_counts",
 }
 """What imports PyTorch, imported when it is asked for."""
 
 
 def __getattr__(name: str) -> Any:
     """Import what needs PyTorch."""
-    if name not in _WITH_TORCH:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, own_name = _WITH_TORCH[name]
-    return getattr(importlib.import_module(f"{__name__}.{module}"), own_name)
+    return asked_for(__name__, _WITH_TORCH, name)
 
 
 def import_programs() -> None:

@@ -123,3 +123,15 @@ def test_two_commands_in_one_folder_share_the_work(tmp_path: Path) -> None:
     assert [verdict["outcome"] for verdict in first] == [verdict["outcome"] for verdict in second]
     assert [verdict["outcome"] == "wrong" for verdict in first] == [False, True] * 2
     assert len(list((tmp_path / "verdicts" / "points").glob("*.json"))) == 4
+
+
+def test_a_candidate_that_is_no_text_is_one_of_several_verdicts(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text(TASK)
+    (tmp_path / "wrong.py").write_text("def solve(x:\n")
+    (tmp_path / "binary.py").write_bytes(b"\xff\xfe\x00")
+    files = [tmp_path / name for name in ("binary.py", "wrong.py")]
+    result = kernbench("judge", *files, "--against", tmp_path / "task.py", "--json", "-")
+    assert result.exit_code == 6, result.output
+    binary, wrong = json.loads(result.stdout)
+    assert [binary["outcome"], wrong["outcome"]] == ["cannot say", "wrong"]
+    assert "byte 0xff in position 0" in binary["why"]

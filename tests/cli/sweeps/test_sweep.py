@@ -80,7 +80,8 @@ def test_failures_are_rows_and_run_again_when_asked_or_given_more(
     grid = ("swept.py", "-g", "mode=fine,raises,killed,exits,waits,grows", "-p", "log=ran.txt")
     limits = ("--timeout", "5", "--memory", "1GB", "-j", "3")
     status, out, _ = sweep(*grid, *limits, "--table", "a.csv")
-    assert status == 0
+    assert status == 1
+    assert sweep(*grid, *limits, "--list")[0] == 0
     rows = {row["mode"]: row for row in rows_of(folder / "a.csv")}
     states = {mode: row["status"] for mode, row in rows.items()}
     assert states == {
@@ -175,6 +176,16 @@ def test_a_study_is_a_file_and_the_command_line_adds_to_it(sweep: Sweep, folder:
     ]
     assert {row["machine"] for row in rows} == {"h100-sxm"}
     assert "5 points: 0 done, 5 pending" in out
+
+
+def test_a_study_may_be_json(sweep: Sweep, folder: Path) -> None:
+    study = {"program": "swept.py", "grid": {"n": [1, 2]}}
+    (folder / "study.json").write_text(json.dumps(study, indent="\t"))
+    status, out, _ = sweep("study.json", "--list")
+    assert (status, "2 points: 0 done, 2 pending" in out) == (0, True)
+    (folder / "study.json").write_text('{"program": "swept.py", "program": "other.py"}')
+    status, _, err = sweep("study.json", "--list")
+    assert (status, "program" in err, "study.json" in err) == (2, True, True)
 
 
 def test_axes_of_the_machine_take_factors_as_set_does(sweep: Sweep, folder: Path) -> None:

@@ -183,7 +183,11 @@ def test_what_does_not_is_an_error_with_hint_line_and_value(offsets: Any, words:
 @pytest.mark.adr("0232-D5")
 @pytest.mark.parametrize(
     ("first", "step", "words"),
-    [(4, 32, ""), (1, 32, "the value is 4 bytes from its tensor"), (4, 8, "32 .*the value is 8")],
+    [
+        (4, 32, ""),
+        (1, 32, "the value is 4 bytes past an aligned address"),
+        (4, 8, "32 .*the value is 8"),
+    ],
 )
 def test_hints_of_pointers_and_in_loops_count(first: int, step: int, words: str) -> None:
     def run() -> None:
@@ -195,6 +199,33 @@ def test_hints_of_pointers_and_in_loops_count(first: int, step: int, words: str)
         return
     with pytest.raises(WrongHintError, match=words):
         run()
+
+
+@pytest.mark.adr("0232-D5")
+@pytest.mark.parametrize(
+    ("view", "first", "words"),
+    [
+        *((0, 4, ""), (4, 0, ""), (1, 3, ""), (3, 1, "")),
+        (1, 0, "multiples of 16 at test_hints.py.*the value is 4 bytes past an aligned address"),
+        (1, 4, "the value is 20 bytes"),
+        (3, 3, "the value is 24 bytes"),
+    ],
+)
+def test_hints_of_views_are_of_addresses(view: int, first: int, words: str) -> None:
+    """The oracle: view and offset together are whole pieces of 16 bytes, or are not."""
+    assert bool(words) == ((view + first) % 4 != 0)
+
+    def run(torch: Any) -> None:
+        y = torch.zeros(32)
+        by_pointer[(1,)](torch.zeros(256)[view:], y, first, 32, B=32)
+        y.numpy()
+
+    with kernbench.RuntimeContext(machine="h100-sxm", check=True) as torch:
+        if not words:
+            run(torch)
+            return
+        with pytest.raises(WrongHintError, match=words):
+            run(torch)
 
 
 @pytest.mark.adr("0232-D5")

@@ -50,7 +50,9 @@ def state() -> dict[str, Any]:
     import logging
     import reprlib
     import socket
+    import sqlite3
     import types
+    import typing
 
     import torch.nn.functional as functional
     from torch.optim.optimizer import _global_optimizer_post_hooks
@@ -84,6 +86,10 @@ def state() -> dict[str, Any]:
         ],
         "prec": decimal.BasicContext.prec,
         "collected": gc.get_threshold(),
+        "adapters": [list(sqlite3.adapters), list(sqlite3.converters)],
+        "overloads": "__main__" in vars(typing)["_overload_registry"],
+        "handlers": [len(vars(logging)["_handlerList"]), list(vars(logging)["_handlers"])],
+        "sparse": torch.sparse.check_sparse_tensor_invariants.is_enabled(),
     }
 
 
@@ -96,7 +102,7 @@ def test_each_kind_of_state_is_a_ranks_own_as_in_real_processes_and_gone_afterwa
 ) -> None:
     before = state()
     ours, theirs = both(tmp_path, "assigned.py", nprocs=2)
-    assert len(theirs[0]) >= 122
+    assert len(theirs[0]) >= 131
     assert not [their for their in theirs[0].values() if "Error" in str(their)]
     for rank in range(2):
         differing = {k: (ours[rank][k], v) for k, v in theirs[rank].items() if ours[rank][k] != v}

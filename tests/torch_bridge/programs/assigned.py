@@ -15,16 +15,21 @@ import collections.abc
 import copy
 import copyreg
 import csv
+import datetime
 import decimal
 import email.policy
+import fractions
 import functools
 import gc
 import http
 import json
 import locale
 import logging
+import logging.config
 import math
 import mimetypes
+import multiprocessing.forkserver
+import multiprocessing.spawn
 import os
 import pickle
 import pkgutil
@@ -33,6 +38,7 @@ import random
 import reprlib
 import shutil
 import socket
+import sqlite3
 import string
 import sys
 import tempfile
@@ -40,11 +46,13 @@ import textwrap
 import threading
 import time
 import types
+import typing
 import unittest.mock
 import urllib.parse
 import urllib.request
 import uuid
 import warnings
+import webbrowser
 from pathlib import Path
 from typing import Any
 
@@ -1208,6 +1216,108 @@ def where_processes_meet(rank):
     dist.register_rendezvous_handler("kb", lambda *args, **kwargs: iter([f"of rank {rank}"]))
     yield
     return list(dist.rendezvous("kb://somewhere"))
+
+
+# What functions of the standard library register for the program.
+
+
+@kind
+def an_adapter_and_a_converter_of_sqlite(rank):
+    if rank == 0:
+        sqlite3.register_adapter(fractions.Fraction, str)
+    sqlite3.register_adapter(Own, lambda own: f"of {rank}")
+    sqlite3.register_converter("kb", lambda value: value.decode() + f" by {rank}")
+    yield
+    base = sqlite3.connect(":memory:", detect_types=sqlite3.PARSE_DECLTYPES)
+    base.execute("create table kept (x kb)")
+    base.execute("insert into kept values (?)", (Own(),))
+    return [base.execute("select x from kept").fetchone(), str in sqlite3.adapters.values()]
+
+
+@kind
+def a_browser(rank):
+    webbrowser.register("kb", None, webbrowser.GenericBrowser(f"kb{rank}"))
+    if rank == 1:
+        webbrowser.register("kb-only-here", None, webbrowser.GenericBrowser("kb"))
+    yield
+    try:
+        return [webbrowser.get("kb").name, webbrowser.get("kb-only-here").name]
+    except webbrowser.Error as error:
+        return str(error)
+
+
+@kind
+def overloads(rank):
+    def of_numbers(x): ...
+
+    def of_texts(x): ...
+
+    of_numbers.__qualname__ = of_texts.__qualname__ = "doubled"
+    for function in (of_numbers, of_texts)[rank:]:
+        typing.overload(function)
+    yield
+    seen = [len(typing.get_overloads(of_numbers))]
+    if rank == 0:
+        typing.clear_overloads()
+    return [*seen, len(typing.get_overloads(of_numbers))]
+
+
+@kind
+def a_number_for_a_pickled_class(rank):
+    copyreg.add_extension("datetime", "date", 0x7F0 + rank)
+    yield
+    return pickle.dumps(datetime.date(2000, 1, 1), 2).hex()
+
+
+@kind
+def a_function_by_shared_types(rank):
+    if rank == 0:
+        pkgutil.iter_importer_modules.register(fractions.Fraction, len)
+        kl.register_kl(torch.distributions.Cauchy, torch.distributions.Gumbel)(max)
+    yield
+    is_kept = (torch.distributions.Cauchy, torch.distributions.Gumbel) in kl._KL_REGISTRY
+    return [fractions.Fraction in pkgutil.iter_importer_modules.registry, is_kept]
+
+
+@kind
+def files_of_handlers(rank):
+    file = Path(sys.argv[1], f"of{rank}.log")
+    handler = {"class": "logging.FileHandler", "filename": str(file), "mode": "w"}
+    logger = {"handlers": ["file"], "level": "INFO"}
+    logging.config.dictConfig(
+        {"version": 1, "handlers": {"file": handler}, "loggers": {"kb.file": logger}}
+    )
+    yield
+    logging.getLogger("kb.file").info("from rank %d", rank)
+    logging.shutdown()
+    return file.read_text()
+
+
+@kind
+def environment_in_bytes(rank):
+    os.environb[b"KB_BYTES"] = b"%d" % rank
+    os.environ["KB_TEXT"] = str(rank)
+    yield
+    return [os.environ["KB_BYTES"], os.environb[b"KB_TEXT"].decode()]
+
+
+@kind
+def which_program_workers_run(rank):
+    before = multiprocessing.spawn.get_executable()
+    multiprocessing.set_executable(f"/kb/python{rank}")
+    multiprocessing.set_forkserver_preload([f"kb{rank}"])
+    yield
+    now = multiprocessing.spawn.get_executable()
+    multiprocessing.set_executable(before)
+    return [os.fsdecode(now), multiprocessing.forkserver._forkserver._preload_modules]
+
+
+@kind
+def checks_of_sparse_tensors(rank):
+    if rank == 0:
+        torch.sparse.check_sparse_tensor_invariants.enable()
+    yield
+    return torch.sparse.check_sparse_tensor_invariants.is_enabled()
 
 
 def main(folder, *names):

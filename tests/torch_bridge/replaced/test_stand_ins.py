@@ -77,10 +77,11 @@ _LENGTHS = ([4096] * 4, [16384], [8192, 4096, 2048, 2048])
 
 def test_stand_ins_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "program.py"
-    program.write_text("import flash_attn\n")
-    monkeypatch.setenv("KERNBENCH_STAND_INS", "none")
-    with pytest.raises(ModuleNotFoundError, match="No module named 'flash_attn'"):
-        simulated(program, machine="ahbm:1")
+    for package, others in (("flash_attn", "none"), ("transformer_engine_torch", "flash_attn")):
+        program.write_text(f"import {package}\n")
+        monkeypatch.setenv("KERNBENCH_STAND_INS", others)
+        with pytest.raises(ModuleNotFoundError, match=f"No module named '{package}'"):
+            simulated(program, machine="ahbm:1")
     monkeypatch.setenv("KERNBENCH_STAND_INS", "flash_atn")
     with pytest.raises(UsageError, match="no stand-in for flash_atn; did you mean flash_attn"):
         simulated(program, machine="ahbm:1")

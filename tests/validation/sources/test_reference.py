@@ -45,7 +45,7 @@ def test_the_category_follows_from_the_columns(columns: str, category: Category)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "columns are missing: device, source"),
+        ("", "columns are missing: device"),
         ("device,op,dtype,time_us,source\n", "the columns are of no category; it takes isl, osl"),
         (GEMM.replace("time_us,", "") + ROW, "columns are missing: time_us"),
         (GEMM + ROW.replace("14.2", "-1"), "rows.csv:2: time_us must be a number above 0"),

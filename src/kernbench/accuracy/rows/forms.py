@@ -165,9 +165,8 @@ def form_of(file: str, columns: set[str], forms: Sequence[Form] = FORMS) -> Form
             if lacking:
                 raise UsageError(f"{file}: columns are missing: {', '.join(lacking)}")
             return form
-    missing = [name for name in ("device", "source") if name not in columns]
-    if missing:
-        raise UsageError(f"{file}: columns are missing: {', '.join(missing)}")
+    if "device" not in columns:
+        raise UsageError(f"{file}: columns are missing: device")
     known = "; ".join(f"{', '.join(form.columns)} for {form.category}" for form in forms)
     raise UsageError(f"{file}: the columns are of no category; it takes {known}")
 
@@ -175,7 +174,7 @@ def form_of(file: str, columns: set[str], forms: Sequence[Form] = FORMS) -> Form
 def _lacking(form: Form, columns: set[str]) -> list[str]:
     return [
         name
-        for name in (form.device, form.source, form.op, form.dtype, form.time[0])
+        for name in (form.device, form.op, form.dtype, form.time[0])
         if not name.startswith("=") and _column(form, name, columns) is None
     ]
 

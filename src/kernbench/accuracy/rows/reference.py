@@ -147,7 +147,7 @@ def _read(file: str, reader: csv.DictReader[str], forms: Sequence[Form]) -> Iter
             device=form.boards.get(device, device),
             op=text_of(form, form.op, fields),
             dtype=_dtype_of(form, fields),
-            source=text_of(form, form.source, fields),
+            source=text_of(form, form.source, fields) or Path(file).stem,
             time_us=time_us,
             fields=fields,
             file=file,

@@ -31,7 +31,7 @@ class GoodputOptions(common.AnalysisOptions):
     run: str | None = common.argument(
         None, metavar="[RUN]", help="A run that --save has kept, of --steps steps."
     )
-    steps: int = common.option(1, metavar="N", min=1, help="Steps of RUN.")
+    steps: int = common.option(1, metavar="N", min=1, help="Steps of RUN.", needs=("run",))
     step: float | None = common.option(
         None, metavar="SECONDS", help="Time of a step [default: RUN's]."
     )
@@ -39,9 +39,12 @@ class GoodputOptions(common.AnalysisOptions):
         None, metavar="N", min=1, help="Devices [default: ranks of RUN]."
     )
     machine: str | None = common.option(
-        None, metavar="NAME|FILE", help="Whose storage takes --checkpoint-gb; else RUN's."
+        None,
+        metavar="NAME|FILE",
+        help="Whose storage takes --checkpoint-gb; else RUN's.",
+        needs=("checkpoint_gb",),
     )
-    settings: common.Set = None
+    settings: common.Set = common.only_with(None, "checkpoint_gb")
     mtbf_hours: float = common.option(
         round(_LLAMA_HOURS),
         metavar="HOURS",

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import STDOUT, guarded_command
+from kernbench.cli.programs.reporting import guarded_command, show_or_write
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
     from kernbench.judging import Verdict
+
+
+_SERVE = ("serve",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +26,16 @@ class JudgeOptions(common.CommandOptions):
         None, metavar="CANDIDATE...", help="Files with kernels."
     )
     against: str | None = common.option(
-        None, metavar="TASK", help="A task's file, or a folder with task.yml; see the docs."
+        None,
+        metavar="TASK",
+        help="A task's file, or a folder with task.yml; see the docs.",
+        not_with=_SERVE,
     )
     machine: list[str] | None = common.option(
         None,
         metavar="NAME",
         help="A machine to be timed on; repeatable [default: h100-sxm].",
+        not_with=_SERVE,
         autocompletion=common.machines_from,
     )
     seed: int | None = common.option(
@@ -46,27 +53,27 @@ class JudgeOptions(common.CommandOptions):
     seconds: float = common.option(
         120.0, metavar="S", help="How long one call of a candidate may take."
     )
-    json: str | None = common.option(
-        None, metavar="FILE|-", help="Write verdicts as JSON; - is stdout."
-    )
-    markdown: str | None = common.option(
-        None, metavar="FILE|-", help="Write them as Markdown; - is stdout."
-    )
+    json: common.AnalysisJson = common.only_with(None, not_with=_SERVE)
+    markdown: common.Markdown = common.only_with(None, not_with=_SERVE)
     batch: str | None = common.option(
         None,
         metavar="DIR",
         help="Judge all Python files of DIR against TASK, or those of each folder in it that "
         "has a task.py or task.yml; goes on where it stopped; writes DIR/verdicts.parquet.",
     )
-    engine: common.SweepEngine = "local"
-    workers: common.Workers = None
-    page: str | None = common.option(None, metavar="FILE", help="Write the verdicts as a page.")
+    engine: common.SweepEngine = common.only_with("local", "batch", not_with=_SERVE)
+    workers: common.Workers = common.only_with(None, "batch", "serve")
+    page: str | None = common.option(
+        None, metavar="FILE", help="Write the verdicts as a page.", not_with=_SERVE
+    )
     serve: bool = common.option(
         False, "--serve", help="Answer over HTTP, and MCP at /mcp: tasks and candidates are sent."
     )
-    host: str = common.option("127.0.0.1", metavar="ADDRESS", help="With --serve: where to listen.")
+    host: str = common.option(
+        "127.0.0.1", metavar="ADDRESS", help="With --serve: where to listen.", needs=_SERVE
+    )
     port: int = common.option(
-        8000, metavar="N", min=0, max=65535, help="With --serve; 0: one that is free."
+        8000, metavar="N", min=0, max=65535, help="With --serve; 0: one that is free.", needs=_SERVE
     )
     debug: common.Debug = False
 
@@ -84,29 +91,16 @@ def _judge(options: JudgeOptions) -> int:
     Exits with 0: right and fast enough, 3: right, 4: wrong, 5: a cheat, 6: cannot say; of several
     candidates with the highest of theirs. 1 is an error of the judge, 2 wrong usage.
     """
-    import json
-
-    from kernbench.outputs import write_text
-
     if options.serve:
         return _serve(options)
-    if options.json == options.markdown == STDOUT:
-        raise UsageError("only one of --json and --markdown can go to stdout")
     verdicts = _judged_batch(options) if options.batch else _judged(options)
     plain: Any = [verdict.to_dict() for verdict in verdicts]
-    texts = {
-        options.json: json.dumps(plain if len(plain) > 1 else plain[0], indent=2) + "\n",
-        options.markdown: as_markdown(verdicts),
-    }
-    for where, text in texts.items():
-        if where == STDOUT:
-            print(text, end="")
-        elif where is not None:
-            write_text(where, text)
     if options.page is not None:
         _write_page(options.page, plain)
-    if STDOUT not in texts:
-        print_verdicts(verdicts)
+    show_or_write(
+        *(plain if len(plain) > 1 else plain[0], options.json, lambda _: print_verdicts(verdicts)),
+        *(options.markdown, lambda: as_markdown(verdicts)),
+    )
     return max(verdict.exit_code for verdict in verdicts)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Any
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from kernbench.cli.registry import Listing
-from kernbench.errors import KernbenchError, UsageError
+from kernbench.errors import UsageError
 
 PLACE = 60
 _MOST_OF_SOURCE = 72
@@ -29,7 +28,12 @@ def _list_machines() -> None:
 
     kernbench machine list
     """
-    raise typer.Exit(list_machines())
+    from kernbench.hardware import known_machines, load_machine
+
+    specs = [load_machine(name, 1).spec for name in known_machines()]
+    width = max(len(spec.name) for spec in specs)
+    for spec in specs:
+        print(f"{spec.name:<{width}}  {_sips(*spec.sizes)}  {spec.description}".rstrip())
 
 
 @app.command("show")
@@ -48,7 +52,39 @@ def _show_machine(
 
     kernbench machine show --run mlp.run
     """
-    raise typer.Exit(show_machine(name, run))
+    import yaml
+
+    from kernbench.cli.machine_picture import load_of, machine_picture
+    from kernbench.hardware import fitted_constants, load_machine
+    from kernbench.report import format_amount, peaks_of
+    from kernbench.saved import load_run
+
+    load = None
+    if run is not None:
+        saved = load_run(run)
+        machine, load = saved.machine, load_of(saved)
+    elif name is None:
+        raise UsageError("name a machine, or a run with --run")
+    if name is not None:
+        machine = load_machine(name)
+    peaks = peaks_of(machine)
+    print(f"# {machine.name}: {_sips(machine.num_sips)}, {len(machine.links)} links; each SIP:")
+    print(f"#   {format_amount(peaks.flops_per_ns * 1e9, 'FLOP/s')} at most in GEMM")
+    print(f"#   {format_amount(peaks.hbm_bytes_per_ns * 1e9, 'B/s')} HBM")
+    print(f"#   {machine.sip.hbm_bytes / 2**30:.0f} GiB HBM, {machine.sip.num_pes} PEs")
+    for line in machine_picture(machine, load):
+        print(f"#{line}")
+    if name is None:
+        return
+    fitted = fitted_constants(machine.spec)
+    if fitted:
+        print(f"#   {len(fitted)} numbers were fitted to measurements; sources says to which")
+    described = machine.spec.model_dump(mode="json", exclude_defaults=True)
+    described["sources"] = {
+        key: shorten(said, _MOST_OF_SOURCE, placeholder=" [...]")
+        for key, said in machine.spec.sources.items()
+    }
+    print(yaml.safe_dump(described, sort_keys=False, default_flow_style=None, width=100), end="")
 
 
 @app.command("new")
@@ -64,84 +100,6 @@ def _new_machine(
     """Write a machine file with every key, its meaning, unit, bounds and default as comments.
 
     kernbench machine new mychip --like h100-sxm
-    """
-    new_machine(name, like, output)
-
-
-@app.command("set")
-def _set_keys(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A machine file.")],
-    settings: Annotated[
-        list[str], typer.Argument(metavar="KEY=VALUE...", help="As --set takes them.")
-    ],
-    source: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Where the values come from, for sources.")
-    ] = None,
-) -> None:
-    """Change keys in a machine file; comments, order and layout stay.
-
-    kernbench machine set mychip.yaml sip.clock_ghz=1.2x sip.power.cap_w=500 --source "data sheet"
-    """
-    change_file(file, settings, source)
-
-
-@app.command("check")
-def _check_machine(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="As --machine takes it.")],
-) -> None:
-    """Check a machine file at all of its sizes; name numbers that have no source.
-
-    kernbench machine check mychip.yaml
-    """
-    raise typer.Exit(check_machine(name))
-
-
-@app.command("diff")
-def _diff_machines(
-    first: Annotated[str, typer.Argument(metavar="A", help="As --machine takes it.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="The machine to compare with it.")],
-) -> None:
-    """Show the keys in which two machines differ.
-
-    kernbench machine diff h100-sxm h200
-    """
-    raise typer.Exit(diff_machines(first, second))
-
-
-@app.command("schema")
-def _print_schema() -> None:
-    """Print the JSON schema of machine files, by which editors complete and check them.
-
-    kernbench machine schema > machine.schema.json
-    """
-    raise typer.Exit(print_schema())
-
-
-def list_machines() -> int:
-    """Print the machines that ship with kernbench and return the exit status."""
-    from kernbench.hardware import known_machines, load_machine
-
-    specs = [load_machine(name, 1).spec for name in known_machines()]
-    width = max(len(spec.name) for spec in specs)
-    for spec in specs:
-        print(f"{spec.name:<{width}}  {_sips(*spec.sizes)}  {spec.description}".rstrip())
-    return 0
-
-
-def _sips(*counts: int) -> str:
-    """Return numbers of SIPs in words.
-
-    >>> _sips(1), _sips(1, 2)
-    ('1 SIP', '1, 2 SIPs')
-    """
-    return f"{', '.join(map(str, counts))} {'SIP' if counts == (1,) else 'SIPs'}"
-
-
-def new_machine(name: str, like: str, output: str | None) -> None:
-    """Write a machine file to fill in, and print what to do with it.
-
-    Raises:
-        KernbenchError: There is such a file or preset already, or no machine ``like``.
     """
     from kernbench.hardware import known_machines, machine_template
     from kernbench.outputs import write_text
@@ -163,11 +121,19 @@ def new_machine(name: str, like: str, output: str | None) -> None:
     )
 
 
-def change_file(file: str, settings: list[str], source: str | None) -> None:
-    """Write a machine file with other values, and print them.
+@app.command("set")
+def _set_keys(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A machine file.")],
+    settings: Annotated[
+        list[str], typer.Argument(metavar="KEY=VALUE...", help="As --set takes them.")
+    ],
+    source: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Where the values come from, for sources.")
+    ] = None,
+) -> None:
+    """Change keys in a machine file; comments, order and layout stay.
 
-    Raises:
-        KernbenchError: It is no machine file, there is no such key, or a value is impossible.
+    kernbench machine set mychip.yaml sip.clock_ghz=1.2x sip.power.cap_w=500 --source "data sheet"
     """
     from kernbench.hardware import (
         edited,
@@ -211,60 +177,20 @@ def change_file(file: str, settings: list[str], source: str | None) -> None:
         print(f"{key} = {value} ({was})" + (f"; sources still says: {said}" if stale else ""))
 
 
-def show_machine(name: str | None, run: str | None = None) -> int:
-    """Print a machine, perhaps with the load of its parts in a run; return the exit status."""
-    import yaml
+@app.command("check")
+def _check_machine(
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="As --machine takes it.")],
+) -> None:
+    """Check a machine file at all of its sizes; name numbers that have no source.
 
-    from kernbench.cli.machine_picture import load_of, machine_picture
-    from kernbench.hardware import fitted_constants, load_machine
-    from kernbench.report import format_amount, peaks_of
-    from kernbench.saved import load_run
-
-    load = None
-    try:
-        if run is not None:
-            saved = load_run(run)
-            machine, load = saved.machine, load_of(saved)
-        elif name is None:
-            raise UsageError("name a machine, or a run with --run")
-        if name is not None:
-            machine = load_machine(name)
-    except KernbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    peaks = peaks_of(machine)
-    print(f"# {machine.name}: {_sips(machine.num_sips)}, {len(machine.links)} links; each SIP:")
-    print(f"#   {format_amount(peaks.flops_per_ns * 1e9, 'FLOP/s')} at most in GEMM")
-    print(f"#   {format_amount(peaks.hbm_bytes_per_ns * 1e9, 'B/s')} HBM")
-    print(f"#   {machine.sip.hbm_bytes / 2**30:.0f} GiB HBM, {machine.sip.num_pes} PEs")
-    for line in machine_picture(machine, load):
-        print(f"#{line}")
-    if name is None:
-        return 0
-    fitted = fitted_constants(machine.spec)
-    if fitted:
-        print(f"#   {len(fitted)} numbers were fitted to measurements; sources says to which")
-    described = machine.spec.model_dump(mode="json", exclude_defaults=True)
-    described["sources"] = {
-        key: shorten(said, _MOST_OF_SOURCE, placeholder=" [...]")
-        for key, said in machine.spec.sources.items()
-    }
-    print(yaml.safe_dump(described, sort_keys=False, default_flow_style=None, width=100), end="")
-    return 0
-
-
-def check_machine(name: str) -> int:
-    """Say whether a file describes a machine, at each of its sizes, and return the exit status."""
+    kernbench machine check mychip.yaml
+    """
     from kernbench.hardware import leaves, load_machine, source_of
 
-    try:
-        spec = load_machine(name).spec
-        machine = load_machine(name)
-        for size in spec.sizes:
-            load_machine(name, size)
-    except KernbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    machine = load_machine(name)
+    spec = machine.spec
+    for size in spec.sizes:
+        load_machine(name, size)
     described = dict(leaves(spec.model_dump(mode="json", exclude_defaults=True)))
     unsourced = [
         key
@@ -276,21 +202,23 @@ def check_machine(name: str) -> int:
     print(f"{spec.name}: good at {_sips(*spec.sizes)}; {len(machine.links)} links at the largest")
     if unsourced:
         print(f"{len(unsourced)} numbers have no entry in sources: {', '.join(unsourced)}")
-    return 0
 
 
-def diff_machines(first: str, second: str) -> int:
-    """Print the keys in which two machines differ, and return the exit status."""
+@app.command("diff")
+def _diff_machines(
+    first: Annotated[str, typer.Argument(metavar="A", help="As --machine takes it.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The machine to compare with it.")],
+) -> None:
+    """Show the keys in which two machines differ.
+
+    kernbench machine diff h100-sxm h200
+    """
     from kernbench.hardware import leaves, load_machine
 
-    try:
-        before, after = (
-            dict(leaves(load_machine(name).spec.model_dump(mode="json", exclude={"sources"})))
-            for name in (first, second)
-        )
-    except KernbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    before, after = (
+        dict(leaves(load_machine(name).spec.model_dump(mode="json", exclude={"sources"})))
+        for name in (first, second)
+    )
     changed = [
         (key, before.get(key, "-"), after.get(key, "-"))
         for key in dict.fromkeys([*before, *after])
@@ -304,14 +232,25 @@ def diff_machines(first: str, second: str) -> int:
         print(f"{key:<{width}}  {old} -> {new}{ratio}")
     if not changed:
         print(f"{first} and {second} do not differ but in their sources")
-    return 0
 
 
-def print_schema() -> int:
-    """Print the JSON schema of machine files and return the exit status."""
+@app.command("schema")
+def _print_schema() -> None:
+    """Print the JSON schema of machine files, by which editors complete and check them.
+
+    kernbench machine schema > machine.schema.json
+    """
     import json
 
     from kernbench.hardware import machine_schema
 
     print(json.dumps(machine_schema(), indent=2, ensure_ascii=False))
-    return 0
+
+
+def _sips(*counts: int) -> str:
+    """Return numbers of SIPs in words.
+
+    >>> _sips(1), _sips(1, 2)
+    ('1 SIP', '1, 2 SIPs')
+    """
+    return f"{', '.join(map(str, counts))} {'SIP' if counts == (1,) else 'SIPs'}"

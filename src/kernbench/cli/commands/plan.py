@@ -12,7 +12,7 @@ import typer
 
 from kernbench.cli import options as common
 from kernbench.cli.console.progress import progress
-from kernbench.cli.programs.reporting import DONE, STDOUT, guarded
+from kernbench.cli.programs.reporting import DONE, STDOUT, guarded, show_or_write
 from kernbench.cli.registry import given_options, options_command
 from kernbench.errors import UnknownNameError, UsageError, nearest
 
@@ -57,7 +57,7 @@ class PlanOptions(common.CommandOptions):
     )
     seq: int = common.option(4096, min=1, help="Tokens of a sequence, or of a prompt.")
     new_tokens: int = common.option(
-        256, min=1, help="Tokens that a server makes for each sequence."
+        256, min=1, help="Tokens that a server makes for each sequence.", not_with=("trains",)
     )
     tp: Sizes = None
     pp: Sizes = None
@@ -132,15 +132,12 @@ def refuse_others(asked: Iterable[tuple[str, str]], is_program: bool) -> None:
 
 
 def _plan_program(options: PlanOptions) -> int:
-    from rich.console import Console
-
     from kernbench.cli.plans.ranking import check_goal
     from kernbench.cli.plans.scripts import plan_script, print_script_plan
     from kernbench.cli.sweeps.points import Settings
     from kernbench.cli.sweeps.running import Progress
     from kernbench.cli.sweeps.study import parse_axes
     from kernbench.hardware import file_of
-    from kernbench.outputs import write_text
     from kernbench.plans import node_of
 
     assert options.program is not None
@@ -166,14 +163,11 @@ def _plan_program(options: PlanOptions) -> int:
             *(options.program, settings, options.devices, node, _limits(options)),
             *(more, options.workers, options.minimize, state),
         )
-    text = json.dumps({"rows": list(script.rows), "command": script.command}, indent=2)
-    if options.json == STDOUT:
-        print(text)
-        return DONE
-    if options.json is not None:
-        write_text(options.json, f"{text}\n")
-    console = Console(file=sys.stdout, highlight=False, markup=False)
-    print_script_plan(script, console, options.top, options.minimize)
+    show_or_write(
+        {"rows": list(script.rows), "command": script.command},
+        options.json,
+        lambda console: print_script_plan(script, console, options.top, options.minimize),
+    )
     return DONE
 
 

@@ -34,7 +34,7 @@ class SweepOptions(common.CommandOptions):
     program: str = common.argument(
         ...,
         metavar="FILE|STUDY",
-        help="What kernbench run takes, serve-bench, or a study: a YAML file.",
+        help="What kernbench run takes, serve-bench, or a study: a YAML or JSON file.",
     )
     args: common.ArgsOfAll = None
     grid: list[str] | None = common.option(
@@ -65,7 +65,9 @@ class SweepOptions(common.CommandOptions):
     plot: str | None = common.option(
         None, metavar="FILE", help="A picture of the table: .png, .svg, .pdf."
     )
-    metric: str = common.option("time_ns", metavar="COLUMN", help="The column that --plot shows.")
+    metric: str = common.option(
+        "time_ns", metavar="COLUMN", help="The column that --plot shows.", needs=("plot",)
+    )
     engine: common.SweepEngine = "local"
     workers: common.Workers = None
     shard: str | None = common.option(
@@ -74,7 +76,10 @@ class SweepOptions(common.CommandOptions):
     timeout: common.PointTimeout = None
     memory: common.PointMemory = None
     retry_failed: bool = common.option(
-        False, "--retry-failed", help="Run points again that have failed."
+        False,
+        "--retry-failed",
+        help="Run points again that have failed.",
+        not_with=("lists_only",),
     )
     lists_only: bool = common.option(False, "--list", help="Run nothing; show what there is.")
     debug: common.Debug = False
@@ -91,7 +96,7 @@ def _sweep(options: SweepOptions) -> int:
 
     Each result is kept in DIR as soon as it is there; the same command goes on where it, or another
     one, was ended. A point is known by its program, parameters, machine and versions. A point that
-    fails is a row as well.
+    fails is a row as well; the command then exits with 1.
     """
     from kernbench.cli.sweeps.points import swept
     from kernbench.cli.sweeps.running import Limits
@@ -242,4 +247,4 @@ def _show(
             f"{ran.lost[0]}; run again",
             file=sys.stderr,
         )
-    return FAILED if ran.lost or failed == len(rows) else DONE
+    return FAILED if ran.lost or (failed and not options.lists_only) else DONE

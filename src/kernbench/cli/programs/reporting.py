@@ -162,22 +162,30 @@ def report_console() -> Console:
     return Console(file=sys.stdout, highlight=False, emoji=False, width=width)
 
 
-def show_or_write(value: Any, json: str | None, show: Callable[[Console], None]) -> None:
-    """Print the tables of an analysis, or its JSON if that is to go to stdout.
+def show_or_write(
+    value: Any,
+    json: str | None,
+    show: Callable[[Console], None],
+    markdown: str | None = None,
+    as_markdown: Callable[[], str] = str,
+) -> None:
+    """Write an analysis as JSON and Markdown, and print its tables unless one went to stdout.
 
     Raises:
-        OutputError: The file for the JSON cannot be written.
+        OutputError: A file cannot be written.
     """
     from json import dumps
 
     from kernbench.outputs import write_text
 
-    if json == STDOUT:
-        print(dumps(value, indent=1))
-        return
-    if json is not None:
-        write_text(json, f"{dumps(value, indent=1)}\n")
-    show(report_console())
+    texts = {json: lambda: f"{dumps(value, indent=1)}\n", markdown: as_markdown}
+    for where, text in texts.items():
+        if where == STDOUT:
+            print(text(), end="")
+        elif where is not None:
+            write_text(where, text())
+    if STDOUT not in texts:
+        show(report_console())
 
 
 def dump_timeline(log: OpLog, machine: Machine, file: BinaryIO, path: str) -> None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kernbench.cli.sweeps.points import Point, Settings, SweptProgram, distinct
 from kernbench.errors import MachineError, UnknownNameError, UsageError
-from kernbench.inputs import MOST_YAML_BYTES, parse_yaml, read_text
+from kernbench.inputs import MOST_YAML_BYTES, parse_json, parse_yaml, read_text
 
 MOST_POINTS = 1_000_000
 
@@ -179,11 +179,11 @@ class _StudyFile(BaseModel):
 
 def is_study(text: str) -> bool:
     """Return whether a name is that of a study's file, and not of a program."""
-    return Path(text).suffix in (".yaml", ".yml")
+    return Path(text).suffix in (".json", ".yaml", ".yml")
 
 
 def load_study(path: Path) -> Study:
-    """Return the study that a YAML file describes.
+    """Return the study that a YAML or JSON file describes.
 
     Raises:
         UsageError: It cannot be read, or is no study; names the key.
@@ -192,7 +192,8 @@ def load_study(path: Path) -> Study:
         text = read_text(path, MOST_YAML_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
-    data = parse_yaml(text, str(path))
+    parse = parse_json if path.suffix == ".json" else parse_yaml
+    data = parse(text, str(path))
     try:
         model_validate = _StudyFile.model_validate(data)
     except ValidationError as error:

@@ -27,7 +27,8 @@ NAMES = {
 """The attributes of an operation that speak of its result."""
 _SENT_BACK = frozenset({"arith.remsi", "arith.remui", "arith.select"})
 _BASE_BYTES = 16
-"""What the address of an argument is known to be a multiple of, where Triton says so."""
+"""What the address of an argument is known to be a multiple of, where Triton says so; no access of
+a thread moves more."""
 
 
 def note_hints(run: Evaluator, op: Op) -> None:
@@ -49,18 +50,13 @@ def keep_hints(run: Evaluator, hints: Iterable[Hint], held: Held, pointed: Any =
         run.hints += [replace(hint, held=held) for hint in hints]
     elif isinstance(held, Pointer):
         if held.gather is None and pointed is not None:
-            base = _base_bytes(run, held)
-            run.hints += [
-                replace(
-                    hint,
-                    held=held.offset,
-                    step=pointed.itemsize,
-                    values=tuple(math.gcd(value, base) for value in hint.values)
-                    if hint.name == "divisibility"
-                    else hint.values,
-                )
-                for hint in hints
-            ]
+            param = -1 if _is_aligned(run, held) else held.param
+            for hint in hints:
+                known = replace(hint, held=held.offset, step=pointed.itemsize)
+                if hint.name == "divisibility":
+                    values = tuple(math.gcd(value, _BASE_BYTES) for value in hint.values)
+                    known = replace(known, values=values, param=param)
+                run.hints.append(known)
     elif isinstance(held, Tile):
         _keep_with_command(run, tuple(hints), held)
 
@@ -78,12 +74,10 @@ def _keep_with_command(run: Evaluator, hints: tuple[Hint, ...], tile: Tile) -> N
             return
 
 
-def _base_bytes(run: Evaluator, pointer: Pointer) -> int:
-    """Return what the address that a pointer is counted from is known to be a multiple of."""
-    for param in run.module.kernel.params:
-        if param.index == pointer.param and param.attrs.get("tt.divisibility") == _BASE_BYTES:
-            return _BASE_BYTES
-    return 1
+def _is_aligned(run: Evaluator, pointer: Pointer) -> bool:
+    """Return whether the address that a pointer is counted from is known to be aligned."""
+    own = (param for param in run.module.kernel.params if param.index == pointer.param)
+    return any(param.attrs.get("tt.divisibility") == _BASE_BYTES for param in own)
 
 
 def _numbers(attr: Any) -> tuple[int, ...]:

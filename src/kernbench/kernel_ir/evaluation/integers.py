@@ -281,7 +281,7 @@ def _shortcut(name: str, a: Separable, b: Separable, bits: int) -> Separable | N
     return None
 
 
-_SIGNED: dict[str, Elementwise] = {
+COMPARISONS: dict[str, Elementwise] = {
     "eq": np.equal,
     "ne": np.not_equal,
     "slt": np.less,
@@ -289,32 +289,33 @@ _SIGNED: dict[str, Elementwise] = {
     "sgt": np.greater,
     "sge": np.greater_equal,
 }
-_AS_SIGNED = {"ult": "slt", "ule": "sle", "ugt": "sgt", "uge": "sge"}
-PREDICATES = {*_SIGNED, *_AS_SIGNED}
+"""Comparisons of signed numbers, by the predicate's name; in TTIR's order, as the next is."""
+AS_SIGNED = {"ult": "slt", "ule": "sle", "ugt": "sgt", "uge": "sge"}
+PREDICATES = (*COMPARISONS, *AS_SIGNED)
 
 
 def compare_integers(predicate: str, a: Separable, b: Separable, bits: int) -> Predicate:
     """Return ``arith.cmpi``."""
-    if predicate in _AS_SIGNED:
+    if predicate in AS_SIGNED:
         a, b = to_unsigned(a, bits), to_unsigned(b, bits)
         if bits == 64 and min(a.bounds()[0], b.bounds()[0]) < 0:
             # Flipping the top bit maps unsigned order to signed order.
             flip = Separable((), -(1 << 63))
             a, b = (combine(np.bitwise_xor, separable, flip) for separable in (a, b))
-        predicate = _AS_SIGNED[predicate]
-    return compare(_SIGNED[predicate], a, b)
+        predicate = AS_SIGNED[predicate]
+    return compare(COMPARISONS[predicate], a, b)
 
 
 def compare_arrays(predicate: str, a: Array, b: Array, bits: int) -> Array:
     """Return ``arith.cmpi`` of arrays of signed numbers, or of booleans (``bits`` is 1)."""
-    if predicate in _AS_SIGNED:
+    if predicate in AS_SIGNED:
         unsigned = [np.asarray(array).astype(np.int64).view(np.uint64) for array in (a, b)]
         a, b = (array & np.uint64((1 << bits) - 1) for array in unsigned)
-        predicate = _AS_SIGNED[predicate]
+        predicate = AS_SIGNED[predicate]
     elif bits == 1:
         # True is -1.
         a, b = b, a
-    return _SIGNED[predicate](a, b)
+    return COMPARISONS[predicate](a, b)
 
 
 _BOOLEAN: dict[str, Elementwise] = {

@@ -20,17 +20,13 @@ if TYPE_CHECKING:
 _BITS = 32
 _HALF = 1 << (_BITS - 1)
 _ARITHMETIC = ("arith.addi", "arith.subi", "arith.muli")
-_CARRIES_ON = frozenset(
-    {
-        *_ARITHMETIC,
-        "arith.extsi",
-        "tt.splat",
-        "tt.broadcast",
-        "tt.expand_dims",
-        "tt.reshape",
-        "tt.trans",
-    }
+CARRIES_ON = frozenset(
+    (
+        *(*_ARITHMETIC, "arith.extsi", "tt.splat"),
+        *("tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans"),
+    )
 )
+"""Operations that propagate an overflow. Others (a remainder, a bit mask) bring it into range."""
 
 
 def note_overflow(run: Evaluator, op: Op, a: Separable, b: Separable) -> None:
@@ -63,7 +59,7 @@ def note_address(run: Evaluator, op: Op, offset: Value) -> None:
     if not run.overflowed:
         return
     ops, carried = _definitions(run.module.kernel)
-    for _, maker in _made_of([offset], ops, carried, _CARRIES_ON):
+    for _, maker in _made_of([offset], ops, carried, CARRIES_ON):
         if maker in run.overflowed:
             overflow = AddressOverflow(maker.name, maker.line, run.overflowed[maker], op.line)
             run.overflows.setdefault((maker, op), overflow)
@@ -79,7 +75,7 @@ def address_arithmetic(module: Module) -> frozenset[tuple[str, SourceLine]]:
             for op in function.body.walk()
             if op.name == "tt.addptr" and len(op.operands) > 1
         ]
-        through = {*_CARRIES_ON, "arith.select", "arith.shli"}
+        through = {*CARRIES_ON, "arith.select", "arith.shli"}
         for value, maker in _made_of(offsets, ops, carried, through):
             is_arithmetic = maker.name in {*_ARITHMETIC, "arith.shli"}
             if is_arithmetic and value.type.is_int and value.type.bits == _BITS:

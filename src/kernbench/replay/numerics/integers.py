@@ -9,6 +9,7 @@ import numpy as np
 
 from kernbench.commands import Math
 from kernbench.dtypes import Array
+from kernbench.kernel_ir import AS_SIGNED, COMPARISONS, PREDICATES
 from kernbench.replay.numerics.conversions import as_unsigned, dtype_of
 
 
@@ -75,22 +76,6 @@ def mul_high(a: Array, b: Array) -> Array:
 
 Function = Callable[..., Array]
 
-_SIGNED_COMPARE: dict[str, Function] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "slt": np.less,
-    "sle": np.less_equal,
-    "sgt": np.greater,
-    "sge": np.greater_equal,
-}
-_UNSIGNED_COMPARE: dict[str, Function] = {
-    "ult": np.less,
-    "ule": np.less_equal,
-    "ugt": np.greater,
-    "uge": np.greater_equal,
-}
-_INT_PREDICATES = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
-
 
 def _unordered(a: Array, b: Array) -> Array:
     return np.isnan(a) | np.isnan(b)
@@ -123,14 +108,15 @@ def _predicate(command: Math, names: tuple[str, ...]) -> str:
 
 def build_integer_comparison(command: Math) -> Function:
     """Return the comparison of two integer arrays."""
-    name = _predicate(command, _INT_PREDICATES)
-    if name in _SIGNED_COMPARE:
-        if dtype_of(command.inputs[0]).bits == 1 and name not in ("eq", "ne"):
-            # A true i1 is -1 as a signed number.
-            return lambda a, b: _SIGNED_COMPARE[name](b, a)
-        return _SIGNED_COMPARE[name]
-    function = _UNSIGNED_COMPARE[name]
-    return lambda a, b: function(as_unsigned(a), as_unsigned(b))
+    name = _predicate(command, PREDICATES)
+    if name in AS_SIGNED:
+        function = COMPARISONS[AS_SIGNED[name]]
+        return lambda a, b: function(as_unsigned(a), as_unsigned(b))
+    compare = COMPARISONS[name]
+    if dtype_of(command.inputs[0]).bits == 1 and name not in ("eq", "ne"):
+        # A true i1 is -1 as a signed number.
+        return lambda a, b: compare(b, a)
+    return compare
 
 
 def build_float_comparison(command: Math) -> Function:

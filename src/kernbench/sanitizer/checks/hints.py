@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -27,7 +28,7 @@ from kernbench.commands import (
 )
 from kernbench.dtypes import Array
 from kernbench.errors import WrongHintError
-from kernbench.replay import Frame, GroupPlan, Step, full
+from kernbench.replay import Frame, GroupPlan, PointerArg, Step, full
 from kernbench.sanitizer.accesses import WatchedAccess
 from kernbench.sanitizer.check import Check
 from kernbench.sanitizer.facts.launch import Launched, coordinates
@@ -58,13 +59,19 @@ class Hints(Check):
         launched: Launched,
     ) -> None:
         for hint in hints:
-            if hint.held is None:
-                # A barrier.
+            if hint.held is None or hint.param >= 0:
+                # A barrier; or what depends on the launch.
                 continue
             for ids, values in _chunks(hint, program_ids):
                 bad = _wrong(hint, values)
                 if bad.any():
                     raise _error(hint, values, bad, ids, grid, launched)
+
+    def begin(self, launch: LaunchState) -> None:
+        source = self.kernel.source
+        for group in source.groups if isinstance(source, KernelTrace) else ():
+            hints = [_at_address(hint, launch) for hint in group.hints if hint.param >= 0]
+            self.hinted(hints, group.program_ids, launch.grid, launch.launched)
 
     def after(self, group: GroupPlan, access: WatchedAccess) -> list[Step]:
         command = access.command
@@ -76,6 +83,15 @@ class Hints(Check):
         if not isinstance(command, Math) or "hints" not in command.attrs:
             return []
         return _steps(group, command.attrs["hints"], command.dst.slot, command.dst.shape)
+
+
+def _at_address(hint: Hint, launch: LaunchState) -> Hint:
+    """Return a hint of a pointer as one of addresses, counted from one that is aligned."""
+    pointer = launch.params[hint.param]
+    assert isinstance(pointer, PointerArg)
+    assert isinstance(hint.held, Separable)
+    past = (pointer.buffer.address + pointer.offset_bytes) % math.lcm(*hint.values)
+    return replace(hint, held=hint.held + Separable((), past), param=-1)
 
 
 def _steps(
@@ -193,7 +209,7 @@ def _error(
     if hint.name != "assume":
         place = f"element {tuple(at)}" if at else "the value"
         near = f" after {values[(row, *at[:-1], at[-1] - 1)]}" if at and at[-1] else ""
-        of = " bytes from its tensor" if hint.step > 1 else ""
+        of = " bytes past an aligned address" if hint.step > 1 else ""
         where += f", but {place} is {values[(row, *at)]}{near}{of}"
     return WrongHintError(
         f"{where}; a GPU would move the wrong bytes, or fault: leave the hint out, or make it true"

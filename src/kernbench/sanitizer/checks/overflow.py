@@ -34,19 +34,7 @@ _ARITHMETIC: Mapping[str, Callable[[Array, Array], Array]] = {
     "arith.muli": np.multiply,
     "arith.shli": np.left_shift,
 }
-_CARRIES_ON = frozenset(
-    {
-        *_ARITHMETIC,
-        "arith.extsi",
-        "arith.select",
-        "tt.splat",
-        "tt.broadcast",
-        "tt.expand_dims",
-        "tt.reshape",
-        "tt.trans",
-    }
-)
-"""Operations that propagate an overflow. Others (a remainder, a bit mask) bring it into range."""
+_CARRIES_ON = kernel_ir.CARRIES_ON | {"arith.select", "arith.shli"}
 _NARROW_BYTES = 4
 
 

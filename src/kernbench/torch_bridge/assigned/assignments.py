@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+import typing
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -13,7 +14,12 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from kernbench.torch_bridge.assigned.in_c import Setting, say_of_calls, tell_of_calls
-from kernbench.torch_bridge.assigned.objects import WRITES_DIRECTLY, NamedObjects, changed_results
+from kernbench.torch_bridge.assigned.objects import (
+    WRITES_DIRECTLY,
+    NamedObjects,
+    changed_results,
+    package_of,
+)
 from kernbench.torch_bridge.assigned.owners import Owners, is_simple
 from kernbench.torch_bridge.assigned.registries import (
     changes_containers,
@@ -53,6 +59,10 @@ _LEFT_OUT = ("kernbench.", "importlib.", "_frozen_importlib")
 """Modules that write for all: ours, and those that import."""
 _CONTAINERS = (gc.callbacks, sys.path_hooks)
 """What programs add to in modules that are left out otherwise, with the list of finders."""
+_logging: Any = vars(logging)
+_overloads = vars(typing)["_overload_registry"]
+_OF_PROGRAMS = [_overloads, _logging["_handlerList"], _logging["_handlers"].data]
+"""What functions add to for programs: overloads, and handlers, which are referred to weakly."""
 _LONGEST_PATH = 200
 _STARTING_ANEW = frozenset(("multiprocessing", "spawn", "forkserver"))
 """Words of programs that start processes which inherit nothing of what their parent has set."""
@@ -157,7 +167,7 @@ class Assignments:
         if CAN_SEE_CLASSES:
             tell_of_classes(self._note, patches)
             tell_of_functions(self._note, patches)
-        self._watch(table_of(calls, self._owners) for calls in (*_CONTAINERS, sys.meta_path))
+        self._watch_named([*_CONTAINERS, sys.meta_path, *_OF_PROGRAMS], [], _OF_PROGRAMS)
 
     def run_in_base(self) -> None:
         """Keep what the first process changes for itself: the program runs in it."""
@@ -195,7 +205,10 @@ class Assignments:
             registry = gc.get_referents(function.registry)[0]
             yield Dispatching(registry, owners, function)
         for container in registries.containers:
-            yield table_of(container, owners)
+            table = table_of(container, owners)
+            # Python's own libraries have hardly a cache, and none that C++ shares.
+            table.is_changed_by_program |= package_of(module) in sys.stdlib_module_names
+            yield table
         if registries.names:
             yield Assigned(module, registries.names, owners)
         yield from self._spaces_of(module)
@@ -203,8 +216,9 @@ class Assignments:
     def _watch(self, tables: Iterable[Table]) -> None:
         added: list[Table] = []
         for table in tables:
-            if id(table.container) not in self._watched:
-                self._watched[id(table.container)] = table
+            known = self._watched.setdefault(id(table.container), table)
+            known.is_changed_by_program |= table.is_changed_by_program
+            if known is table:
                 added.append(table)
         self._tables += added
         self._words.follow([item.container for item in added])

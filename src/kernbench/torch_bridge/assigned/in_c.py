@@ -20,6 +20,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Hashable
 from functools import partial, wraps
+from multiprocessing import forkserver, spawn
 from typing import Any
 
 import torch
@@ -47,28 +48,23 @@ def _policy() -> Any:
     return vars(asyncio.events)["_event_loop_policy"]
 
 
-_contexts: Any = multiprocessing.context
-
-
-def _start_method() -> Any:
-    return vars(_contexts)["_default_context"]._actual_context
-
-
-def _set_start_method(context: Any) -> None:
-    vars(_contexts)["_default_context"]._actual_context = context
-
-
-_start = "start method", _start_method, _set_start_method
+_default: Any = vars(multiprocessing.context)["_default_context"]
+_set_start = partial(setattr, _default, "_actual_context")
+_start = "start method", lambda: _default._actual_context, _set_start
 _set_threshold, _num_threads = gc.set_threshold, torch.set_num_threads
 _set_digits, _set_timeout = sys.set_int_max_str_digits, socket.setdefaulttimeout
 _set_policy = asyncio.set_event_loop_policy
-_collect, _collect_not = gc.enable, gc.disable
+_sparse: Any = torch.sparse.check_sparse_tensor_invariants
 
 
-def _collect_or_not(wanted: bool) -> None:
-    (_collect if wanted else _collect_not)()
+def _either(one: Callable[[], object], other: Callable[[], object]) -> Callable[[bool], object]:
+    return lambda wanted: (one if wanted else other)()
 
 
+_collecting = "collecting", gc.isenabled, _either(gc.enable, gc.disable)
+_checked = "sparse", _sparse.is_enabled, _either(_sparse.enable, _sparse.disable)
+_forkserver: Any = vars(forkserver)["_forkserver"]
+_preload = lambda: _forkserver._preload_modules, forkserver.set_forkserver_preload
 _Row = tuple[Any, str, str, Callable[[], Any], Callable[[Any], object]]
 _SETTINGS: tuple[_Row, ...] = (
     (sys, "setrecursionlimit", "recursion", sys.getrecursionlimit, sys.setrecursionlimit),
@@ -77,8 +73,10 @@ _SETTINGS: tuple[_Row, ...] = (
     (sys, "setswitchinterval", "switches", sys.getswitchinterval, sys.setswitchinterval),
     (gc, "set_debug", "debugging collections", gc.get_debug, gc.set_debug),
     (gc, "set_threshold", "collections", gc.get_threshold, lambda counts: _set_threshold(*counts)),
-    (gc, "disable", "collecting", gc.isenabled, _collect_or_not),
-    (gc, "enable", "collecting", gc.isenabled, _collect_or_not),
+    (gc, "disable", *_collecting),
+    (gc, "enable", *_collecting),
+    (multiprocessing, "set_executable", "program", spawn.get_executable, spawn.set_executable),
+    (multiprocessing, "set_forkserver_preload", "preloaded", *_preload),
     (multiprocessing, "set_start_method", *_start),
     (torch.multiprocessing, "set_start_method", *_start),
     (torch, "set_num_threads", "threads", torch.get_num_threads, _num_threads),
@@ -90,17 +88,21 @@ _SETTINGS: tuple[_Row, ...] = (
     (threading, "settrace", "traces", threading.gettrace, threading.settrace),
     (threading, "stack_size", "stacks", threading.stack_size, threading.stack_size),
     (calendar, "setfirstweekday", "week", calendar.firstweekday, calendar.setfirstweekday),
+    (_sparse, "enable", *_checked),
+    (_sparse, "disable", *_checked),
     (asyncio, "set_event_loop_policy", "loops", _policy, _set_policy),
     (asyncio.events, "set_event_loop_policy", "loops", _policy, _set_policy),
 )
 """Functions that set something: owner, name, what they set, and how that is read and written."""
 _FOR_ALL: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (asyncio, ("set_child_watcher",)),
     (faulthandler, ("disable", "enable")),
     (gc, ("freeze", "unfreeze")),
-    (os, ("nice", "sched_setaffinity", "setpriority")),
+    (os, ("nice", "putenv", "sched_setaffinity", "setpriority", "unsetenv")),
     (resource, ("setrlimit",)),
     (sys, ("addaudithook",)),
     (time, ("tzset",)),
+    (torch.monitor, ("register_event_handler",)),
     (tracemalloc, ("start", "stop")),
 )
 """Functions that set what the operating system or Python's C has once for the real process."""

@@ -216,8 +216,8 @@ class _Items(Table):
     def _is_registration(self, value: Any) -> bool:
         parts = value if type(value) is tuple else (value,)
         # A number alone is the identity of something.
-        is_setting = type(value) is not int and all(map(is_simple, parts))
-        is_setting |= is_function(value) and not is_of_kernbench(value)
+        is_setting = type(value) is not int and not is_of_kernbench(value)
+        is_setting &= all(is_simple(part) or is_function(part) for part in parts)
         is_setting |= self.is_changed_by_program
         return is_setting or self._owners.is_own(value)
 
@@ -321,6 +321,8 @@ class Assigned(Registry):
 class Dispatching(Registry):
     """The functions of one of ``functools.singledispatch``, by their types."""
 
+    is_changed_by_program = True
+
     def __init__(self, container: Any, owners: Owners, function: Any) -> None:
         super().__init__(container, owners)
         self._forget = function._clear_cache
@@ -346,8 +348,9 @@ def table_of(container: Any, owners: Owners) -> Table:
 
 
 def _is_name(key: Any) -> bool:
-    """Return whether a key is a setting, or several names, as of a module and what is in it."""
-    return is_simple(key) or (type(key) is tuple and all(type(part) is str for part in key))
+    """Return whether a key is a setting or a class, or several, as of a module and a name in it."""
+    parts = key if type(key) is tuple else (key,)
+    return all(is_simple(part) or isinstance(part, type) for part in parts)
 
 
 def _is_same(one: Any, other: Any) -> bool:

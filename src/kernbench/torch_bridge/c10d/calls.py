@@ -441,7 +441,7 @@ def _begin(call: Call, serves_host: bool) -> tuple[Process, TorchPart]:
             session.by_sets[loop] = None
     part = TorchPart(run, call, site, sip_id)
     if not process.is_replaying:
-        process.host.owe_collective()
+        process.host.owe_for("collective_ps")
         process.host.spend(call.signature.op)
     return process, part
 

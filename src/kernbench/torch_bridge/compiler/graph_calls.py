@@ -168,7 +168,7 @@ def _of_node(apply: Callable[..., Any]) -> Callable[..., Any]:
         if process is None or calls is None or not hasattr(self._forward_cls, "compiled_bw"):
             return apply(self, *args)
         calls.pause(FRAMES_OF_FUNCTION)
-        process.host.owe_graph_node()
+        process.host.owe_for("compiled_node_ps")
         try:
             return apply(self, *args)
         finally:
@@ -189,7 +189,8 @@ def _in_graph(original: Callable[..., Any]) -> Callable[..., Any]:
             result = original(self, inputs)
         finally:
             host.graph = before
-        host.owe_wrapper(len(result) if isinstance(result, (list, tuple)) else 1)
+        num_results = len(result) if isinstance(result, (list, tuple)) else 1
+        host.owe_for("compiled_wrapper_ps", "compiled_output_ps", num_results)
         return result
 
     return call

@@ -163,7 +163,7 @@ class Graphed:
             self._await_backward()
             return self._model(list(inputs))
         free_one = self._free_one(key, inputs)
-        current().host.owe_tree()
+        current().host.owe_for("compiled_replay_ps")
         copied = [at for at, value in enumerate(inputs) if self._is_copied(at, value)]
         if copied:
             # As PyTorch does: one operation for all of them.

@@ -148,7 +148,7 @@ class Event:
         self._marker = Marker(run, stamp_ps)
         self._is_captured = own_queue(queue) is not queue.queue
         if self.is_timed:
-            process.host.owe_event()
+            process.host.owe_for("event_ps")
         process.host.enqueue(self._marker, queue.queue)
         if process.order is not None and not self._is_captured:
             self._point = process.order.point(queue.queue)

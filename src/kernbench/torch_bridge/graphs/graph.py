@@ -88,7 +88,8 @@ class Graph:
             for template in self._templates():
                 process.host.tries(template)
             return
-        process.host.owe_graph(len(self._run.op_log.graphs[self._label]))
+        num_kernels = len(self._run.op_log.graphs[self._label])
+        process.host.owe_for("graph_replay_ps", "graph_node_ps", num_kernels)
         earliest_ps = process.host.spend(self._label)
         queues = [self._run.queue_for(self._sip_id), *(stream.queue for stream in self._others)]
         commands, steps = iter(self._commands), iter(self._steps)

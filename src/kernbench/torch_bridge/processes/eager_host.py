@@ -78,41 +78,14 @@ class EagerHost(Host):
         if part is _FOREACH:
             self._owed_ps += len(_tensors_of(args)) * times.foreach_tensor_ps
 
-    def owe_triton(self, num_arguments: int) -> None:
-        times = self.times
-        if self.graph is not None:
-            self._owed_ps += times.compiled_launch_ps + num_arguments * times.compiled_argument_ps
-        else:
-            self._owed_ps += times.triton_launch_ps + num_arguments * times.triton_argument_ps
+    def owe_for(self, once: str, counted: str = "", count: int = 0) -> None:
+        times = vars(self.times)
+        self._owed_ps += times[once] + (count * times[counted] if count else 0)
 
     def owe_graph_call(self, num_guards: int, inputs: Any) -> None:
-        times = self.times
-        self._owed_ps += times.compiled_call_ps + num_guards * times.compiled_guard_ps
+        self.owe_for("compiled_call_ps", "compiled_guard_ps", num_guards)
         if _is_grad_enabled() and _requires_grad(inputs):
-            self._owed_ps += times.compiled_record_ps + len(inputs) * times.compiled_recorded_ps
-
-    def owe_graph_node(self) -> None:
-        self._owed_ps += self.times.compiled_node_ps
-
-    def owe_wrapper(self, num_results: int) -> None:
-        times = self.times
-        self._owed_ps += times.compiled_wrapper_ps + num_results * times.compiled_output_ps
-
-    def owe_tree(self) -> None:
-        self._owed_ps += self.times.compiled_replay_ps
-
-    def owe_graph(self, num_kernels: int) -> None:
-        self._owed_ps += self.times.graph_replay_ps + num_kernels * self.times.graph_node_ps
-
-    def owe_event(self) -> None:
-        self._owed_ps += self.times.event_ps
-
-    def owe_collective(self) -> None:
-        self._owed_ps += self.times.collective_ps
-
-    def owe_message(self, num_tensors: int) -> None:
-        times = self.times
-        self._owed_ps += times.message_ps + num_tensors * times.message_tensor_ps
+            self.owe_for("compiled_record_ps", "compiled_recorded_ps", len(inputs))
 
     def read(self) -> None:
         start_ps = self.now_ps

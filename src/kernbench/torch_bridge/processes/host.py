@@ -138,8 +138,13 @@ class Host:
     def meet(self, operation: Operation, args: Any) -> None:
         """Owe the time of an operation on a device, which is paid at the next launch."""
 
+    def owe_for(self, once: str, counted: str = "", count: int = 0) -> None:
+        """Owe a time of the host by its name in ``HostTimes``, and another one so many times."""
+
     def owe_triton(self, num_arguments: int) -> None:
         """Owe the launcher's time of a Triton kernel."""
+        kind = "triton" if self.graph is None else "compiled"
+        self.owe_for(f"{kind}_launch_ps", f"{kind}_argument_ps", num_arguments)
 
     def owe_graph_call(self, num_guards: int, inputs: Sequence[object]) -> None:
         """Owe the entry to a compiled graph: guards, and the wrappers of autograd."""
@@ -147,27 +152,6 @@ class Host:
     def phase(self) -> AutogradPhase:
         """Return the phase of the program that runs."""
         return phase_now() if self.graph is None else self.graph.phase
-
-    def owe_graph_node(self) -> None:
-        """Owe the backward node of a compiled graph."""
-
-    def owe_wrapper(self, num_results: int) -> None:
-        """Owe the Python code that Inductor wrote for a graph, without its launches."""
-
-    def owe_tree(self) -> None:
-        """Owe what a compiled function's replay of a graph takes beside the launch."""
-
-    def owe_graph(self, num_kernels: int) -> None:
-        """Owe the launch of a graph."""
-
-    def owe_event(self) -> None:
-        """Owe the record of an event with a time stamp."""
-
-    def owe_collective(self) -> None:
-        """Owe the issue of a collective."""
-
-    def owe_message(self, num_tensors: int) -> None:
-        """Owe the receipt of an object with so many tensors from another process."""
 
     def read(self) -> None:
         """Spend the time of a read of the device, after the host has waited for it."""

@@ -1,4 +1,4 @@
-"""``os.environ`` with one set of variables per simulated process."""
+"""``os.environ`` and ``os.environb`` with one set of variables per simulated process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _Keys, _Items, _Values = map(_all_at_once, (KeysView, ItemsView, ValuesView))
 
 
 class _ProcessEnviron(_base):
-    """Replaces the class of ``os.environ``, whose object stays the same.
+    """Replaces the class of ``os.environ`` and ``os.environb``, whose objects stay the same.
 
     Reading or replacing all of it takes as many calls whatever it holds: that is the
     shell's, and two runs of one command are equal (ADR-0284). A single variable takes what it
@@ -45,26 +45,21 @@ class _ProcessEnviron(_base):
         process = HERE.process
         return self.__dict__["_data"] if process is None else process.environ
 
-    def __getitem__(self, key: str) -> str:
-        calls = IN_THREAD.calls
+    def __getitem__(self, key: str) -> Any:
+        process = HERE.process
         # A copy looks up the very names that it has read; a program's own are other objects.
         is_of_all = type(key) is str and self._names.get(key) is key
-        if calls is None or not is_of_all:
-            return self._value(key)
-        calls.pause(FRAMES_OF_FUNCTION)
+        calls = IN_THREAD.calls if is_of_all else None
+        if calls is not None:
+            calls.pause(FRAMES_OF_FUNCTION)
         try:
-            return self._value(key)
-        finally:
-            calls.resume()
-
-    def _value(self, key: str) -> str:
-        process = HERE.process
-        data = self.__dict__["_data"] if process is None else process.environ
-        try:
-            value = data[self.encodekey(key)]
+            data = self.__dict__["_data"] if process is None else process.environ
+            return self.decodevalue(data[self.encodekey(key)])
         except KeyError:
             raise KeyError(key) from None
-        return str(self.decodevalue(value))
+        finally:
+            if calls is not None:
+                calls.resume()
 
     @unseen
     def __iter__(self) -> Iterator[str]:
@@ -150,11 +145,11 @@ def encoded(values: Mapping[str, str]) -> dict[Any, Any]:
 
 def install(patches: Patches) -> None:
     """Give every process its own environment variables."""
-    environ: Any = os.environ
-    before = environ.__class__
-    patches.set(environ, "_names", {})
-    environ.__class__ = _ProcessEnviron
-    patches.on_close(setattr, environ, "__class__", before)
+    environs: list[Any] = [os.environ, *([os.environb] if os.supports_bytes_environ else ())]
+    for environ in environs:
+        patches.set(environ, "_names", {})
+        patches.on_close(setattr, environ, "__class__", environ.__class__)
+        environ.__class__ = _ProcessEnviron
     patches.set(subprocess.Popen, "_execute_child", _execute_child)
 
 

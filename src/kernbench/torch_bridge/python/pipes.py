@@ -36,7 +36,8 @@ def received(value: Any) -> Any:
     """Return an object that a process has received, after its host's time for that."""
     process = HERE.process
     if process is not None:
-        process.host.owe_message(len({id(tensor) for tensor in _tensors_of(value)}))
+        tensors = {id(tensor) for tensor in _tensors_of(value)}
+        process.host.owe_for("message_ps", "message_tensor_ps", len(tensors))
     return value
 
 

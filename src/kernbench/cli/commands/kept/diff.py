@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, FAILED, STDOUT, guarded_command, show_or_write
+from kernbench.cli.programs.reporting import DONE, FAILED, guarded_command, show_or_write
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,11 +21,9 @@ class DiffOptions(common.RangeOptions):
 
     before: str = common.argument(..., metavar="A", help="A run that --save has kept.")
     after: str = common.argument(..., metavar="B", help="The run to compare with it.")
+    markdown: common.Markdown = None
     fail_over: str | None = common.option(
         None, metavar="5%", help="Exit with 1 if B takes longer than A by more than this."
-    )
-    markdown: str | None = common.option(
-        None, metavar="FILE|-", help="Write it as Markdown; - is stdout."
     )
     lines: bool = common.option(
         False, "--lines", help="Also by lines of the programs, though they moved."
@@ -53,11 +51,8 @@ def _diff(options: DiffOptions) -> int:
         print_difference_by_line,
         slower_by,
     )
-    from kernbench.outputs import write_text
     from kernbench.saved import load_run
 
-    if options.json == options.markdown == STDOUT:
-        raise UsageError("only one of --json and --markdown can go to stdout")
     most = None if options.fail_over is None else parse_share(options.fail_over)
     before, after = load_run(options.before), load_run(options.after)
     old, new = (options.part(run.log) for run in (before, after))
@@ -68,21 +63,18 @@ def _diff(options: DiffOptions) -> int:
     result = difference(before, after, parts)
     lines = difference_by_line(before, after, parts) if options.lines else []
 
+    said = list(dict.fromkeys(item.said for item in (old, new) if item.said))
+
     def show(console: Console) -> None:
-        for part in (old, new):
-            if part.said:
-                console.print(Text(part.said))
+        for part in said:
+            console.print(Text(part))
         print_difference(result, console)
         if options.lines:
             print_difference_by_line(lines, console)
 
-    said = [item.said for item in (old, new) if item.said]
-    if options.markdown == STDOUT:
-        print(difference_as_markdown(result, said), end="")
-    else:
-        if options.markdown is not None:
-            write_text(options.markdown, difference_as_markdown(result, said))
-        show_or_write({**result, "lines": lines} if options.lines else result, options.json, show)
+    whole = {**result, "lines": lines} if options.lines else result
+    markdown = options.markdown, lambda: difference_as_markdown(result, said)
+    show_or_write(whole, options.json, show, *markdown)
     return FAILED if most is not None and slower_by(result) > most else DONE
 
 

@@ -9,7 +9,7 @@ import typer
 
 from kernbench.cli import options as common
 from kernbench.cli.commands.kept.diff import parse_share
-from kernbench.cli.programs.reporting import DONE, FAILED, STDOUT, guarded_command, show_or_write
+from kernbench.cli.programs.reporting import DONE, FAILED, guarded_command, show_or_write
 from kernbench.errors import UsageError
 
 
@@ -18,10 +18,8 @@ class FindingsOptions(common.RangeOptions):
     """What ``kernbench findings`` was given."""
 
     run: str = common.argument(..., metavar="RUN", help="A run that --save has kept.")
-    markdown: str | None = common.option(
-        None, metavar="FILE|-", help="Write them as Markdown; - is stdout."
-    )
     against: str | None = common.option(None, metavar="RUN", help="An older run, for --fail-over.")
+    markdown: common.Markdown = None
     fail_over: str | None = common.option(
         None, metavar="5%", help="Exit with 1 if the run takes longer by more than this."
     )
@@ -40,27 +38,20 @@ def _findings(options: FindingsOptions) -> int:
     Each of them is done anew, without the program: a kernel that takes no time, HBM or links twice
     as fast, hosts that take no time, collectives that overlap, no rank that waits.
     """
-    from kernbench.outputs import write_text
     from kernbench.retiming import as_markdown, findings, print_findings
     from kernbench.saved import load_run
 
     if (options.against is None) != (options.fail_over is None):
         raise UsageError("--fail-over 5% and --against RUN are given together")
-    if options.json == options.markdown == STDOUT:
-        raise UsageError("only one of --json and --markdown can go to stdout")
     most = None if options.fail_over is None else parse_share(options.fail_over)
     saved = load_run(options.run)
     before = None if options.against is None else load_run(options.against)
     part = options.part(saved.log)
     ranked_findings = findings(saved, part)
-    if options.markdown == STDOUT:
-        print(as_markdown(ranked_findings), end="")
-    else:
-        if options.markdown is not None:
-            write_text(options.markdown, as_markdown(ranked_findings))
-        show_or_write(
-            ranked_findings, options.json, lambda console: print_findings(ranked_findings, console)
-        )
+    show_or_write(
+        *(ranked_findings, options.json, lambda console: print_findings(ranked_findings, console)),
+        *(options.markdown, lambda: as_markdown(ranked_findings)),
+    )
     if most is None or before is None:
         return DONE
     slower = part.time_ps(saved.log) / options.part(before.log).time_ps(before.log) - 1

@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, guarded, make_room, run_and_report
-from kernbench.cli.registry import options_command
+from kernbench.cli.programs.reporting import (
+    DONE,
+    guarded,
+    guarded_command,
+    make_room,
+    run_and_report,
+)
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
@@ -46,8 +51,8 @@ PLACE = 23
 app = typer.Typer()
 
 
-@options_command(app, "retime")
-def _retime(context: typer.Context, options: RetimeOptions) -> int:
+@guarded_command(app, "retime")
+def _retime(options: RetimeOptions) -> int:
     """Time a saved run on another machine, or with keys of its machine changed.
 
     kernbench retime train.run --machine h200
@@ -58,40 +63,31 @@ def _retime(context: typer.Context, options: RetimeOptions) -> int:
     each kernel and collective as that machine takes it. Decisions of the program stay as they
     were.
     """
-    return retime(options)
+    from dataclasses import replace
 
+    from kernbench.hardware import divided_machine
+    from kernbench.retiming import Retiming
+    from kernbench.saved import load_run
 
-def retime(options: RetimeOptions) -> int:
-    """Retime a run, print and write its report, and return the exit status."""
+    saved = load_run(options.run)
+    name: str | Machine = saved.machine if options.machine is None else options.machine
+    ranks = None if options.machine is None else saved.ranks
+    machine, changes = common.load_changed(
+        name, ranks, options.settings, options.price, options.energy, options.scenario
+    )
+    nodes = options.ranks_per_node
+    if nodes is not None:
+        machine = divided_machine(machine, nodes, f"--ranks-per-node {nodes}")
+        changes.append(f"{machine.name} was divided into nodes of {nodes} ranks")
+    with make_room(options, options.machine, [options.run]) as outputs:
+        keeps_memory = options.memory or options.save is not None
+        retiming = Retiming(saved, machine, keeps_memory=keeps_memory)
+        context = retiming.context
+        context.run.remarks.append(lambda: changes)
 
-    def start() -> int:
-        from dataclasses import replace
+        def work() -> int:
+            retiming.work()
+            return DONE
 
-        from kernbench.hardware import divided_machine
-        from kernbench.retiming import Retiming
-        from kernbench.saved import load_run
-
-        saved = load_run(options.run)
-        name: str | Machine = saved.machine if options.machine is None else options.machine
-        ranks = None if options.machine is None else saved.ranks
-        machine, changes = common.load_changed(
-            name, ranks, options.settings, options.price, options.energy, options.scenario
-        )
-        nodes = options.ranks_per_node
-        if nodes is not None:
-            machine = divided_machine(machine, nodes, f"--ranks-per-node {nodes}")
-            changes.append(f"{machine.name} was divided into nodes of {nodes} ranks")
-        with make_room(options, options.machine, [options.run]) as outputs:
-            keeps_memory = options.memory or options.save is not None
-            retiming = Retiming(saved, machine, keeps_memory=keeps_memory)
-            context = retiming.context
-            context.run.remarks.append(lambda: changes)
-
-            def work() -> int:
-                retiming.work()
-                return DONE
-
-            asked = replace(options, program=saved.program)
-            return guarded(lambda: run_and_report(context, asked, outputs, work), options.debug)
-
-    return guarded(start, options.debug, usage=True)
+        asked = replace(options, program=saved.program)
+        return guarded(lambda: run_and_report(context, asked, outputs, work), options.debug)

@@ -22,13 +22,22 @@ class WhyOptions(common.RangeOptions):
 
     run: str = common.argument(..., metavar="RUN", help="A run that --save has kept.")
     path: bool = common.option(
-        False, "--path", help="Every segment of the critical path, one by one."
+        False,
+        "--path",
+        help="Every segment of the critical path, one by one.",
+        not_with=("energy", "communication", "lines"),
     )
     energy: bool = common.option(
-        False, "--energy", help="Where its energy went, and what each kernel draws."
+        False,
+        "--energy",
+        help="Where its energy went, and what each kernel draws.",
+        not_with=("communication", "lines"),
     )
     communication: bool = common.option(
-        False, "--communication", help="How much each rank sends to each other one."
+        False,
+        "--communication",
+        help="How much each rank sends to each other one, in the whole run.",
+        not_with=("lines", "range", "steps"),
     )
     lines: str | None = common.option(
         None,

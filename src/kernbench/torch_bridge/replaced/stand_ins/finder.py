@@ -26,8 +26,24 @@ _PACKAGES: dict[str, Callable[[Patches, Callable[[], object]], None]] = {
     "flash_attn": flash_operations.install
 }
 """What defines the operations that a package's functions call, by the package's name."""
+_EXTENSIONS = frozenset(("transformer_engine",))
+"""Packages of which only an extension module is stood in for, by an installation of its own."""
 _ASKED = "KERNBENCH_STAND_INS"
 _NONE = "none"
+
+
+def wanted_stand_ins() -> frozenset[str]:
+    """Return the packages that are stood in for: all, or those that ``KERNBENCH_STAND_INS`` names.
+
+    Raises:
+        UsageError: It names a package for which there is none.
+    """
+    known, asked = _EXTENSIONS.union(_PACKAGES), os.environ.get(_ASKED)
+    names = known if asked is None else frozenset(asked.split(",")) - {_NONE}
+    for name in sorted(names - known):
+        hint = nearest(name, (*sorted(known), _NONE))
+        raise UsageError(f"{_ASKED}={asked}: no stand-in for {name}; {hint}")
+    return names
 
 
 def install(patches: Patches, used: set[str]) -> None:
@@ -36,16 +52,10 @@ def install(patches: Patches, used: set[str]) -> None:
     Raises:
         UsageError: ``KERNBENCH_STAND_INS`` names a package for which there is none.
     """
-    asked = os.environ.get(_ASKED)
-    names = list(_PACKAGES) if asked is None else asked.split(",")
-    if names == [_NONE]:
+    names = wanted_stand_ins() - _EXTENSIONS
+    if not names:
         return
-    for name in names:
-        if name not in _PACKAGES:
-            raise UsageError(
-                f"{_ASKED}={asked}: no stand-in for {name}; {nearest(name, (*_PACKAGES, _NONE))}"
-            )
-    finder = _StandInFinder(patches, frozenset(names), used)
+    finder = _StandInFinder(patches, names, used)
     # Behind all others: an installed package is found first.
     patches.set(sys, "meta_path", [*sys.meta_path, finder])
     patches.on_close(_forget)

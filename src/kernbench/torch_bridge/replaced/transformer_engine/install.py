@@ -17,6 +17,7 @@ from types import ModuleType
 from kernbench.torch_bridge.base.loaders import LoaderAround
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.call_counts import uncounted
+from kernbench.torch_bridge.replaced.stand_ins.finder import wanted_stand_ins
 
 _COMMON, _EXTENSION = "transformer_engine.common", "transformer_engine_torch"
 _OF_FLASH = "flash_attn_2_cuda"
@@ -26,7 +27,12 @@ _BUILDING = "NVTE_PROJECT_BUILDING"
 
 
 def install(patches: Patches) -> None:
-    """Let programs import Transformer Engine, and find kernbench's extension module."""
+    """Let programs import Transformer Engine, and find kernbench's extension module.
+
+    Not where ``KERNBENCH_STAND_INS`` leaves it out.
+    """
+    if "transformer_engine" not in wanted_stand_ins():
+        return
     patches.set(sys, "meta_path", [_Finder(patches), *sys.meta_path])
     for name in (_EXTENSION, _OF_FLASH):
         patches.on_close(sys.modules.pop, name, None)
