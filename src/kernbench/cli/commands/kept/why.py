@@ -25,19 +25,19 @@ class WhyOptions(common.RangeOptions):
         False,
         "--path",
         help="Every segment of the critical path, one by one.",
-        not_with=("energy", "communication", "lines"),
+        not_with=("energy", "communication", "lines", "modules"),
     )
     energy: bool = common.option(
         False,
         "--energy",
         help="Where its energy went, and what each kernel draws.",
-        not_with=("communication", "lines"),
+        not_with=("communication", "lines", "modules"),
     )
     communication: bool = common.option(
         False,
         "--communication",
         help="How much each rank sends to each other one, in the whole run.",
-        not_with=("lines", "range", "steps"),
+        not_with=("lines", "modules", "range", "steps"),
     )
     lines: str | None = common.option(
         None,
@@ -45,7 +45,10 @@ class WhyOptions(common.RangeOptions):
         help="What each line of the program caused; the lines of KERNEL, with their time.",
     )
     modules: bool = common.option(
-        False, "--modules", help="What each module of the program caused, as a tree."
+        False,
+        "--modules",
+        help="What each module of the program caused, as a tree.",
+        not_with=("lines",),
     )
 
 
