@@ -595,5 +595,69 @@ def a_tensor_may_be_given_another_class() -> None:
     assert shape.data.device == x.data.to("meta").device == torch.device("meta")
 
 
+def tensors_with_functions_of_their_own_see_the_calls_that_pytorch_shows_them() -> None:
+    calls = [
+        lambda x: x.device,
+        lambda x: (x.is_cuda, x.is_cpu, x.is_meta),
+        lambda x: x.to("cpu"),
+        lambda x: x.to(torch.float64),
+        lambda x: x.cpu(),
+        lambda x: x.get_device(),
+        lambda x: x.new_tensor([1.0]),
+        lambda x: x.copy_(torch.zeros(3)),
+        lambda x: x.tolist(),
+        lambda x: x.cpu().numpy(),
+    ]
+    seen = _seen_by_a_subclass(calls, torch.ones(3, device="cuda"))
+    # PyTorch without kernbench, for which the other names are those of the CPU's tensors.
+    assert seen == [
+        ["__get__"],
+        ["__get__"] * 3,
+        ["to"],
+        ["to"],
+        ["cpu"],
+        ["get_device"],
+        ["new_tensor"],
+        ["copy_"],
+        ["tolist"],
+        ["cpu", "numpy"],
+    ]
+
+
+def _seen_by_a_subclass(calls: list[Any], tensor: torch.Tensor) -> list[list[str]]:
+    names: list[str] = []
+
+    class Logged(torch.Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            names.append(func.__name__)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    seen = []
+    logged = tensor.as_subclass(Logged)
+    for call in calls:
+        names.clear()
+        call(logged)
+        seen.append(list(names))
+    return seen
+
+
+def layers_that_learn_their_shapes_move_before_they_know_them() -> None:
+    for move in (
+        lambda layer: layer.to("cuda"),
+        lambda layer: layer.cuda(),
+        lambda layer: layer.half().cuda().float(),
+        lambda layer: layer.cuda().cpu().to("cuda:0"),
+    ):
+        model = move(torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.LazyBatchNorm1d()))
+        assert model(torch.ones(3, 7, device="cuda")).shape == (3, 4)
+        weights = [*model.parameters(), *model.buffers()]
+        assert {item.device for item in weights} == {torch.device("cuda", 0)}
+    with pytest.raises(ValueError, match="uninitialized parameter"):
+        torch.nn.LazyLinear(4).cuda().weight.tolist()
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])

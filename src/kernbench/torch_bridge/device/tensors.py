@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.distributed._shard.sharded_tensor.api import _SHARDED_OPS
 from torch.jit._builtins import _get_builtin_table
+from torch.nn.parameter import UninitializedTensorMixin
+from torch.overrides import handle_torch_function, has_torch_function_unary
 from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -223,7 +226,8 @@ def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
 def _note_read(order: ProcessOrder, tensor: Tensor) -> None:
     """Note that a view of numpy's has been read; what is raised here, Python would only print."""
     try:
-        touch_by_host(order, tensor, "Tensor.numpy")
+        with torch._C.DisableTorchFunctionSubclass():
+            touch_by_host(order, tensor, "Tensor.numpy")
     except KernbenchError as error:
         order.late = error
 
@@ -247,7 +251,7 @@ def _read_in_memory(tensor: Tensor, name: str) -> None:
         look_at_copies(process, [(tensor, False)], f"Tensor.{name}")
 
 
-def _record_stream(self: Tensor, stream: Any) -> None:
+def record_stream(self: Tensor, stream: Any) -> None:
     """``Tensor.record_stream``: memory that a stream uses is given out when that has gone on."""
     order = current().order
     contents = None if order is None else contents_of_tensor(order, self)
@@ -422,7 +426,7 @@ def _by_device_and_dtype(tensors: Any, with_indices: bool = False) -> Any:
     return result
 
 
-def _get_device(self: Tensor) -> int:
+def get_device(self: Tensor) -> int:
     index = device_of(self).index
     return -1 if index is None else index
 
@@ -438,24 +442,44 @@ def _replace_function(patches: Patches, name: str, make: Callable[[Any], Any]) -
         patches.on_close(operations.pop, id(result))
 
 
+def _overridable(function: Callable[..., Any]) -> Any:
+    """Return a method that asks ``__torch_function__`` of classes and modes first, as C++ does."""
+
+    @wraps(function)
+    def call(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if has_torch_function_unary(self):
+            return handle_torch_function(call, (self,), self, *args, **kwargs)
+        return function(self, *args, **kwargs)
+
+    return call
+
+
+def _overridable_property(name: str, function: Callable[[Tensor], Any]) -> property:
+    def get(self: Tensor) -> Any:
+        if has_torch_function_unary(self):
+            return handle_torch_function(getattr(Tensor, name).__get__, (self,), self)
+        return function(self)
+
+    return property(get)
+
+
 def install(patches: Patches) -> None:
     """Let tensors report their simulated device."""
+    getters = {"device": device_of} | {
+        f"is_{kind}": lambda self, kind=kind: device_of(self).type == kind
+        for kind in ("cuda", "cpu", "meta")
+    }
+    methods = (to, cpu, cuda, copy_, numpy, tolist, new_tensor, get_device, record_stream)
+    replaced = {method.__name__: _overridable(method) for method in methods}
+    # PyTorch keeps a list of the methods of parameters without a shape (`nn.LazyLinear`).
+    known = UninitializedTensorMixin._allowed_methods
+    allowed = [replaced[name] for name in replaced if getattr(Tensor, name) in known]
+    patches.set(UninitializedTensorMixin, "_allowed_methods", known + allowed)
     patches.set_all(
         torch.Tensor,
         {
-            "device": property(device_of),
-            "is_cuda": property(lambda self: device_of(self).type == "cuda"),
-            "is_cpu": property(lambda self: device_of(self).type == "cpu"),
-            "is_meta": property(lambda self: device_of(self).type == "meta"),
-            "to": to,
-            "cpu": cpu,
-            "cuda": cuda,
-            "copy_": copy_,
-            "numpy": numpy,
-            "tolist": tolist,
-            "new_tensor": new_tensor,
-            "get_device": _get_device,
-            "record_stream": _record_stream,
+            **{name: _overridable_property(name, getter) for name, getter in getters.items()},
+            **replaced,
             "_make_wrapper_subclass": staticmethod(_wrapper),
         },
     )
