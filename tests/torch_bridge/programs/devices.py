@@ -20,6 +20,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor, all
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.overrides import TorchFunctionMode
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -642,6 +643,75 @@ def _seen_by_a_subclass(calls: list[Any], tensor: torch.Tensor) -> list[list[str
         call(logged)
         seen.append(list(names))
     return seen
+
+
+def classes_and_modes_are_asked_about_the_functions_that_programs_name() -> None:
+    """Tables of functions that are handled are how programs write both."""
+    handled = {
+        torch.Tensor.to: "to",
+        torch.Tensor.cuda: "cuda",
+        torch.Tensor.numpy: "numpy",
+        torch.Tensor.is_cuda.__get__: "is_cuda",
+        torch.zeros_like: "zeros_like",
+        torch.zeros: "zeros",
+        torch.tensor: "tensor",
+    }
+
+    class Table(torch.Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return handled.get(func, NotImplemented)
+
+    table = torch.ones(3, device="cuda").as_subclass(Table)
+    calls = (lambda: table.to("cpu"), table.cuda, table.numpy, lambda: table.is_cuda)
+    assert [call() for call in calls] == ["to", "cuda", "numpy", "is_cuda"]
+    assert torch.zeros_like(table, device="cpu") == "zeros_like"
+    for refused in (table.cpu, table.tolist, lambda: torch.ones_like(table)):
+        with pytest.raises(TypeError):
+            refused()
+
+    asked: list[str] = []
+
+    class Asked(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            asked.append(handled.get(func, func.__name__))
+            return func(*args, **kwargs or {})
+
+    with torch.device("cuda:1"), Asked():
+        made = torch.zeros(2), torch.tensor([1.0]), torch.zeros_like(torch.empty(1))
+        host = torch.tensor([1.0], device="cpu")
+    assert asked == ["zeros", "tensor", "empty", "zeros_like", "tensor"]
+    assert {item.device for item in made} == {torch.device("cuda:1")}
+    assert host.device == torch.device("cpu")
+
+
+def a_wrapper_is_on_the_device_that_it_was_made_for() -> None:
+    class Wrapper(torch.Tensor):
+        """With a tensor under a name of its own."""
+
+        @staticmethod
+        def __new__(cls, held: torch.Tensor) -> Any:
+            return torch.Tensor._make_wrapper_subclass(cls, held.shape, device=held.device)
+
+        def __init__(self, held: torch.Tensor) -> None:
+            self.held = held
+
+        @classmethod
+        def __torch_dispatch__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            plain = [item.held if isinstance(item, Wrapper) else item for item in args]
+            return Wrapper(func(*plain, **kwargs or {}))
+
+    x = Wrapper(torch.ones(3, device="cuda:1"))
+    assert {item.device for item in (x, x * 2, x.detach())} == {torch.device("cuda:1")}
+    assert (x.is_cuda, x.get_device()) == (True, 1)
+    assert x.cpu().device == x.to("cpu").held.device == torch.device("cpu")
+    assert Wrapper(torch.ones(3)).device == torch.device("cpu")
 
 
 def layers_that_learn_their_shapes_move_before_they_know_them() -> None:

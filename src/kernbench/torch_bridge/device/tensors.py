@@ -12,7 +12,11 @@ from torch import Tensor
 from torch.distributed._shard.sharded_tensor.api import _SHARDED_OPS
 from torch.jit._builtins import _get_builtin_table
 from torch.nn.parameter import UninitializedTensorMixin
-from torch.overrides import handle_torch_function, has_torch_function_unary
+from torch.overrides import (
+    handle_torch_function,
+    has_torch_function,
+    has_torch_function_unary,
+)
 from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -35,17 +39,19 @@ from kernbench.torch_bridge.placement.touched import (
     look_at_copies,
     touch_by_host,
 )
+from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.process import HERE, current
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.ordering.order import ProcessOrder
 
+_ASKED = "_kernbench_device"
+"""The attribute of a wrapper that says for which device it was made."""
 _Base = torch._C.TensorBase
 _device_of = _Base.device.__get__
 _to = torch.Tensor.to
 _cpu = torch.Tensor.cpu
 _copy = torch.Tensor.copy_
-_num_modes = torch._C._len_torch_function_stack
 _numpy, _tolist = torch.Tensor.numpy, torch.Tensor.tolist
 _new_tensor = torch.Tensor.new_tensor
 _make_nested: Any = torch._C._nested.nested_tensor
@@ -55,6 +61,7 @@ _BY_SHAPE = (
     *("empty", "zeros", "ones", "full", "rand", "randn", "randint", "randperm"),
     *("arange", "linspace", "logspace", "eye", "empty_strided"),
 )
+_has_mode = torch._C._is_torch_function_mode_enabled
 # PyTorch caches this at the first call, and `with torch.device(...)` needs the originals.
 _device_constructors()
 _group = torch._C._group_tensors_by_device_and_dtype
@@ -86,7 +93,10 @@ def device_of(tensor: Tensor) -> torch.device:
         wrapped = _is_transformed(tensor)
         return device_of(_untransformed(tensor)) if wrapped else cpp_device(tensor)
     inner = inner_of(tensor)
-    return cpp_device(tensor) if inner is None else device_of(inner)
+    if inner is not None:
+        return device_of(inner)
+    asked: torch.device | None = vars(tensor).get(_ASKED)
+    return asked or cpp_device(tensor)
 
 
 def inner_of(tensor: Tensor) -> Tensor | None:
@@ -161,15 +171,6 @@ def copy_(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
         if place != device_of(source) and not EXECUTING.depth:
             source = to(source, place)
     return _copy(self, source, non_blocking)
-
-
-def _default_device() -> Any:
-    """Return the device of the innermost ``with torch.device(...)``, if there is one."""
-    for position in reversed(range(_num_modes())):
-        mode = torch._C._get_function_stack_at(position)
-        if isinstance(mode, DeviceContext):
-            return mode.device
-    return None
 
 
 def _converted(tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -296,10 +297,15 @@ def new_tensor(
 def _wrapper(cls: Any, *args: Any, **kwargs: Any) -> Tensor:
     # C++ has no device guard for a device that it was not built for, and would abort.
     place = current().session.place
-    if kwargs.get("device") is not None and is_simulated(kwargs["device"]):
+    asked = kwargs.get("device")
+    if asked is not None and is_simulated(asked):
         kwargs["device"] = place
+    else:
+        asked = None
     places = [place if isinstance(arg, torch.device) and is_simulated(arg) else arg for arg in args]
     tensor: Tensor = _make_wrapper_subclass(cls, *places, **kwargs)
+    if asked is not None:
+        vars(tensor)[_ASKED] = with_index(asked)
     return tensor
 
 
@@ -308,9 +314,6 @@ def _factory(original: Any) -> Any:
         # C++ cannot pin it.
         is_pinned = kwargs.pop("pin_memory", False)
         data = read_by_host(data)
-        if device is None and _num_modes():
-            # `with torch.device(...)` would pass the device to C++.
-            device = _default_device()
         if device is None or not is_simulated(device):
             tensor: Tensor = original(data, *args, device=device, **kwargs)
             return pinned(tensor) if is_pinned else tensor
@@ -390,8 +393,6 @@ def _sparse(original: Any) -> Any:
     """Return a constructor of sparse tensors whose parts are moved first, as in ``_nested``."""
 
     def make(*args: Any, device: Any = None, **kwargs: Any) -> Tensor:
-        if device is None and _num_modes():
-            device = _default_device()
         if device is None or torch.device(device).type not in (DEVICE_TYPE, CPU.type):
             tensor: Tensor = original(*args, device=device, **kwargs)
             return tensor
@@ -432,10 +433,26 @@ def get_device(self: Tensor) -> int:
 
 
 def _replace_function(patches: Patches, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace a function of ``torch`` such that TorchScript still recognizes the operation."""
+    """Replace a function of ``torch``: TorchScript, modes and classes of tensors still know it."""
     original = getattr(torch, name)
-    result = make(original)
+    made = make(original)
+    is_like = name.endswith("_like")
+
+    @wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        asked = args if is_like else ()
+        if _has_mode() or has_torch_function(asked):
+            return handle_torch_function(result, asked, *args, **kwargs)
+        return made(*args, **kwargs)
+
+    # As pickle and generated code look for it.
+    call.__qualname__ = name
+    result = unseen(call)
     patches.set(torch, name, result)
+    constructors = _device_constructors()
+    if original in constructors:
+        constructors.add(result)
+        patches.on_close(constructors.discard, result)
     operations: Any = _get_builtin_table()
     if id(original) in operations:
         operations[id(result)] = operations[id(original)]
@@ -445,22 +462,27 @@ def _replace_function(patches: Patches, name: str, make: Callable[[Any], Any]) -
 def _overridable(function: Callable[..., Any]) -> Any:
     """Return a method that asks ``__torch_function__`` of classes and modes first, as C++ does."""
 
-    @wraps(function)
+    @wraps(getattr(Tensor, function.__name__))
     def call(self: Tensor, *args: Any, **kwargs: Any) -> Any:
         if has_torch_function_unary(self):
-            return handle_torch_function(call, (self,), self, *args, **kwargs)
+            return handle_torch_function(method, (self,), self, *args, **kwargs)
         return function(self, *args, **kwargs)
 
-    return call
+    # As pickle looks for it.
+    call.__module__, call.__qualname__ = "torch", f"Tensor.{function.__name__}"
+    # What they are asked about is what stands in the class.
+    method = unseen(call)
+    return method
 
 
-def _overridable_property(name: str, function: Callable[[Tensor], Any]) -> property:
+def _overridable_property(function: Callable[[Tensor], Any]) -> property:
     def get(self: Tensor) -> Any:
         if has_torch_function_unary(self):
-            return handle_torch_function(getattr(Tensor, name).__get__, (self,), self)
+            return handle_torch_function(getter.__get__, (self,), self)
         return function(self)
 
-    return property(get)
+    getter = property(unseen(get))
+    return getter
 
 
 def install(patches: Patches) -> None:
@@ -478,7 +500,7 @@ def install(patches: Patches) -> None:
     patches.set_all(
         torch.Tensor,
         {
-            **{name: _overridable_property(name, getter) for name, getter in getters.items()},
+            **{name: _overridable_property(getter) for name, getter in getters.items()},
             **replaced,
             "_make_wrapper_subclass": staticmethod(_wrapper),
         },
