@@ -625,6 +625,10 @@ def tensors_with_functions_of_their_own_see_the_calls_that_pytorch_shows_them() 
     ]
 
 
+def _add_one(x: torch.Tensor) -> None:
+    x.add_(1)
+
+
 def _seen_by_a_subclass(calls: list[Any], tensor: torch.Tensor) -> list[list[str]]:
     names: list[str] = []
 
@@ -712,6 +716,45 @@ def a_wrapper_is_on_the_device_that_it_was_made_for() -> None:
     assert (x.is_cuda, x.get_device()) == (True, 1)
     assert x.cpu().device == x.to("cpu").held.device == torch.device("cpu")
     assert Wrapper(torch.ones(3)).device == torch.device("cpu")
+
+
+def functions_that_are_replaced_are_pickled_and_traced_by_name() -> None:
+    named = (torch.zeros, torch.tensor, torch.zeros_like, torch.Tensor.to, torch.Tensor.cuda)
+    for function in named:
+        assert pickle.loads(pickle.dumps(function)) is function
+
+    # Whose annotations would be kept, as text where a module says so.
+    graph = torch.fx.symbolic_trace(
+        lambda x: torch.zeros_like(x.to(torch.float64)) + torch.ones_like(x)
+    )
+    assert "torch.zeros_like(to)" in graph.code
+    again = pickle.loads(pickle.dumps(graph))(torch.ones(3, device="cuda"))
+    assert (again.device, again.tolist()) == (torch.device("cuda", 0), [1.0, 1.0, 1.0])
+
+
+def what_is_written_after_it_was_saved_for_gradients_is_refused() -> None:
+    """As on a GPU: kernels for lists of tensors and of programs count versions, too."""
+    library = torch.library.Library("kernbench_versions", "DEF")
+    library.define("add_one(Tensor(a!) x) -> ()")
+    library.impl("add_one", _add_one, "CUDA")
+    own = torch.ops.kernbench_versions.add_one
+
+    def step(weight: torch.Tensor) -> None:
+        torch.optim.SGD([weight], lr=0.1, foreach=True).step()
+
+    for write in (step, lambda weight: torch._foreach_zero_([weight.detach()]), own):
+        weight = torch.nn.Parameter(torch.ones(3, 3, device="cuda"))
+        x = torch.ones(3, 3, device="cuda", requires_grad=True)
+        loss = (x @ weight).sum()
+        loss.backward(retain_graph=True)
+        with torch.no_grad():
+            write(weight)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+    with torch.inference_mode():
+        x = torch.ones(3, device="cuda")
+        torch._foreach_add_([x], 1)
+        assert x.tolist() == [2, 2, 2]
 
 
 def layers_that_learn_their_shapes_move_before_they_know_them() -> None:

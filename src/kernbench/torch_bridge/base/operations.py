@@ -285,14 +285,19 @@ def _counting(call: Callable[..., Any], written: frozenset[int]) -> Callable[...
 
     def count(*args: Any, **kwargs: Any) -> Any:
         result = call(*args, **kwargs)
-        for position in written.intersection(range(len(args))):
-            value = args[position]
-            for item in value if isinstance(value, (list, tuple)) else (value,):
-                if isinstance(item, torch.Tensor) and not item.is_inference():
-                    increment_version(item)
+        count_versions(args, written)
         return result
 
     return count
+
+
+def count_versions(args: Any, written: frozenset[int]) -> None:
+    """Count a version of each tensor at positions of arguments, and of each in a list there."""
+    for position in written.intersection(range(len(args))):
+        value = args[position]
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(item, torch.Tensor) and not item.is_inference():
+                increment_version(item)
 
 
 def waits(operation: Operation, args: Any, kwargs: dict[str, Any]) -> bool:
