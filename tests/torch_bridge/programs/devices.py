@@ -711,7 +711,7 @@ def a_wrapper_is_on_the_device_that_it_was_made_for() -> None:
             plain = [item.held if isinstance(item, Wrapper) else item for item in args]
             return Wrapper(func(*plain, **kwargs or {}))
 
-    x = Wrapper(torch.ones(3, device="cuda:1"))
+    x: Any = Wrapper(torch.ones(3, device="cuda:1"))
     assert {item.device for item in (x, x * 2, x.detach())} == {torch.device("cuda:1")}
     assert (x.is_cuda, x.get_device()) == (True, 1)
     assert x.cpu().device == x.to("cpu").held.device == torch.device("cpu")
