@@ -322,14 +322,13 @@ def _factory(original: Any) -> Any:
         tensor = to(original(data, *args, device=CPU, **kwargs), with_index(device))
         return tensor.requires_grad_() if requires_grad else tensor
 
-    make.__name__ = original.__name__
-    make.__doc__ = original.__doc__
     return make
 
 
 def _like(original: Any) -> Any:
     """Return a function that makes a tensor like its operand, or on the host if requested."""
 
+    @wraps(original)
     def make(*args: Any, device: Any = None, **kwargs: Any) -> Tensor:
         if device is None:
             tensor: Tensor = original(*args, **kwargs)
@@ -341,8 +340,6 @@ def _like(original: Any) -> Any:
         with moving(None):
             return original(*args, device=device, **kwargs)
 
-    make.__name__ = original.__name__
-    make.__doc__ = original.__doc__
     return make
 
 
@@ -358,8 +355,6 @@ def _numbered(original: Any) -> Any:
         tensor: Tensor = original(*args, **kwargs)
         return tensor
 
-    make.__name__ = original.__name__
-    make.__doc__ = original.__doc__
     return make
 
 
@@ -404,8 +399,6 @@ def _sparse(original: Any) -> Any:
         tensor = to(original(*args, device=CPU, **kwargs), place)
         return tensor.requires_grad_() if requires_grad else tensor
 
-    make.__name__ = original.__name__
-    make.__doc__ = original.__doc__
     return make
 
 
