@@ -12,11 +12,7 @@ from torch import Tensor
 from torch.distributed._shard.sharded_tensor.api import _SHARDED_OPS
 from torch.jit._builtins import _get_builtin_table
 from torch.nn.parameter import UninitializedTensorMixin
-from torch.overrides import (
-    handle_torch_function,
-    has_torch_function,
-    has_torch_function_unary,
-)
+from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -426,56 +422,47 @@ def get_device(self: Tensor) -> int:
 
 
 def _replace_function(patches: Patches, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace a function of ``torch``: TorchScript, modes and classes of tensors still know it."""
+    """Replace a function of ``torch`` such that TorchScript and modes still recognize it."""
     original = getattr(torch, name)
-    made = make(original)
-    is_like = name.endswith("_like")
-
-    @wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        asked = args if is_like else ()
-        if _has_mode() or has_torch_function(asked):
-            return handle_torch_function(result, asked, *args, **kwargs)
-        return made(*args, **kwargs)
-
-    # As pickle and generated code look for it.
-    call.__qualname__ = name
-    result = unseen(call)
+    result = _asking(make(original), name, torch, num_asked=int(name.endswith("_like")))
     patches.set(torch, name, result)
-    constructors = _device_constructors()
-    if original in constructors:
-        constructors.add(result)
-        patches.on_close(constructors.discard, result)
     operations: Any = _get_builtin_table()
     if id(original) in operations:
         operations[id(result)] = operations[id(original)]
         patches.on_close(operations.pop, id(result))
+    constructors = _device_constructors()
+    if original in constructors:
+        constructors.add(result)
+        patches.on_close(constructors.discard, result)
 
 
-def _overridable(function: Callable[..., Any]) -> Any:
-    """Return a method that asks ``__torch_function__`` of classes and modes first, as C++ does."""
+def _asking(
+    function: Callable[..., Any],
+    name: str,
+    owner: Any = Tensor,
+    *,
+    num_asked: int = 1,
+    is_getter: bool = False,
+) -> Any:
+    """Return a function that asks ``__torch_function__`` of modes first, as C++ does.
 
-    @wraps(getattr(Tensor, function.__name__))
-    def call(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if has_torch_function_unary(self):
-            return handle_torch_function(method, (self,), self, *args, **kwargs)
-        return function(self, *args, **kwargs)
+    And of the classes of its first arguments (``num_asked``). They are asked about what stands in
+    its place, which pickle and generated code find by name.
+    """
 
-    # As pickle looks for it.
-    call.__module__, call.__qualname__ = "torch", f"Tensor.{function.__name__}"
-    # What they are asked about is what stands in the class.
-    method = unseen(call)
-    return method
+    @wraps(getattr(owner, name))
+    def call(*args: Any, **kwargs: Any) -> Any:
+        asked = args[:num_asked]
+        if _has_mode() or has_torch_function(asked):
+            return handle_torch_function(named, asked, *args, **kwargs)
+        return function(*args, **kwargs)
 
-
-def _overridable_property(function: Callable[[Tensor], Any]) -> property:
-    def get(self: Tensor) -> Any:
-        if has_torch_function_unary(self):
-            return handle_torch_function(getter.__get__, (self,), self)
-        return function(self)
-
-    getter = property(unseen(get))
-    return getter
+    call.__module__, call.__qualname__ = "torch", name if owner is torch else f"Tensor.{name}"
+    result: Any = unseen(call)
+    if is_getter:
+        result = property(result)
+    named = result.__get__ if is_getter else result
+    return result
 
 
 def install(patches: Patches) -> None:
@@ -485,7 +472,7 @@ def install(patches: Patches) -> None:
         for kind in ("cuda", "cpu", "meta")
     }
     methods = (to, cpu, cuda, copy_, numpy, tolist, new_tensor, get_device, record_stream)
-    replaced = {method.__name__: _overridable(method) for method in methods}
+    replaced = {item.__name__: _asking(item, item.__name__) for item in methods}
     # PyTorch keeps a list of the methods of parameters without a shape (`nn.LazyLinear`).
     known = UninitializedTensorMixin._allowed_methods
     allowed = [replaced[name] for name in replaced if getattr(Tensor, name) in known]
@@ -493,7 +480,7 @@ def install(patches: Patches) -> None:
     patches.set_all(
         torch.Tensor,
         {
-            **{name: _overridable_property(getter) for name, getter in getters.items()},
+            **{name: _asking(item, name, is_getter=True) for name, item in getters.items()},
             **replaced,
             "_make_wrapper_subclass": staticmethod(_wrapper),
         },
