@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -239,6 +240,19 @@ def test_output_that_goes_nowhere_is_no_traceback(
     assert says in done.stderr
     assert "Traceback" not in done.stderr
     assert "a bug of ours" not in done.stderr
+
+
+def test_a_terminal_of_ascii_alone_gets_the_rest() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kernbench", "machine", "show", "ahbm"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        encoding="ascii",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "HBM" in done.stdout
 
 
 def test_a_shell_completes_commands_and_options(

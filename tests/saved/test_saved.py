@@ -136,6 +136,8 @@ def test_what_is_no_saved_run_is_refused(tmp_path: Path, data: bytes, said: str)
 def test_a_missing_a_truncated_and_a_damaged_run_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         load_run(tmp_path / "none")
+    with pytest.raises(UsageError, match="name a run"):
+        load_run("")
     data = saved_bytes(example())
     for part in (100, len(data) // 2, len(data) - 10):
         with pytest.raises(UsageError, match="damaged"):

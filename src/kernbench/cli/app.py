@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -106,6 +107,10 @@ app = build_app()
 
 def main() -> None:
     """Run the command line and exit: 0 done, 1 the bench failed, 2 wrong usage, 130 Ctrl-C."""
+    output = sys.stdout
+    if isinstance(output, io.TextIOWrapper) and "utf" not in output.encoding.lower():
+        # A terminal without lines for boxes shows the rest.
+        output.reconfigure(errors="replace")
     with readers_may_leave():
         try:
             app()

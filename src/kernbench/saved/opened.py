@@ -278,6 +278,8 @@ def opened(name: str) -> Iterator[RunFile]:
     Raises:
         UsageError: It is no regular file, cannot be read, or is no saved run.
     """
+    if not name:
+        raise UsageError("name a run that --save has kept; what is given is empty")
     try:
         file = open_regular(name)
     except OSError as error:

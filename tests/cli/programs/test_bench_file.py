@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from pathlib import Path
 
 import pytest
@@ -65,10 +66,17 @@ def test_modules_beside_a_bench_can_be_imported(here: Path) -> None:
         (5000 * "x", "no bench x{80}[.]{3}: File name too long"),
         ("", "unknown bench ''"),
         ("nowhere/mine.py", "there is no folder nowhere"),
+        ("dangling.py", "no bench dangling.py: it is a link to gone.py, which leads to no file"),
+        ("loop.py", "no bench loop.py: it is a link to loop.py, which leads to no file"),
+        ("pipe.py", "no bench pipe.py: it is a pipe, a socket or a device"),
+        ("/dev/null", "no bench /dev/null: it is a pipe, a socket or a device"),
     ],
 )
 def test_a_bench_that_is_not_there_names_the_nearest(here: Path, given: str, words: str) -> None:
     (here / "mine.py").write_text("")
+    (here / "dangling.py").symlink_to("gone.py")
+    (here / "loop.py").symlink_to("loop.py")
+    os.mkfifo(here / "pipe.py")
     with pytest.raises(UnknownNameError, match=words):
         find_bench(given)
 

@@ -20,6 +20,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor, all
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.overrides import TorchFunctionMode
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -593,6 +594,182 @@ def a_tensor_may_be_given_another_class() -> None:
     shape = torch.ones(4, device="meta")
     shape.__class__ = Weight
     assert shape.data.device == x.data.to("meta").device == torch.device("meta")
+
+
+def tensors_with_functions_of_their_own_see_the_calls_that_pytorch_shows_them() -> None:
+    calls = [
+        lambda x: x.device,
+        lambda x: (x.is_cuda, x.is_cpu, x.is_meta),
+        lambda x: x.to("cpu"),
+        lambda x: x.to(torch.float64),
+        lambda x: x.cpu(),
+        lambda x: x.get_device(),
+        lambda x: x.new_tensor([1.0]),
+        lambda x: x.copy_(torch.zeros(3)),
+        lambda x: x.tolist(),
+        lambda x: x.cpu().numpy(),
+    ]
+    seen = _seen_by_a_subclass(calls, torch.ones(3, device="cuda"))
+    # PyTorch without kernbench, for which the other names are those of the CPU's tensors.
+    assert seen == [
+        ["__get__"],
+        ["__get__"] * 3,
+        ["to"],
+        ["to"],
+        ["cpu"],
+        ["get_device"],
+        ["new_tensor"],
+        ["copy_"],
+        ["tolist"],
+        ["cpu", "numpy"],
+    ]
+
+
+def _add_one(x: torch.Tensor) -> None:
+    x.add_(1)
+
+
+def _seen_by_a_subclass(calls: list[Any], tensor: torch.Tensor) -> list[list[str]]:
+    names: list[str] = []
+
+    class Logged(torch.Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            names.append(func.__name__)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    seen = []
+    logged = tensor.as_subclass(Logged)
+    for call in calls:
+        names.clear()
+        call(logged)
+        seen.append(list(names))
+    return seen
+
+
+def classes_and_modes_are_asked_about_the_functions_that_programs_name() -> None:
+    """Tables of functions that are handled are how programs write both."""
+    handled = {
+        torch.Tensor.to: "to",
+        torch.Tensor.cuda: "cuda",
+        torch.Tensor.numpy: "numpy",
+        torch.Tensor.is_cuda.__get__: "is_cuda",
+        torch.zeros_like: "zeros_like",
+        torch.zeros: "zeros",
+        torch.tensor: "tensor",
+    }
+
+    class Table(torch.Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return handled.get(func, NotImplemented)
+
+    table = torch.ones(3, device="cuda").as_subclass(Table)
+    calls = (lambda: table.to("cpu"), table.cuda, table.numpy, lambda: table.is_cuda)
+    assert [call() for call in calls] == ["to", "cuda", "numpy", "is_cuda"]
+    assert torch.zeros_like(table, device="cpu") == "zeros_like"
+    for refused in (table.cpu, table.tolist, lambda: torch.ones_like(table)):
+        with pytest.raises(TypeError):
+            refused()
+
+    asked: list[str] = []
+
+    class Asked(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            asked.append(handled.get(func, func.__name__))
+            return func(*args, **kwargs or {})
+
+    with torch.device("cuda:1"), Asked():
+        made = torch.zeros(2), torch.tensor([1.0]), torch.zeros_like(torch.empty(1))
+        host = torch.tensor([1.0], device="cpu")
+    assert asked == ["zeros", "tensor", "empty", "zeros_like", "tensor"]
+    assert {item.device for item in made} == {torch.device("cuda:1")}
+    assert host.device == torch.device("cpu")
+
+
+def a_wrapper_is_on_the_device_that_it_was_made_for() -> None:
+    class Wrapper(torch.Tensor):
+        """With a tensor under a name of its own."""
+
+        @staticmethod
+        def __new__(cls, held: torch.Tensor) -> Any:
+            return torch.Tensor._make_wrapper_subclass(cls, held.shape, device=held.device)
+
+        def __init__(self, held: torch.Tensor) -> None:
+            self.held = held
+
+        @classmethod
+        def __torch_dispatch__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            plain = [item.held if isinstance(item, Wrapper) else item for item in args]
+            return Wrapper(func(*plain, **kwargs or {}))
+
+    x: Any = Wrapper(torch.ones(3, device="cuda:1"))
+    assert {item.device for item in (x, x * 2, x.detach())} == {torch.device("cuda:1")}
+    assert (x.is_cuda, x.get_device()) == (True, 1)
+    assert x.cpu().device == x.to("cpu").held.device == torch.device("cpu")
+    assert Wrapper(torch.ones(3)).device == torch.device("cpu")
+
+
+def functions_that_are_replaced_are_pickled_and_traced_by_name() -> None:
+    named = (torch.zeros, torch.tensor, torch.zeros_like, torch.Tensor.to, torch.Tensor.cuda)
+    for function in named:
+        assert pickle.loads(pickle.dumps(function)) is function
+
+    # Whose annotations would be kept, as text where a module says so.
+    graph = torch.fx.symbolic_trace(
+        lambda x: torch.zeros_like(x.to(torch.float64)) + torch.ones_like(x)
+    )
+    assert "torch.zeros_like(to)" in graph.code
+    again = pickle.loads(pickle.dumps(graph))(torch.ones(3, device="cuda"))
+    assert (again.device, again.tolist()) == (torch.device("cuda", 0), [1.0, 1.0, 1.0])
+
+
+def what_is_written_after_it_was_saved_for_gradients_is_refused() -> None:
+    """As on a GPU: kernels for lists of tensors and of programs count versions, too."""
+    library = torch.library.Library("kernbench_versions", "DEF")
+    library.define("add_one(Tensor(a!) x) -> ()")
+    library.impl("add_one", _add_one, "CUDA")
+    own = torch.ops.kernbench_versions.add_one
+
+    def step(weight: torch.Tensor) -> None:
+        torch.optim.SGD([weight], lr=0.1, foreach=True).step()
+
+    for write in (step, lambda weight: torch._foreach_zero_([weight.detach()]), own):
+        weight = torch.nn.Parameter(torch.ones(3, 3, device="cuda"))
+        x = torch.ones(3, 3, device="cuda", requires_grad=True)
+        loss = (x @ weight).sum()
+        loss.backward(retain_graph=True)
+        with torch.no_grad():
+            write(weight)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+    with torch.inference_mode():
+        x = torch.ones(3, device="cuda")
+        torch._foreach_add_([x], 1)
+        assert x.tolist() == [2, 2, 2]
+
+
+def layers_that_learn_their_shapes_move_before_they_know_them() -> None:
+    for move in (
+        lambda layer: layer.to("cuda"),
+        lambda layer: layer.cuda(),
+        lambda layer: layer.half().cuda().float(),
+        lambda layer: layer.cuda().cpu().to("cuda:0"),
+    ):
+        model = move(torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.LazyBatchNorm1d()))
+        assert model(torch.ones(3, 7, device="cuda")).shape == (3, 4)
+        weights = [*model.parameters(), *model.buffers()]
+        assert {item.device for item in weights} == {torch.device("cuda", 0)}
+    with pytest.raises(ValueError, match="uninitialized parameter"):
+        torch.nn.LazyLinear(4).cuda().weight.tolist()
 
 
 if __name__ == "__main__":

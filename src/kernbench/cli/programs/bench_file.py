@@ -64,6 +64,17 @@ def known_benches() -> list[str]:
     return sorted(path.stem for path in files if not path.stem.startswith("_"))
 
 
+def reason_for_none(path: Path) -> str:
+    """Return why there is no program at a path: what is there instead, or which names are near."""
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent}"
+    if path.exists():
+        return "it is a pipe, a socket or a device; save the program to a file"
+    if path.is_symlink():
+        return f"it is a link to {path.readlink()}, which leads to no file"
+    return nearest(path.name, (item.name for item in path.parent.glob("*.py")))
+
+
 def find_bench(text: str) -> Path:
     """Return the file of a bench or a program.
 
@@ -83,11 +94,7 @@ def find_bench(text: str) -> Path:
     if text and path.is_dir():
         raise UsageError(f"{text} is a folder; name a Python file in it")
     if path.suffix == ".py" or len(path.parts) > 1:
-        folder = path.parent
-        if not folder.is_dir():
-            raise UnknownNameError(f"no bench {text}: there is no folder {folder}")
-        result = sorted(path.name for path in folder.glob("*.py"))
-        raise UnknownNameError(f"no bench {text}: {nearest(path.name, result)}")
+        raise UnknownNameError(f"no bench {text}: {reason_for_none(path)}")
     names = known_benches()
     if text in names:
         return shipped_folder() / f"{text}.py"

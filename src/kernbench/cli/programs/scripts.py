@@ -14,9 +14,9 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.bench_file import installed_command, is_bench
+from kernbench.cli.programs.bench_file import installed_command, is_bench, reason_for_none
 from kernbench.cli.programs.reporting import DONE, guarded, make_room, run_and_report, unused_tf32
-from kernbench.errors import UnknownNameError, UsageError, nearest
+from kernbench.errors import UnknownNameError, UsageError
 from kernbench.open_files import LeftOpen
 
 if TYPE_CHECKING:
@@ -102,10 +102,7 @@ def find_script(text: str) -> Path:
     if path.is_dir():
         raise UsageError(f"{text} is a folder; name a Python file in it")
     if not path.is_file():
-        if not path.parent.is_dir():
-            raise UnknownNameError(f"no script {text}: there is no folder {path.parent}")
-        names = sorted(item.name for item in path.parent.glob("*.py"))
-        raise UnknownNameError(f"no script {text}: {nearest(path.name, names)}")
+        raise UnknownNameError(f"no script {text}: {reason_for_none(path)}")
     return path.absolute()
 
 

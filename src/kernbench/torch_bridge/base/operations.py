@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from kernbench.torch_bridge.base.host_times import HostPart, host_part
 from kernbench.torch_bridge.base.refusals import WITHOUT_SYMMETRIC_MEMORY, UnsupportedTorchError
@@ -234,10 +235,12 @@ def describe(func: Any) -> Operation:
         for position, argument in enumerate(schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     )
+    is_custom = func.namespace not in _OF_PYTORCH
+    counts = bool(written) and (is_custom or full_name.startswith("aten._foreach_"))
     ends_at = _OF_GROUPS.get(full_name)
     has_choices = full_name.startswith("aten._scaled_dot_product_") or ends_at is not None
     return Operation(
-        call=func._op,
+        call=_counting(func._op, written) if counts else func._op,
         # A device's attention has the name without what says that the host computes it.
         name=str(func._overloadpacket).replace("_for_cpu", ""),
         full_name=full_name,
@@ -254,7 +257,7 @@ def describe(func: Any) -> Operation:
         and (torch.Tag.pointwise in func.tags or str(func._overloadpacket) in _ON_ONE_DEVICE),
         is_composite=is_composite,
         is_view=shows and not makes_memory and not is_composite,
-        is_custom=func.namespace not in _OF_PYTORCH,
+        is_custom=is_custom,
         # Others may be Python, which asks where tensors are.
         is_plain=func.namespace == "aten"
         and not (is_free or is_copy or is_random or is_read or is_composite)
@@ -271,6 +274,30 @@ def describe(func: Any) -> Operation:
         changed=tuple(sorted(written.union(_WRITTEN_UNSAID.get(full_name, ())))),
         written_names=frozenset(schema.arguments[position].name for position in written),
     )
+
+
+def _counting(call: Callable[..., Any], written: frozenset[int]) -> Callable[..., Any]:
+    """Return a call that counts a version of each tensor which it writes.
+
+    CUDA's kernels for lists of tensors do so themselves, and operations that a kernel in Python
+    calls; here, below autograd, they do not.
+    """
+
+    def count(*args: Any, **kwargs: Any) -> Any:
+        result = call(*args, **kwargs)
+        count_versions(args, written)
+        return result
+
+    return count
+
+
+def count_versions(args: Any, written: frozenset[int]) -> None:
+    """Count a version of each tensor at positions of arguments, and of each in a list there."""
+    for position in written.intersection(range(len(args))):
+        value = args[position]
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(item, torch.Tensor) and not item.is_inference():
+                increment_version(item)
 
 
 def waits(operation: Operation, args: Any, kwargs: dict[str, Any]) -> bool:

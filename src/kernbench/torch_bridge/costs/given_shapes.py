@@ -46,7 +46,7 @@ def _tensors(values: Iterable[Any]) -> Iterable[tuple[tuple[int, ...], str]]:
     for value in values:
         if isinstance(value, Tensor):
             # A nested tensor has many shapes.
-            shape = () if value.is_nested else tuple(value.shape)
+            shape = () if value.is_nested else tuple(value.size())
             yield shape, str(value.dtype).removeprefix("torch.")
         elif isinstance(value, (list, tuple)):
             yield from _tensors(value)

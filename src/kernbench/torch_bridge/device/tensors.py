@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.distributed._shard.sharded_tensor.api import _SHARDED_OPS
 from torch.jit._builtins import _get_builtin_table
+from torch.nn.parameter import UninitializedTensorMixin
+from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -32,17 +35,19 @@ from kernbench.torch_bridge.placement.touched import (
     look_at_copies,
     touch_by_host,
 )
+from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.process import HERE, current
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.ordering.order import ProcessOrder
 
+_ASKED = "_kernbench_device"
+"""The attribute of a wrapper that says for which device it was made."""
 _Base = torch._C.TensorBase
 _device_of = _Base.device.__get__
 _to = torch.Tensor.to
 _cpu = torch.Tensor.cpu
 _copy = torch.Tensor.copy_
-_num_modes = torch._C._len_torch_function_stack
 _numpy, _tolist = torch.Tensor.numpy, torch.Tensor.tolist
 _new_tensor = torch.Tensor.new_tensor
 _make_nested: Any = torch._C._nested.nested_tensor
@@ -52,6 +57,7 @@ _BY_SHAPE = (
     *("empty", "zeros", "ones", "full", "rand", "randn", "randint", "randperm"),
     *("arange", "linspace", "logspace", "eye", "empty_strided"),
 )
+_has_mode = torch._C._is_torch_function_mode_enabled
 # PyTorch caches this at the first call, and `with torch.device(...)` needs the originals.
 _device_constructors()
 _group = torch._C._group_tensors_by_device_and_dtype
@@ -83,7 +89,10 @@ def device_of(tensor: Tensor) -> torch.device:
         wrapped = _is_transformed(tensor)
         return device_of(_untransformed(tensor)) if wrapped else cpp_device(tensor)
     inner = inner_of(tensor)
-    return cpp_device(tensor) if inner is None else device_of(inner)
+    if inner is not None:
+        return device_of(inner)
+    asked: torch.device | None = vars(tensor).get(_ASKED)
+    return asked or cpp_device(tensor)
 
 
 def inner_of(tensor: Tensor) -> Tensor | None:
@@ -160,15 +169,6 @@ def copy_(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
     return _copy(self, source, non_blocking)
 
 
-def _default_device() -> Any:
-    """Return the device of the innermost ``with torch.device(...)``, if there is one."""
-    for position in reversed(range(_num_modes())):
-        mode = torch._C._get_function_stack_at(position)
-        if isinstance(mode, DeviceContext):
-            return mode.device
-    return None
-
-
 def _converted(tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """Apply the other arguments of ``to``: dtype, copy, memory_format."""
     positional = args if "device" in kwargs else args[1:]
@@ -223,7 +223,8 @@ def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
 def _note_read(order: ProcessOrder, tensor: Tensor) -> None:
     """Note that a view of numpy's has been read; what is raised here, Python would only print."""
     try:
-        touch_by_host(order, tensor, "Tensor.numpy")
+        with torch._C.DisableTorchFunctionSubclass():
+            touch_by_host(order, tensor, "Tensor.numpy")
     except KernbenchError as error:
         order.late = error
 
@@ -247,7 +248,7 @@ def _read_in_memory(tensor: Tensor, name: str) -> None:
         look_at_copies(process, [(tensor, False)], f"Tensor.{name}")
 
 
-def _record_stream(self: Tensor, stream: Any) -> None:
+def record_stream(self: Tensor, stream: Any) -> None:
     """``Tensor.record_stream``: memory that a stream uses is given out when that has gone on."""
     order = current().order
     contents = None if order is None else contents_of_tensor(order, self)
@@ -292,10 +293,15 @@ def new_tensor(
 def _wrapper(cls: Any, *args: Any, **kwargs: Any) -> Tensor:
     # C++ has no device guard for a device that it was not built for, and would abort.
     place = current().session.place
-    if kwargs.get("device") is not None and is_simulated(kwargs["device"]):
+    asked = kwargs.get("device")
+    if asked is not None and is_simulated(asked):
         kwargs["device"] = place
+    else:
+        asked = None
     places = [place if isinstance(arg, torch.device) and is_simulated(arg) else arg for arg in args]
     tensor: Tensor = _make_wrapper_subclass(cls, *places, **kwargs)
+    if asked is not None:
+        vars(tensor)[_ASKED] = with_index(asked)
     return tensor
 
 
@@ -304,9 +310,6 @@ def _factory(original: Any) -> Any:
         # C++ cannot pin it.
         is_pinned = kwargs.pop("pin_memory", False)
         data = read_by_host(data)
-        if device is None and _num_modes():
-            # `with torch.device(...)` would pass the device to C++.
-            device = _default_device()
         if device is None or not is_simulated(device):
             tensor: Tensor = original(data, *args, device=device, **kwargs)
             return pinned(tensor) if is_pinned else tensor
@@ -315,14 +318,13 @@ def _factory(original: Any) -> Any:
         tensor = to(original(data, *args, device=CPU, **kwargs), with_index(device))
         return tensor.requires_grad_() if requires_grad else tensor
 
-    make.__name__ = original.__name__
-    make.__doc__ = original.__doc__
     return make
 
 
 def _like(original: Any) -> Any:
     """Return a function that makes a tensor like its operand, or on the host if requested."""
 
+    @wraps(original)
     def make(*args: Any, device: Any = None, **kwargs: Any) -> Tensor:
         if device is None:
             tensor: Tensor = original(*args, **kwargs)
@@ -334,8 +336,6 @@ def _like(original: Any) -> Any:
         with moving(None):
             return original(*args, device=device, **kwargs)
 
-    make.__name__ = original.__name__
-    make.__doc__ = original.__doc__
     return make
 
 
@@ -351,8 +351,6 @@ def _numbered(original: Any) -> Any:
         tensor: Tensor = original(*args, **kwargs)
         return tensor
 
-    make.__name__ = original.__name__
-    make.__doc__ = original.__doc__
     return make
 
 
@@ -386,8 +384,6 @@ def _sparse(original: Any) -> Any:
     """Return a constructor of sparse tensors whose parts are moved first, as in ``_nested``."""
 
     def make(*args: Any, device: Any = None, **kwargs: Any) -> Tensor:
-        if device is None and _num_modes():
-            device = _default_device()
         if device is None or torch.device(device).type not in (DEVICE_TYPE, CPU.type):
             tensor: Tensor = original(*args, device=device, **kwargs)
             return tensor
@@ -399,8 +395,6 @@ def _sparse(original: Any) -> Any:
         tensor = to(original(*args, device=CPU, **kwargs), place)
         return tensor.requires_grad_() if requires_grad else tensor
 
-    make.__name__ = original.__name__
-    make.__doc__ = original.__doc__
     return make
 
 
@@ -422,40 +416,72 @@ def _by_device_and_dtype(tensors: Any, with_indices: bool = False) -> Any:
     return result
 
 
-def _get_device(self: Tensor) -> int:
+def get_device(self: Tensor) -> int:
     index = device_of(self).index
     return -1 if index is None else index
 
 
 def _replace_function(patches: Patches, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace a function of ``torch`` such that TorchScript still recognizes the operation."""
+    """Replace a function of ``torch`` such that TorchScript and modes still recognize it."""
     original = getattr(torch, name)
-    result = make(original)
+    result = _asking(make(original), name, torch, num_asked=int(name.endswith("_like")))
     patches.set(torch, name, result)
     operations: Any = _get_builtin_table()
     if id(original) in operations:
         operations[id(result)] = operations[id(original)]
         patches.on_close(operations.pop, id(result))
+    constructors = _device_constructors()
+    if original in constructors:
+        constructors.add(result)
+        patches.on_close(constructors.discard, result)
+
+
+def _asking(
+    function: Callable[..., Any],
+    name: str,
+    owner: Any = Tensor,
+    *,
+    num_asked: int = 1,
+    is_getter: bool = False,
+) -> Any:
+    """Return a function that asks ``__torch_function__`` of modes first, as C++ does.
+
+    And of the classes of its first arguments (``num_asked``). They are asked about what stands in
+    its place, which pickle and generated code find by name.
+    """
+
+    @wraps(getattr(owner, name))
+    def call(*args: Any, **kwargs: Any) -> Any:
+        asked = args[:num_asked]
+        if _has_mode() or has_torch_function(asked):
+            return handle_torch_function(named, asked, *args, **kwargs)
+        return function(*args, **kwargs)
+
+    call.__module__, call.__qualname__ = "torch", name if owner is torch else f"Tensor.{name}"
+    result: Any = unseen(call)
+    if is_getter:
+        result = property(result)
+    named = result.__get__ if is_getter else result
+    return result
 
 
 def install(patches: Patches) -> None:
     """Let tensors report their simulated device."""
+    getters = {"device": device_of} | {
+        f"is_{kind}": lambda self, kind=kind: device_of(self).type == kind
+        for kind in ("cuda", "cpu", "meta")
+    }
+    methods = (to, cpu, cuda, copy_, numpy, tolist, new_tensor, get_device, record_stream)
+    replaced = {item.__name__: _asking(item, item.__name__) for item in methods}
+    # PyTorch keeps a list of the methods of parameters without a shape (`nn.LazyLinear`).
+    known = UninitializedTensorMixin._allowed_methods
+    allowed = [replaced[name] for name in replaced if getattr(Tensor, name) in known]
+    patches.set(UninitializedTensorMixin, "_allowed_methods", known + allowed)
     patches.set_all(
         torch.Tensor,
         {
-            "device": property(device_of),
-            "is_cuda": property(lambda self: device_of(self).type == "cuda"),
-            "is_cpu": property(lambda self: device_of(self).type == "cpu"),
-            "is_meta": property(lambda self: device_of(self).type == "meta"),
-            "to": to,
-            "cpu": cpu,
-            "cuda": cuda,
-            "copy_": copy_,
-            "numpy": numpy,
-            "tolist": tolist,
-            "new_tensor": new_tensor,
-            "get_device": _get_device,
-            "record_stream": _record_stream,
+            **{name: _asking(item, name, is_getter=True) for name, item in getters.items()},
+            **replaced,
             "_make_wrapper_subclass": staticmethod(_wrapper),
         },
     )

@@ -15,7 +15,14 @@ from kernbench.library_kernels import AutogradPhase
 from kernbench.torch_bridge.base.direct import KnownCall, execute_first
 from kernbench.torch_bridge.base.modes import Mode
 from kernbench.torch_bridge.base.operation_timing import phase_now
-from kernbench.torch_bridge.base.operations import PLAIN, Operation, describe, holds_memory, waits
+from kernbench.torch_bridge.base.operations import (
+    PLAIN,
+    Operation,
+    count_versions,
+    describe,
+    holds_memory,
+    waits,
+)
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs import check_operands, num_bytes
 from kernbench.torch_bridge.device.pinned import NOT_PINNED, is_pinned, pinned
@@ -164,7 +171,9 @@ class Observer(Mode):
         if kernel is not None and self._is_for(func, operation, args, kwargs):
             # The kernel runs below autograd; its own operations are observed.
             with self:
-                return kernel.call(KEYSET, args, kwargs)
+                result = kernel.call(KEYSET, args, kwargs)
+            count_versions(args, operation.written)
+            return result
         is_plain = operation.is_plain and self._shapes is None
         if kernel is None and (isinstance(args[0], Tensor) if operation.is_view else is_plain):
             self._quick[id(func)] = operation
