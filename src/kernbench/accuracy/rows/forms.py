@@ -161,7 +161,11 @@ def form_of(file: str, columns: set[str], forms: Sequence[Form] = FORMS) -> Form
     """
     for form in forms:
         if columns.issuperset(form.columns):
-            lacking = _lacking(form, columns)
+            lacking = [
+                name
+                for name in (form.device, form.op, form.dtype, form.time[0])
+                if not name.startswith("=") and _column(form, name, columns) is None
+            ]
             if lacking:
                 raise UsageError(f"{file}: columns are missing: {', '.join(lacking)}")
             return form
@@ -169,14 +173,6 @@ def form_of(file: str, columns: set[str], forms: Sequence[Form] = FORMS) -> Form
         raise UsageError(f"{file}: columns are missing: device")
     known = "; ".join(f"{', '.join(form.columns)} for {form.category}" for form in forms)
     raise UsageError(f"{file}: the columns are of no category; it takes {known}")
-
-
-def _lacking(form: Form, columns: set[str]) -> list[str]:
-    return [
-        name
-        for name in (form.device, form.op, form.dtype, form.time[0])
-        if not name.startswith("=") and _column(form, name, columns) is None
-    ]
 
 
 def _column(form: Form, name: str, columns: set[str]) -> str | None:
