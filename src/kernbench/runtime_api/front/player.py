@@ -131,7 +131,7 @@ class Player:
             Action.ARRIVE: self._arrive,
             Action.BIND: self._bind,
             Action.SPAWN: self._spawn,
-            Action.JOIN: lambda state, spawn, _, __: self._spawns[spawn].join(),
+            Action.JOIN: self._join,
             Action.DRAIN: self._drain,
         }
 
@@ -318,6 +318,9 @@ class Player:
         actors = dict(zip(running, range(first, first + count), strict=True))
         nprocs = count if folding is None else folding.num_ranks
         spawn.start(lambda rank: self.play(actors[rank]), (), nprocs, lambda _: on_greenlet)
+
+    def _join(self, state: RankState, spawn: int, _: int, __: int) -> None:
+        self._spawns[spawn].join()
 
     def _drain(self, state: RankState, _: int, __: int, ___: int) -> None:
         self.run.simulation.drain()
