@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kernbench.dtypes import Array
-from kernbench.sanitizer.facts.launch import coordinates
+from kernbench.replay import coordinates
 from kernbench.sanitizer.facts.order import Clock
 
 _MOST_REMEMBERED = 1 << 18
