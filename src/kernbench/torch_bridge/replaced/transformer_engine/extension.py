@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
+from kernbench.inputs import shipped_yaml
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.processes.call_counts import in_cxx, unseen
@@ -26,7 +26,9 @@ from kernbench.torch_bridge.replaced.transformer_engine.kernels import ENUMERATI
 
 _CUBLAS, _CUDNN = 130100, 91200
 _STREAMS = 4
-_LACKING = Path(__file__).with_name("lacking.txt").read_text(encoding="utf-8").split()
+_LACKING = shipped_yaml(
+    "kernbench.torch_bridge.replaced.transformer_engine", "lacking.yaml"
+).split()
 """What the module of 2.20 has besides, and kernbench does not define."""
 
 
