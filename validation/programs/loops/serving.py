@@ -1,0 +1,118 @@
+"""First tokens, and those that follow, of a closed loop that an engine serves as it is installed.
+
+arguments: ENGINE, tokens of a prompt and of an answer at most, clients; then the options of
+``kernbench serve-bench`` that describe the engine. Two loads are served, by the engine's own
+scheduler, with far fewer tokens than the rows' of which they tell:
+
+- three requests of each client, with answers of very different lengths, so that the clients get out
+  of step as the measured ones do. The first tokens are those of requests that begin together and of
+  those that come later, in the shares that the rows' clients have.
+- as many requests as clients, which begin together in the middle of the row's answers. A token is a
+  step that only decodes there, and the share of the others' prefills that falls to it.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from statistics import fmean, median
+
+from kernbench.serving import ServingLoad, Taken, TokenLengths, drive, engine_of, parse_settings
+from kernbench.torch_bridge import unseen
+
+SHORTEST = 0.8
+"""The shortest prompt and answer of a row, as a share of the longest, which name it."""
+ROUNDS = 10
+"""Requests of each client, of which the first begin together.
+
+Source of both: InferenceMAX, whose rows these are, README.md, "Benchmark Client Configuration":
+``--random-range-ratio 0.8 --num-prompts $((CONC * 10)) --max-concurrency $CONC``.
+"""
+FEW_ROUNDS = 3
+"""Requests of each client here: one that begins with the others, two that do not."""
+FEW_TOKENS = 16
+"""Of an answer here, on average."""
+MEAN = (1 + SHORTEST) / 2
+
+
+class CacheTooSmallError(RuntimeError):
+    """Clients wait for places in the cache: then rows tell of queues that grow for a whole run."""
+
+
+def spread_load(input_tokens: int, clients: int) -> ServingLoad:
+    """Return requests of which few begin together."""
+    return ServingLoad.closed(
+        clients,
+        FEW_ROUNDS * clients,
+        TokenLengths(round(SHORTEST * input_tokens), input_tokens),
+        TokenLengths(2, 2 * FEW_TOKENS),
+        seed=0,
+    )
+
+
+def middle_load(input_tokens: int, output_tokens: int, clients: int) -> ServingLoad:
+    """Return requests that decode in the middle of a row's answers, all at once."""
+    middle = round(MEAN * (input_tokens + output_tokens / 2))
+    prompts = TokenLengths(middle - FEW_TOKENS // 2, middle - FEW_TOKENS // 2)
+    return ServingLoad.closed(
+        clients, clients, prompts, TokenLengths(FEW_TOKENS, FEW_TOKENS), seed=0
+    )
+
+
+def first_token_s(waits_s: Sequence[float], clients: int) -> float:
+    """Return the mean of a row's first tokens, by those of a spread load, in order of arrival."""
+    together, later = waits_s[:clients], waits_s[clients:]
+    return (fmean(together) + (ROUNDS - 1) * fmean(later)) / ROUNDS
+
+
+def further_token_s(
+    step_s: float, spread_steps_s: Sequence[float], own_s: float, clients: int, output_tokens: int
+) -> float:
+    """Return the mean of a row's further tokens.
+
+    Args:
+        step_s: A step that only decodes, in the middle of the row's answers.
+        spread_steps_s: The steps of a spread load.
+        own_s: One of those that only decodes: what others take more is prefill.
+        clients: How many there are.
+        output_tokens: Of the row's longest answer.
+    """
+    prefills_s = sum(max(0.0, length - own_s) for length in spread_steps_s)
+    of_others_s = (clients - 1) * prefills_s / (FEW_ROUNDS * clients)
+    return step_s + of_others_s / (MEAN * output_tokens)
+
+
+def _gap_s(taken: Taken) -> float:
+    return median(gap for row in taken.rows for gap in row.gaps_s)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve both loads, and say what they tell.
+
+    Raises:
+        CacheTooSmallError: Not all clients' requests are served at once.
+    """
+    engine_name, *numbers = arguments[:4]
+    input_tokens, output_tokens, clients = map(int, numbers)
+    settings = parse_settings([engine_name, *arguments[4:], "--rate=1"])
+    engine = engine_of(engine_name, settings.of_engine)
+    is_first = int(os.environ.get("RANK", "0")) == 0
+    warm = ServingLoad.closed(
+        1, 1, TokenLengths(input_tokens, input_tokens), TokenLengths(2, 2), seed=-1
+    )
+    drive(engine, warm, 1, unseen)
+    spread = drive(engine, spread_load(input_tokens, clients), 0, unseen)
+    if is_first:
+        waits = [row.ttft_s for row in spread.rows]
+        print(f"first token {1e3 * first_token_s(waits, clients):.6f} ms", flush=True)
+    together = drive(engine, middle_load(input_tokens, output_tokens, clients), 0, unseen)
+    running = max(step.running for step in together.steps)
+    if running < clients:
+        raise CacheTooSmallError(f"the cache holds {running} of {clients} requests at a time")
+    if is_first:
+        steps_s = [step.end_s - step.begin_s for step in spread.steps]
+        token_s = further_token_s(_gap_s(together), steps_s, _gap_s(spread), clients, output_tokens)
+        print(f"step {1e3 * token_s:.6f} ms", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
