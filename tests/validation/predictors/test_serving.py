@@ -20,9 +20,7 @@ HEAD = (
     "source,device,framework,model,precision,mode,isl,osl,concurrency_or_batch,tp,pp,"
     "attention_dp,moe_ep,ttft_s,tpot_s"
 )
-LINE = (
-    "me,H200-SXM-141GB,{framework},{model},{precision},aggregated,1000,200,5,2,{pp},1,1,0.2,0.02"
-)
+LINE = "me,H200-SXM-141GB,{framework},{model},{precision},aggregated,1000,200,5,2,{pp},1,1,0.2,0.02"
 USUAL = {"framework": "vllm", "model": "meta-llama/Llama-3.1-70B", "precision": "fp8", "pp": 1}
 
 
