@@ -1,4 +1,4 @@
-"""Of 8 bits, a query of each sequence against its keys in pages, by FlashAttention 3 as vLLM builds it."""
+"""A query of each sequence against keys of 8 bits in pages, by vLLM's FlashAttention 3."""
 
 import sys
 
