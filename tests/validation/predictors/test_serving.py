@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
@@ -88,22 +89,46 @@ def test_a_model_that_does_not_fit_is_not_run(tmp_path: Path) -> None:
     assert "141 GB of weights" in answer.why_not
 
 
-def test_few_requests_begin_together_and_tokens_are_in_the_middle_of_answers() -> None:
-    spread, middle = loads.spread_load(1000, 5), loads.middle_load(1000, 200, 5)
-    assert spread.concurrency == middle.concurrency == 5
-    assert len(spread.requests) == 3 * 5
-    assert all(800 <= request.input_tokens <= 1000 for request in spread.requests)
-    assert len({request.output_tokens for request in spread.requests}) > 5
+@pytest.mark.parametrize(("input_tokens", "clients"), [(1000, 5), (8192, 32)])
+def test_requests_begin_together_and_then_one_by_one(input_tokens: int, clients: int) -> None:
+    """By a scheduler that takes prompts first, as many tokens of them in a step as fit."""
+    load = loads.spread_load(input_tokens, clients)
+    assert load.concurrency == clients
+    left, running, step, begun = list(load.requests), [], 0, []
+    while left or running:
+        while left and len(running) < clients:
+            request = left.pop(0)
+            begun.append((step, request))
+            running.append([request.input_tokens, request.output_tokens])
+        room = 8192
+        for request in running:
+            taken = min(room, request[0])
+            room -= taken
+            request[0] -= taken
+            request[1] -= not request[0]
+        running = [request for request in running if request[1] > 0]
+        step += 1
+    together, later = begun[:clients], [at for at, _ in begun[clients:]]
+    assert {at for at, _ in together} == {0}
+    assert len(later) == min(clients, 6)
+    assert all(second - first >= 4 for first, second in pairwise(later))
+    # All prompts that began together are done.
+    assert later[0] > sum(request.input_tokens for _, request in together) / 8192
+    assert all(0.8 * input_tokens <= request.input_tokens <= input_tokens for _, request in begun)
+
+
+def test_tokens_are_in_the_middle_of_answers() -> None:
+    load = loads.middle_load(1000, 200, 5)
+    assert load.concurrency == len(load.requests) == 5
     # The middle of the tokens after a longer prompt is the middle of the row's, nine tenths of it.
-    (tokens,) = {request.input_tokens + request.output_tokens // 2 for request in middle.requests}
+    (tokens,) = {request.input_tokens + request.output_tokens // 2 for request in load.requests}
     assert tokens == 0.9 * (1000 + 200 / 2)
 
 
 def test_a_token_takes_its_step_and_its_share_of_the_others_prefills() -> None:
-    # Fifteen requests take 1.5 s more than their steps: 0.1 s each, of four others, in 180 tokens.
-    steps_s = [1.51, *[0.01] * 9]
-    token_s = loads.further_token_s(0.02, steps_s, 0.01, 5, 200)
-    assert token_s == pytest.approx(0.02 + 4 * 0.1 / 180)
+    # Fifteen prompts take 1.5 s more than their steps: 0.1 s each, of four others, in 180 tokens.
+    prefill_s = loads.prefill_s([1.51, *[0.01] * 9], 0.01, 15)
+    assert loads.further_token_s(0.02, prefill_s, 5, 200) == pytest.approx(0.02 + 4 * 0.1 / 180)
 
 
 def test_a_tenth_of_a_rows_first_tokens_is_of_requests_that_begin_together() -> None:

@@ -4,19 +4,30 @@ arguments: ENGINE, tokens of a prompt and of an answer at most, clients; then th
 ``kernbench serve-bench`` that describe the engine. Two loads are served, by the engine's own
 scheduler, with far fewer tokens than the rows' of which they tell:
 
-- three requests of each client, with answers of very different lengths, so that the clients get out
-  of step as the measured ones do. The first tokens are those of requests that begin together and of
-  those that come later, in the shares that the rows' clients have.
+- requests that begin together, one of each client, whose answers end some steps apart, and a few
+  that each come as one of them ends. So the measured ones come, whose answers are much longer than
+  a prompt takes: alone, while the others decode. The first tokens are those of both, in the shares
+  that the rows' clients have.
 - as many requests as clients, which begin together in the middle of the row's answers. A token is a
   step that only decodes there, and the share of the others' prefills that falls to it.
 """
 
+import math
 import os
+import random
 import sys
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from kernbench.serving import ServingLoad, Taken, TokenLengths, drive, engine_of, parse_settings
+from kernbench.serving import (
+    ServedRequest,
+    ServingLoad,
+    Taken,
+    TokenLengths,
+    drive,
+    engine_of,
+    parse_settings,
+)
 from kernbench.torch_bridge import unseen
 
 SHORTEST = 0.8
@@ -27,10 +38,14 @@ ROUNDS = 10
 Source of both: InferenceMAX, whose rows these are, README.md, "Benchmark Client Configuration":
 ``--random-range-ratio 0.8 --num-prompts $((CONC * 10)) --max-concurrency $CONC``.
 """
-FEW_ROUNDS = 3
-"""Requests of each client here: one that begins with the others, two that do not."""
+FEW_LATER = 6
+"""Requests here that come later, at most."""
+APART = 4
+"""Steps between two of them."""
+AT_A_TIME = 8192
+"""Tokens of prompts that a step takes, of these rows' servers."""
 FEW_TOKENS = 16
-"""Of an answer here, on average."""
+"""Of an answer in the middle of a row's."""
 MEAN = (1 + SHORTEST) / 2
 
 
@@ -39,14 +54,22 @@ class CacheTooSmallError(RuntimeError):
 
 
 def spread_load(input_tokens: int, clients: int) -> ServingLoad:
-    """Return requests of which few begin together."""
-    return ServingLoad.closed(
-        clients,
-        FEW_ROUNDS * clients,
-        TokenLengths(round(SHORTEST * input_tokens), input_tokens),
-        TokenLengths(2, 2 * FEW_TOKENS),
-        seed=0,
+    """Return requests that begin together, and some that come one after another."""
+    later = min(clients, FEW_LATER)
+    steps = math.ceil(clients * input_tokens / AT_A_TIME)
+    ends = [steps + APART * number for number in range(1, later + 1)]
+    outputs = ends + [ends[-1] + APART] * (clients - later) + [APART * later] * later
+    source = random.Random(0)
+    requests = (
+        ServedRequest(
+            number=number,
+            arrival_s=0.0,
+            input_tokens=source.randint(round(SHORTEST * input_tokens), input_tokens),
+            output_tokens=output_tokens,
+        )
+        for number, output_tokens in enumerate(outputs)
     )
+    return ServingLoad(name="spread", requests=tuple(requests), concurrency=clients)
 
 
 def middle_load(input_tokens: int, output_tokens: int, clients: int) -> ServingLoad:
@@ -64,21 +87,21 @@ def first_token_s(waits_s: Sequence[float], clients: int) -> float:
     return (fmean(together) + (ROUNDS - 1) * fmean(later)) / ROUNDS
 
 
-def further_token_s(
-    step_s: float, spread_steps_s: Sequence[float], own_s: float, clients: int, output_tokens: int
-) -> float:
+def further_token_s(step_s: float, prefill_s: float, clients: int, output_tokens: int) -> float:
     """Return the mean of a row's further tokens.
 
     Args:
         step_s: A step that only decodes, in the middle of the row's answers.
-        spread_steps_s: The steps of a spread load.
-        own_s: One of those that only decodes: what others take more is prefill.
+        prefill_s: What a request's prompt makes other steps longer.
         clients: How many there are.
         output_tokens: Of the row's longest answer.
     """
-    prefills_s = sum(max(0.0, length - own_s) for length in spread_steps_s)
-    of_others_s = (clients - 1) * prefills_s / (FEW_ROUNDS * clients)
-    return step_s + of_others_s / (MEAN * output_tokens)
+    return step_s + (clients - 1) * prefill_s / (MEAN * output_tokens)
+
+
+def prefill_s(steps_s: Sequence[float], own_s: float, prompts: int) -> float:
+    """Return what a prompt adds to steps, of which one that only decodes takes ``own_s``."""
+    return sum(max(0.0, length - own_s) for length in steps_s) / prompts
 
 
 def _gap_s(taken: Taken) -> float:
