@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +11,7 @@ from statistics import fmean
 import pytest
 
 from kernbench.accuracy.rows import Category, Machines, Row, read_rows
-from kernbench.serving import parse_settings
+from kernbench.serving import Output, ServedRequest, State, parse_settings
 from validation.predictors import serving
 from validation.predictors.registry import make_predictor
 from validation.programs import Program, ProgramAnswer
@@ -25,6 +26,42 @@ LINE = "me,H200-SXM-141GB,{framework},{model},{precision},aggregated,1000,200,5,
 USUAL = {"framework": "vllm", "model": "meta-llama/Llama-3.1-70B", "precision": "fp8", "pp": 1}
 
 
+class PromptEngine:
+    """An engine that takes whole prompts, a token of each other request in a step beside them."""
+
+    name, longest, vocabulary = "ours", 8192, 32000
+
+    def __init__(self, most: int = 64) -> None:
+        self.now_s, self._most = 0.0, most
+        self._waiting: list[list[int]] = []
+        self._running: list[list[int]] = []
+
+    def add(self, number: int, prompt: Sequence[int], output_tokens: int) -> None:
+        self._waiting.append([number, len(prompt), output_tokens])
+
+    def step(self) -> list[Output]:
+        taken = self._waiting[: self._most - len(self._running)]
+        del self._waiting[: len(taken)]
+        self._running += taken
+        self.now_s += 1e-3 + 1e-5 * sum(tokens for _, tokens, _ in taken)
+        outputs = []
+        for request in self._running:
+            request[2] -= 1
+            outputs.append(Output(request[0], 1, not request[2], self.now_s))
+        self._seen = State(len(self._running), len(self._waiting), 0.0)
+        self._running = [request for request in self._running if request[2]]
+        return outputs
+
+    def is_idle(self) -> bool:
+        return not (self._waiting or self._running)
+
+    def state(self) -> State:
+        return self._seen
+
+    def forget(self) -> None:
+        """Hold nothing."""
+
+
 def rows_of(tmp_path: Path, **other: object) -> list[Row]:
     path = tmp_path / "serving.csv"
     path.write_text(f"{HEAD}\n{LINE.format(**{**USUAL, **other})}\n")
@@ -34,8 +71,8 @@ def rows_of(tmp_path: Path, **other: object) -> list[Row]:
 def test_a_line_has_a_row_of_the_first_token_and_one_of_a_further_one(tmp_path: Path) -> None:
     further, first = rows_of(tmp_path)
     assert {further.category, first.category} == {Category.SERVING}
-    assert (further.op, further.time_us) == ("aggregated", pytest.approx(20_000))
-    assert (first.op, first.time_us) == (TTFT, pytest.approx(200_000))
+    assert (further.op, first.op) == ("aggregated", TTFT)
+    assert [further.time_us, first.time_us] == pytest.approx([20_000, 200_000])
     assert further.where == first.where
 
 
@@ -94,19 +131,20 @@ def test_requests_begin_together_and_then_one_by_one(input_tokens: int, clients:
     """By a scheduler that takes prompts first, as many tokens of them in a step as fit."""
     load = loads.spread_load(input_tokens, clients)
     assert load.concurrency == clients
-    left, running, step, begun = list(load.requests), [], 0, []
+    left, step = list(load.requests), 0
+    begun: list[tuple[int, ServedRequest]] = []
+    running: list[list[int]] = []
     while left or running:
         while left and len(running) < clients:
-            request = left.pop(0)
-            begun.append((step, request))
-            running.append([request.input_tokens, request.output_tokens])
+            begun.append((step, left.pop(0)))
+            running.append([begun[-1][1].input_tokens, begun[-1][1].output_tokens])
         room = 8192
-        for request in running:
-            taken = min(room, request[0])
+        for tokens in running:
+            taken = min(room, tokens[0])
             room -= taken
-            request[0] -= taken
-            request[1] -= not request[0]
-        running = [request for request in running if request[1] > 0]
+            tokens[0] -= taken
+            tokens[1] -= not tokens[0]
+        running = [tokens for tokens in running if tokens[1] > 0]
         step += 1
     together, later = begun[:clients], [at for at, _ in begun[clients:]]
     assert {at for at, _ in together} == {0}
@@ -129,6 +167,33 @@ def test_a_token_takes_its_step_and_its_share_of_the_others_prefills() -> None:
     # Fifteen prompts take 1.5 s more than their steps: 0.1 s each, of four others, in 180 tokens.
     prefill_s = loads.prefill_s([1.51, *[0.01] * 9], 0.01, 15)
     assert loads.further_token_s(0.02, prefill_s, 5, 200) == pytest.approx(0.02 + 4 * 0.1 / 180)
+
+
+def test_the_loop_serves_both_loads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By an engine of ours whose steps take 1 ms, and 10 us more for each token of a prompt."""
+    made = PromptEngine()
+    monkeypatch.setattr(loads, "engine_of", lambda name, settings: made)
+    monkeypatch.setattr(loads, "unseen", lambda function: function)
+    monkeypatch.setattr("time.monotonic", lambda: made.now_s)
+    loads.main(["vllm", "100", "1000", "4", "--model=llama-3-8b"])
+    first, further = (float(line.split()[-2]) for line in capsys.readouterr().out.splitlines())
+    # Four prompts of 80 to 100 tokens at once, a tenth of the row's; else one alone.
+    assert 0.1 * 4.2 + 0.9 * 1.8 <= first <= 0.1 * 5.0 + 0.9 * 2.0
+    # Three others' prompts in 900 tokens.
+    assert further == pytest.approx(1 + 3 * 0.9 / 900, abs=0.001)
+
+
+def test_a_cache_that_is_too_small_for_all_clients_is_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = PromptEngine(most=3)
+    monkeypatch.setattr(loads, "engine_of", lambda name, settings: made)
+    monkeypatch.setattr(loads, "unseen", lambda function: function)
+    monkeypatch.setattr("time.monotonic", lambda: made.now_s)
+    with pytest.raises(loads.CacheTooSmallError, match="holds 3 of 4 requests"):
+        loads.main(["vllm", "100", "1000", "4", "--model=llama-3-8b"])
 
 
 def test_a_tenth_of_a_rows_first_tokens_is_of_requests_that_begin_together() -> None:

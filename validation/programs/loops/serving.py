@@ -133,7 +133,8 @@ def main(arguments: Sequence[str]) -> None:
         raise CacheTooSmallError(f"the cache holds {running} of {clients} requests at a time")
     if is_first:
         steps_s = [step.end_s - step.begin_s for step in spread.steps]
-        token_s = further_token_s(_gap_s(together), steps_s, _gap_s(spread), clients, output_tokens)
+        more_s = prefill_s(steps_s, _gap_s(spread), len(spread.rows))
+        token_s = further_token_s(_gap_s(together), more_s, clients, output_tokens)
         print(f"step {1e3 * token_s:.6f} ms", flush=True)
 
 
