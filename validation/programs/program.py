@@ -69,7 +69,8 @@ class Program:
         """Raise ``ProgramError`` where the script, or a package that it needs, is missing."""
         missing = [need for need in (*self.needs, *self.installed) if find_spec(need) is None]
         if missing:
-            raise ProgramError(f"needs {', '.join(missing)}: make programs")
+            how = "docs/serving.md says how" if "vllm" in missing else "make programs"
+            raise ProgramError(f"needs {', '.join(missing)}: {how}")
         if not self.script.is_file():
             raise ProgramError(f"needs {self.script.name}: make programs")
 

@@ -68,6 +68,7 @@ def rows_of(tmp_path: Path, **other: object) -> list[Row]:
     return read_rows([path], FORMS)
 
 
+@pytest.mark.adr("0292-D3")
 def test_a_line_has_a_row_of_the_first_token_and_one_of_a_further_one(tmp_path: Path) -> None:
     further, first = rows_of(tmp_path)
     assert {further.category, first.category} == {Category.SERVING}
@@ -76,6 +77,7 @@ def test_a_line_has_a_row_of_the_first_token_and_one_of_a_further_one(tmp_path: 
     assert further.where == first.where
 
 
+@pytest.mark.adr("0292-D1")
 def test_both_are_answered_by_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[Program] = []
 
@@ -104,6 +106,7 @@ def test_the_engine_is_set_up_as_the_rows_server(tmp_path: Path) -> None:
     assert of_engine.max_model_len >= 1200
 
 
+@pytest.mark.adr("0292-D1")
 @pytest.mark.parametrize(
     ("other", "why_not"),
     [
@@ -155,6 +158,7 @@ def test_requests_begin_together_and_then_one_by_one(input_tokens: int, clients:
     assert all(0.8 * input_tokens <= request.input_tokens <= input_tokens for _, request in begun)
 
 
+@pytest.mark.adr("0292-D2")
 def test_tokens_are_in_the_middle_of_answers() -> None:
     load = loads.middle_load(1000, 200, 5)
     assert load.concurrency == len(load.requests) == 5
@@ -169,6 +173,7 @@ def test_a_token_takes_its_step_and_its_share_of_the_others_prefills() -> None:
     assert loads.further_token_s(0.02, prefill_s, 5, 200) == pytest.approx(0.02 + 4 * 0.1 / 180)
 
 
+@pytest.mark.adr("0292-D2")
 def test_the_loop_serves_both_loads(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,6 +190,7 @@ def test_the_loop_serves_both_loads(
     assert further == pytest.approx(1 + 3 * 0.9 / 900, abs=0.001)
 
 
+@pytest.mark.adr("0292-D3")
 def test_a_cache_that_is_too_small_for_all_clients_is_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
