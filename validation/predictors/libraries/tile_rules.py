@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
+from kernbench.library_kernels import CUTLASS_RULES
 from validation.kernels import LibraryTile
-
-_ANY = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ class TileRule:
     """A tile, and the largest product that takes it."""
 
     tile: LibraryTile
-    most_rows: int = _ANY
-    most_cols: int = _ANY
+    most_rows: float = inf
+    most_cols: float = inf
     least_depth: int = 0
     """The least K that takes it."""
 
@@ -43,14 +43,9 @@ def _tile(m: int, n: int, k: int = 128, rows: int = 1, cols: int = 1, pes: int =
 
 
 FP8_RULES: Mapping[tuple[str, str], tuple[TileRule, ...]] = {
-    # vLLM, csrc/quantization/w8a8/cutlass/c3x/scaled_mm_sm90_fp8_dispatch.cuh.
-    ("sm90", "vllm"): (
-        TileRule(_tile(16, 64, 256, rows=2), 16, 1280),
-        TileRule(_tile(16, 64, 256), 16),
-        TileRule(_tile(16, 64, 256, rows=4), 64, 1280),
-        TileRule(_tile(64, 64, 256), 64),
-        TileRule(_tile(64, 128, rows=2), 128),
-        TileRule(_tile(128, 128, rows=2)),
+    ("sm90", "vllm"): tuple(
+        TileRule(_tile(*rule[:3], rows=rule.cluster_rows), rule.most_rows, rule.most_cols)
+        for rule in CUTLASS_RULES["sm90"]
     ),
     # SGLang, sgl-kernel/csrc/gemm/fp8_gemm_kernel.cu; later releases have vLLM's.
     ("sm90", "sglang"): (
