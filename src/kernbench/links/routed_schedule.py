@@ -372,12 +372,14 @@ def _largest_sent(schedule: Schedule) -> int:
 
 def _hbm_traffic(schedule: Schedule) -> tuple[Times, int]:
     """Return the HBM bytes that each rank reads and writes, and how many bytes are reduced."""
-    traffic = schedule.sent_bytes()
+    traffic = np.zeros(schedule.num_ranks, dtype=np.int64)
     reduced = 0
     for step in schedule.steps:
+        sizes = schedule.step_bytes(step)
+        if step.part != "down":
+            traffic[step.src] += sizes
         if step.part == "up":
             continue  # the switch adds, and hands on the sum with the rank's own part
-        sizes = schedule.step_bytes(step)
         if step.reduce:
             reduced += int(sizes.sum())
             sizes = sizes * REDUCE_TRAFFIC
