@@ -49,6 +49,7 @@ SEAMS = {
         # Programs, which no module imports, and the process that they run in.
         "validation.programs.loops",
         "validation.programs.child",
+        "validation.programs.old_inductor",
         # What PyTorch itself estimates stands beside the model.
         "validation.scores.estimates",
     ),

@@ -27,6 +27,7 @@ _LIBRARIES = (
     ("tlx", "flash3"), ("v2", "flash2"), ("fa2", "flash2"), ("sdpa", "flash2"),
 )  # fmt: skip
 """What an implementation's name has in it, and whose kernels those are."""
+_OF_KEYS_DTYPE = ("attention_decode", "vllm_flash_attn_fa3")
 _MOST_GROUP_OF_XQA = 32
 """TensorRT-LLM's decode kernel for groups takes so many heads that share keys."""
 
@@ -93,7 +94,10 @@ def _published(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
 
 
 def _problem(row: Row) -> AttentionProblem:
+    narrow_keys = (row.fields.get("kv_dtype") or row.dtype) == "fp8"
     fp8 = "fp8" in (row.fields.get("attn_dtype") or row.dtype)
+    # It takes queries of the keys' dtype, whatever the model's is.
+    fp8 |= narrow_keys and (row.op, row.fields.get("kernel")) == _OF_KEYS_DTYPE
     return AttentionProblem(
         batch=row.integer("batch"),
         q_len=row.integer("q_len"),
@@ -105,7 +109,7 @@ def _problem(row: Row) -> AttentionProblem:
         window=0 if row.fields.get("window", "0") in ("", "0") else row.integer("window"),
         dtype=_FP8 if fp8 else "bfloat16",
         q_bytes=1 if fp8 else 2,
-        kv_bytes=1 if (row.fields.get("kv_dtype") or row.dtype) == "fp8" else 2,
+        kv_bytes=1 if narrow_keys else 2,
     )
 
 

@@ -16,12 +16,14 @@ PREDICTORS: dict[Category, str] = {
     Category.COLLECTIVES: f"{_ROOM}.collectives:CollectivePredictor",
     Category.TP_SCALING: f"{_ROOM}.tp_scaling:TpPredictor",
     Category.PROGRAMS: f"{_ROOM}.families.predictor:ProgramPredictor",
+    Category.SERVING: f"{_ROOM}.serving:ServingPredictor",
 }
 
 
 def published(files: ProgramFiles | None = None) -> Predictors:
     """Return the predictors of published rows; ``files`` are those of whole programs."""
-    return Predictors(PREDICTORS, {Category.PROGRAMS: {"files": files}})
+    run = (Category.PROGRAMS, Category.SERVING)
+    return Predictors(PREDICTORS, {category: {"files": files} for category in run})
 
 
 def make_predictor(

@@ -48,9 +48,11 @@ class _Lines(TextIOBase):
 
     def __init__(self, program: Program) -> None:
         self._pattern = re.compile(program.reads)
+        self._first = re.compile(program.reads_first) if program.reads_first else None
         self._left = program.line
         self._rest = ""
         self.time: float | None = None
+        self.first = 0.0
 
     def writable(self) -> bool:
         return True
@@ -58,6 +60,9 @@ class _Lines(TextIOBase):
     def write(self, text: str) -> int:
         *whole, self._rest = (self._rest + text).split("\n")
         for line in whole:
+            first = self._first.search(line) if self._first is not None else None
+            if first is not None:
+                self.first = float(first.group(1))
             said = self._pattern.search(line)
             if said is not None and self.time is None:
                 self._left -= 1
@@ -179,7 +184,11 @@ def _answer_by(program: Program, machine: Machine, folding: Folding | None) -> P
     shares = _shares(context, window_us, host_share)
     peak_bytes = _peak_bytes(context)
     return ProgramAnswer(
-        step_us=step_us, host_share=host_share, shares=shares, peak_bytes=peak_bytes
+        step_us=step_us,
+        first_us=lines.first * program.unit_us,
+        host_share=host_share,
+        shares=shares,
+        peak_bytes=peak_bytes,
     )
 
 

@@ -26,7 +26,7 @@ from validation.programs.program import LOOPS, Program
 PROGRAMS = Path("build/programs")
 """Where ``make programs`` puts what it fetches."""
 _LONGEST = 160
-_SAID_IF_SET = ("nodes", "folded_to", "is_before_2_8", "of_kernels", "installed")
+_SAID_IF_SET = ("nodes", "folded_to", "is_before_2_8", "of_kernels", "installed", "reads_first")
 """What is part of a program's name only where it is set: names are older than it."""
 
 
@@ -46,6 +46,8 @@ class ProgramAnswer:
 
     step_us: float = 0.0
     """The modeled time of a step in microseconds; 0 where there is none."""
+    first_us: float = 0.0
+    """The modeled time that its line before says, where it has one (``Program.reads_first``)."""
     host_share: float = 0.0
     """Share of the step in which the devices waited for their hosts, from 0 to 1."""
     why_not: str = ""
@@ -90,6 +92,7 @@ class KeptAnswers:
             "ranks": program.ranks,
             "machine": machine,
             "step_us": round(answer.step_us, 3),
+            **({"first_us": round(answer.first_us, 3)} if answer.first_us else {}),
             "host_share": round(answer.host_share, 3),
             "why_not": answer.why_not,
             **({"shares": answer.shares} if answer.shares else {}),
@@ -171,6 +174,7 @@ def _line(text: str, where: str) -> dict[str, Any]:
 def _answer(line: Mapping[str, Any]) -> ProgramAnswer:
     return ProgramAnswer(
         step_us=line["step_us"],
+        first_us=line.get("first_us", 0.0),
         host_share=line["host_share"],
         why_not=line["why_not"],
         shares=line.get("shares", {}),

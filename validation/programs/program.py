@@ -31,6 +31,8 @@ class Program:
     """Its name where it is run as a module (``python -m``)."""
     reads: str = STEP
     """What a line that says the time of a step looks like; its group is the number."""
+    reads_first: str = ""
+    """What a line before it looks like that says another time, in the same unit; empty: none is."""
     unit_us: float = 1e3
     """What a 1 in that number is."""
     units_per_step: float = 0.0
@@ -66,7 +68,8 @@ class Program:
         """Raise ``ProgramError`` where the script, or a package that it needs, is missing."""
         missing = [need for need in (*self.needs, *self.installed) if find_spec(need) is None]
         if missing:
-            raise ProgramError(f"needs {', '.join(missing)}: make programs")
+            how = "docs/serving.md says how" if "vllm" in missing else "make programs"
+            raise ProgramError(f"needs {', '.join(missing)}: {how}")
         if not self.script.is_file():
             raise ProgramError(f"needs {self.script.name}: make programs")
 

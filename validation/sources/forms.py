@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernbench.accuracy.rows import FORMS as OF_USERS
 from kernbench.accuracy.rows import Category, Form
 
+TTFT = "first token"
+"""The operation of rows of the time to it, which lines of serving have beside a further token's."""
+_SERVING = next(form for form in OF_USERS if form.category is Category.SERVING)
+
 FORMS = (
+    replace(_SERVING, also=(replace(_SERVING, op=f"={TTFT}", time=("ttft_s",)),)),
     Form(
         category=Category.PROGRAMS,
         columns=("level", "problem", "mean_ms"),

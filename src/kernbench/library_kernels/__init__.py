@@ -19,6 +19,7 @@ from kernbench.library_kernels.convolution import (
     by_channel,
     convolution_kernels,
 )
+from kernbench.library_kernels.cutlass import CUTLASS_RULES, cutlass_kernel
 from kernbench.library_kernels.engine import KernelTime, kept_share, makespan, stretch, time_kernel
 from kernbench.library_kernels.products import (
     Product,

@@ -28,6 +28,8 @@ from kernbench.links.wires import (
 _RoundKey = tuple[tuple[int, int, Part], ...]
 
 
+_MOST_PAIRS = 1 << 18
+"""Of ranks, whose links are looked for at a time."""
 REDUCE_TRAFFIC = 3
 """HBM bytes per byte received and reduced: both operands are read, the result is written."""
 
@@ -302,18 +304,19 @@ def _repeated(schedule: Schedule) -> dict[_RoundKey, tuple[Wires, list[RouteHop]
 def _links_used(schedule: Schedule, machine: Machine, sips: Positions) -> Positions:
     """Return the links that any transfer takes, in order of their numbers."""
     is_used = np.zeros(len(machine.links), dtype=np.bool_)
-    seen: set[tuple[int, int, Part]] = set()
-    for step in schedule.steps:
-        key = (id(step.src), id(step.dst), step.part)
-        if key in seen:
-            continue
-        seen.add(key)
-        for links in part_hops(
-            step.part, step.src.astype(np.intp), step.dst.astype(np.intp), machine, sips
-        ):
-            is_used[links[links != NO_LINK]] = True
-        if is_used.all():
-            break
+    distinct = {(step.part, id(step.src), id(step.dst)): step for step in schedule.steps}
+    # As many steps at a time as fit into few megabytes: a call for each would take longer.
+    at_once = max(_MOST_PAIRS // schedule.num_ranks, 1)
+    for part in {step.part for step in distinct.values()}:
+        steps = [step for step in distinct.values() if step.part == part]
+        for first in range(0, len(steps), at_once):
+            some = steps[first : first + at_once]
+            src = np.concatenate([step.src for step in some]).astype(np.intp)
+            dst = np.concatenate([step.dst for step in some]).astype(np.intp)
+            for links in part_hops(part, src, dst, machine, sips):
+                is_used[links[links != NO_LINK]] = True
+            if is_used.all():
+                break
     return np.flatnonzero(is_used)
 
 
@@ -369,12 +372,14 @@ def _largest_sent(schedule: Schedule) -> int:
 
 def _hbm_traffic(schedule: Schedule) -> tuple[Times, int]:
     """Return the HBM bytes that each rank reads and writes, and how many bytes are reduced."""
-    traffic = schedule.sent_bytes()
+    traffic = np.zeros(schedule.num_ranks, dtype=np.int64)
     reduced = 0
     for step in schedule.steps:
+        sizes = schedule.step_bytes(step)
+        if step.part != "down":
+            traffic[step.src] += sizes
         if step.part == "up":
             continue  # the switch adds, and hands on the sum with the rank's own part
-        sizes = schedule.step_bytes(step)
         if step.reduce:
             reduced += int(sizes.sum())
             sizes = sizes * REDUCE_TRAFFIC

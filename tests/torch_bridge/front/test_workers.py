@@ -165,3 +165,31 @@ def test_loaders_that_a_program_leaves_open_end_with_it(monkeypatch: pytest.Monk
     simulated("abandoned_loaders.py", nprocs=2)
     gc.collect()
     assert not unraisable
+
+
+KEEPS = """
+import os, sys, torch
+class Lock:
+    def __del__(self, getpid=os.getpid, getppid=os.getppid):
+        os.write(1, b"%d %d " % (getpid(), getppid()))
+sys.modules["torch"]._lock_of_a_library = Lock()
+"""
+ENDS = """
+import os, pathlib, sys
+from kernbench import RuntimeContext
+from kernbench.torch_bridge import run_torchrun
+with RuntimeContext("ahbm:1", 1) as context:
+    run_torchrun(context, pathlib.Path("p.py"), compile(sys.argv[1], "p.py", "exec"), ["p.py"], 1)
+print(os.getpid(), os.getppid(), flush=True)
+from kernbench.torch_bridge.front import workers
+vars(workers).update(dict.fromkeys(vars(workers)))  # as Python does, in an order of its own
+"""
+
+
+def test_what_a_library_keeps_of_os_works_when_python_has_cleared_modules(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS, KEEPS], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert not done.stderr
+    real, kept = done.stdout.splitlines()
+    assert kept.split() == real.split()

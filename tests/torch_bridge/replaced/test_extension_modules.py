@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernbench.runtime_api import RuntimeContext
 from tests.cli.command_line import kernbench
 from tests.torch_bridge.running import simulated
 from tests.torch_bridge.shared_objects import make_engine
@@ -146,6 +147,34 @@ def test_operators_of_an_engine_compute_what_pytorch_does(engine: Path, data: bo
     assert sum("(UVA) is timed as" in line for line in lines) == 1
     names = [instance.template.name for instance in context.run.op_log.instances]
     assert names.count("engine_ops.topk_softmax") == 1
+
+
+def times_us(context: RuntimeContext, name: str) -> list[float]:
+    return [
+        instance.template.duration_ps / 1e6
+        for instance in context.run.op_log.instances
+        if instance.template.name == name
+    ]
+
+
+def test_scaled_products_of_vllm_take_the_tiles_of_its_rule(engine: Path) -> None:
+    context = simulated("scaled_products.py", engine, machine="h200:1", data=False)
+    *both, few, one_more = times_us(context, "engine_ops.cutlass_scaled_mm")
+    # Measured with the quantisation of the rows, an operator of its own that takes few of these.
+    assert both == pytest.approx([877.6, 161.8], rel=0.08)
+    # From 17 rows on tiles have 64 rows: few tiles, which start later. A BLAS has such for both.
+    assert one_more > 1.05 * few
+
+
+@pytest.mark.parametrize(("machine", "measured_us"), [("h100-sxm:1", 377.7), ("h200:1", 344.7)])
+def test_keys_of_8_bits_take_vllms_flash_attention_what_was_measured(
+    engine: Path, machine: str, measured_us: float
+) -> None:
+    """Memory would bring them in 330 and 230 us."""
+    context = simulated("flash_decode.py", engine, machine=machine, data=False)
+    (decode_us,) = times_us(context, "_vllm_fa3_C.fwd")
+    # Measured with the write of the new keys, an operator of its own.
+    assert decode_us == pytest.approx(measured_us - 3.4, rel=0.08)
 
 
 @pytest.mark.adr("0258-D3")

@@ -24,6 +24,7 @@ from tests.validation.predictors.answers import rows_of
 from tests.validation.predictors.families.test_predictor import LLAMA, row
 from validation.predictors.families.predictor import ProgramPredictor
 from validation.predictors.registry import make_predictor
+from validation.predictors.serving import ServingPredictor, program_of
 from validation.programs import KeptAnswers, ProgramAnswer, ProgramFiles, ProgramRunner
 
 ENGINE = (schedule_kernel, kernel_duration_ps, time_kernel, exchange_ps)
@@ -52,6 +53,11 @@ EXPERTS = (
     "source,device,op,framework,kernel,dtype,num_tokens,hidden_size,inter_size,topk,num_experts,"
     "moe_tp_size,moe_ep_size,distribution,time_us\n"
 )
+SERVED = (
+    "source,device,framework,model,precision,mode,isl,osl,concurrency_or_batch,tp,pp,"
+    "attention_dp,moe_ep,ttft_s,tpot_s\n"
+)
+VLLM = "s,H200-SXM-141GB,vllm,meta-llama/Llama-3.1-70B,fp8,aggregated,1000,200,5,1,1,1,1,0.2,0.02"
 NOTE = '"tokens/rank 256, hidden 4096, topk 8, experts 128; SMs 24"'
 LAYER = "A100-SXM4-80GB,layer_prefill:{},fp16,x,64,1,2,16,1,,16,,{},1,1,9,,,,llmcompass-fig5ijkl"
 ROWS = [
@@ -169,6 +175,10 @@ def programs(tmp_path: Path) -> Iterator[tuple[Predictor, Row]]:
     name = predictor.machine_of(asked, known).name
     KeptAnswers(files).keep(asked.program, name, ProgramAnswer(step_us=9.0))
     yield ProgramPredictor(presets(), files), known
+    further, _ = rows_of(tmp_path, SERVED, VLLM)
+    name = presets().machine_of(further.device, 1).name
+    KeptAnswers(files).keep(program_of(further), name, ProgramAnswer(step_us=9.0))
+    yield ServingPredictor(presets(), files), further
 
 
 @pytest.mark.adr("0235-D1")

@@ -7,14 +7,14 @@ Where few rows are computed, A and B are swapped; a tile here is given as it lie
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from kernbench.inputs import shipped_yaml
+from kernbench.library_kernels import CUTLASS_RULES
 from validation.kernels import LibraryTile
-
-_ANY = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class TileRule:
     """A tile, and the largest product that takes it."""
 
     tile: LibraryTile
-    most_rows: int = _ANY
-    most_cols: int = _ANY
+    most_rows: float = inf
+    most_cols: float = inf
     least_depth: int = 0
     """The least K that takes it."""
 
@@ -40,12 +40,23 @@ def ruled_tile(rules: Sequence[TileRule], m: int, n: int, k: int = 0) -> Library
     )
 
 
+def _of_vllm() -> Iterator[TileRule]:
+    """Yield the rules of vLLM on Hopper, which programs launch by."""
+    for rule in CUTLASS_RULES["sm90"]:
+        m, n, k_bytes = rule[:3]
+        tile = LibraryTile(m=m, n=n, k_bytes=k_bytes, cluster_rows=rule.cluster_rows)
+        yield TileRule(tile, rule.most_rows, rule.most_cols)
+
+
 def _rule(values: dict[str, Any]) -> TileRule:
     return TileRule(**{**values, "tile": LibraryTile(**values["tile"])})
 
 
 FP8_RULES: Mapping[tuple[str, str], tuple[TileRule, ...]] = {
-    (entry["architecture"], entry["stack"]): tuple(map(_rule, entry["rules"]))
-    for entry in shipped_yaml("validation.predictors.libraries", "tile_rules.yaml")
+    ("sm90", "vllm"): tuple(_of_vllm()),
+    **{
+        (entry["architecture"], entry["stack"]): tuple(map(_rule, entry["rules"]))
+        for entry in shipped_yaml("validation.predictors.libraries", "tile_rules.yaml")
+    },
 }
 """Rules by architecture and by whose they are."""

@@ -54,6 +54,8 @@ class Form:
     """What a row is described by; ``columns`` when empty."""
     may_lack_time: bool = False
     """Whether rows without a time (empty, or 0) are counted rather than refused."""
+    also: tuple[Form, ...] = ()
+    """How the same lines are read as rows of something else that they have a time of."""
     value: bool = False
     """Whether a row names its own metric and unit, in ``metric``, ``value`` and ``unit``."""
 

@@ -135,24 +135,25 @@ def _hash(row: Row) -> int:
 
 
 def _read(file: str, reader: csv.DictReader[str], forms: Sequence[Form]) -> Iterable[Row]:
-    form = form_of(file, set(reader.fieldnames or ()), forms)
+    of_file = form_of(file, set(reader.fieldnames or ()), forms)
     for fields in reader:
         where = f"{file}:{reader.line_num}"
         if None in fields or None in fields.values():
             raise UsageError(f"{where}: the row has not {len(reader.fieldnames or ())} columns")
-        time_us, per, why_no_time = time_of(form, fields, where)
-        device = text_of(form, form.device, fields)
-        yield Row(
-            category=form.category,
-            device=form.boards.get(device, device),
-            op=text_of(form, form.op, fields),
-            dtype=_dtype_of(form, fields),
-            source=text_of(form, form.source, fields) or Path(file).stem,
-            time_us=time_us,
-            fields=fields,
-            file=file,
-            line=reader.line_num,
-            form=form,
-            per=per,
-            why_no_time=why_no_time,
-        )
+        for form in (of_file, *of_file.also):
+            time_us, per, why_no_time = time_of(form, fields, where)
+            device = text_of(form, form.device, fields)
+            yield Row(
+                category=form.category,
+                device=form.boards.get(device, device),
+                op=text_of(form, form.op, fields),
+                dtype=_dtype_of(form, fields),
+                source=text_of(form, form.source, fields) or Path(file).stem,
+                time_us=time_us,
+                fields=fields,
+                file=file,
+                line=reader.line_num,
+                form=form,
+                per=per,
+                why_no_time=why_no_time,
+            )

@@ -63,7 +63,7 @@ class MemoryRecorder:
         self._simulation = simulation
         self._env = simulation.env
         self._main = main
-        self._find = Places().find
+        self._find = ProgramPlaces().find
         self._next_event = log.next_event
         self._live = log.live
         self._put_begin = log.plain_begins.extend
@@ -123,7 +123,7 @@ class _LayersOfFile(dict[str, tuple[str, ...]]):
 _PROGRAM = _LayersOfFile()
 
 
-class Places:
+class ProgramPlaces:
     """Says where in the program, and in which layers of ``kernbench.tp``, something happens.
 
     What has happened at the same instruction, in the same layers, is known: which line that is

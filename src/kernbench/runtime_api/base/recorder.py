@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kernbench.op_log import UNKNOWN_SITE, ProgramLines
-from kernbench.runtime_api.base.memory_recorder import Places
+from kernbench.runtime_api.base.memory_recorder import ProgramPlaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -119,7 +119,7 @@ class LineRecorder:
         self._place, self._number = self.newest_at, _NOWHERE
         """Where something happened last, and the number of that: ranks that do the same come by
         one after another."""
-        self.places = Places()
+        self.places = ProgramPlaces()
         recorder.span = self.span
 
     def span(self, values: tuple[Any, ...]) -> None:

@@ -221,7 +221,7 @@ _FIRST_PID = 2**22
 _KEPT = ("_config", "_popen", "_Popen")
 """Attributes of a process that are not the program's; its key must not be copied."""
 _start: Any = BaseProcess.start
-_real_pid, _real_parent_pid = os.getpid, os.getppid
+_real_pid = os.getpid
 _children: set[BaseProcess] = vars(processes)["_children"]
 
 
@@ -250,14 +250,15 @@ def _as_rank() -> Any:
     return of_rank
 
 
-def _getpid() -> int:
-    process = HERE.process
-    return _real_pid() if process is None else process.pid or _real_pid()
+# What a library has taken of these for its own ends is called when Python has cleared this module.
+def _getpid(here: Any = HERE, real: Callable[[], int] = os.getpid) -> int:
+    process = here.process
+    return real() if process is None else process.pid or real()
 
 
-def _getppid() -> int:
-    process = HERE.process
-    return _real_parent_pid() if process is None or not process.pid else process.parent_pid
+def _getppid(here: Any = HERE, real: Callable[[], int] = os.getppid) -> int:
+    process = here.process
+    return real() if process is None or not process.pid else process.parent_pid
 
 
 class _Parent(processes._ParentProcess):  # type: ignore[name-defined]

@@ -33,6 +33,9 @@ from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
 from kernbench.torch_bridge.replaced.package_kernels.flash_operations import attend_sequences, pages
 from kernbench.torch_bridge.replaced.package_kernels.flash_values import attend
 
+_OWN_DECODE = {"_vllm_fa3_C": "vllm_vllm_flash_attn_fa3_decode"}
+"""By namespace, what the kernel of few queries is called where a machine's library tells engines'
+builds apart: with keys of 8 bits it computes much slower than memory brings them."""
 _LARGEST_METADATA = 4
 """Integers that FlashAttention-3's scheduler keeps of a sequence."""
 
@@ -80,12 +83,16 @@ def _varlen(
         if ends_k is None or used is not None
         else between(ends_k, k.shape[0])
     )
-    library = attention_kernels(current().session.run.machine.spec.kernel_library or "")
     kind = kernel_of(call.max_seqlen_q or q.shape[0])
-    kernel = f"flash{generation}_{kind}"
+    names = [f"flash{generation}_{kind}", f"flash2_{kind}"]
+    if kind == "decode":
+        own = _OWN_DECODE.get(name.partition(".")[0], "")
+        own += "_fp8kv" * (q.element_size() == 1) + "_window" * (flash.left >= 0)
+        names = [f"{own}_d{head_dim}", own, *names]
+    library = attention_kernels(current().session.run.machine.spec.kernel_library or "")
     flash_call = FlashCall(
         name=name,
-        kernel=kernel if kernel in library else f"flash2_{kind}",
+        kernel=next((kernel for kernel in names if kernel in library), names[-1]),
         heads=q.shape[-2],
         kv_heads=k.shape[-2],
         head_dim=head_dim,

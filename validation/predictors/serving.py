@@ -1,0 +1,108 @@
+"""Predicts rows of serving by running the engine that they name, under the row's load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kernbench.accuracy.rows import Answer, Machines, Ran, Row
+from kernbench.errors import KernbenchError
+from kernbench.serving import check_fits
+from validation.programs import (
+    KeptAnswers,
+    Program,
+    ProgramError,
+    ProgramFiles,
+    ProgramRunner,
+    loop,
+)
+from validation.sources.forms import TTFT
+
+MODELS = {"meta-llama/Llama-3.1-70B": "llama-3-70b", "meta-llama/Llama-3.1-8B": "llama-3-8b"}
+"""Published names of dense models, and known ones of the same sizes."""
+QUANTIZATIONS = {"fp8": "fp8", "bf16": ""}
+LIMIT_S = 900.0
+"""How much time of a CPU a row's loads may take: an engine is begun, and captures its graphs."""
+_OF_SERVER: Mapping[str, object] = {
+    "kv_cache_dtype": "fp8",
+    "max_num_batched_tokens": 8192,
+    "enable_prefix_caching": False,
+}
+"""What servers of vLLM are started with, on H100 and on H200, besides ``--max-num-seqs CLIENTS``.
+
+Source: InferenceMAX, benchmarks/70b_fp8_h100_slurm.sh and 70b_fp8_h200_slurm.sh.
+"""
+_ROOM_TOKENS = 200
+"""Of a request, what a server takes beyond the row's tokens; source: the same."""
+_CAPTURED = (1, 2, 4, 8, 16, 32)
+
+
+class ServingPredictor:
+    """Answers rows of dense models that vLLM served, whole or split by tensors."""
+
+    def __init__(self, machines: Machines, files: ProgramFiles | None = None) -> None:
+        self._machines = machines
+        kept = KeptAnswers(files) if files is not None and files.kept is not None else None
+        self._runner = ProgramRunner(LIMIT_S, kept)
+
+    def predict(self, row: Row) -> Answer:
+        """Return the modeled time to the first token, or of a further one."""
+        try:
+            program = program_of(row)
+            machine = self._machines.machine_of(row.device, program.ranks)
+            model, device_bytes = MODELS[row.fields["model"]], machine.sip_at(0).hbm_bytes
+            check_fits(model, QUANTIZATIONS[row.dtype], program.ranks, device_bytes)
+            answer = self._runner.answer(program, machine)
+        except KernbenchError as error:
+            return Answer(None, str(error).split(";")[0].partition(": known: ")[0])
+        is_first = row.op == TTFT
+        return Answer(
+            answer.first_us if is_first else answer.step_us,
+            how=f"{row.fields['framework']}, {' '.join(program.args[1:4])}",
+            host_share=0.0 if is_first else answer.host_share,
+            shares={} if is_first else answer.shares,
+            ran=Ran.PROGRAM,
+        )
+
+
+def program_of(row: Row) -> Program:
+    """Return the loads of a row, by the engine that it names.
+
+    Raises:
+        ProgramError: Nothing of it runs here, for a reason that the error says.
+    """
+    fields = row.fields
+    engine, model = fields["framework"], fields["model"]
+    if engine != "vllm":
+        raise ProgramError(f"{engine} is not run: of engines, vLLM is")
+    if row.op != TTFT and row.op != "aggregated":
+        raise ProgramError(f"vLLM with prefill and decode {row.op} is not run")
+    split = [name for name in ("pp", "attention_dp", "moe_ep") if (row.optional(name) or 1) > 1]
+    if split:
+        raise ProgramError(f"vLLM split by {' and '.join(split)} is not run")
+    if model not in MODELS:
+        raise ProgramError(f"{model} is not described to vLLM")
+    if row.dtype not in QUANTIZATIONS:
+        raise ProgramError(f"vLLM's weights in {row.dtype} are not described")
+    tokens = [row.integer(name) for name in ("isl", "osl")]
+    clients, ranks = row.integer("concurrency_or_batch"), row.optional("tp") or 1
+    graphs = {
+        "mode": 0,
+        "cudagraph_mode": "FULL_DECODE_ONLY",
+        "cudagraph_capture_sizes": sorted({*(s for s in _CAPTURED if s <= clients), clients}),
+    }
+    of_engine = {**_OF_SERVER, "max_num_seqs": clients, "compilation_config": graphs}
+    program = loop(
+        "serving",
+        engine,
+        *tokens,
+        clients,
+        f"--model={MODELS[model]}",
+        f"--quantization={QUANTIZATIONS[row.dtype]}",
+        f"--tp={ranks}",
+        f"--max-model-len={sum(tokens) + _ROOM_TOKENS}",
+        *(f"--engine-arg={name}={json.dumps(value)}" for name, value in of_engine.items()),
+        ranks=ranks,
+    )
+    return replace(program, reads_first=r"^first token ([\d.]+) ms", installed=("vllm",))
