@@ -18,6 +18,7 @@ import re
 import stat
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -201,6 +202,12 @@ def parse_yaml(
         # PyYAML lets the errors of what it converts through.
         raise error(f"{origin}: not valid YAML: a value is not what its tag says") from None
     return data
+
+
+def shipped_yaml(package: str, name: str) -> Any:
+    """Return what a YAML file says that ships with kernbench, in the folder of a package."""
+    text = (resources.files(package) / name).read_text(encoding="utf-8")
+    return parse_yaml(text, name, is_shipped=True)
 
 
 def _check_depth(value: Any, depth: int = 0) -> None:

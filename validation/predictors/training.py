@@ -14,7 +14,6 @@ from kernbench.plans import (
     Model,
     StageWires,
     Steps,
-    StepTime,
     one_forward_one_backward_us,
 )
 from kernbench.tp import TransformerConfig
@@ -82,7 +81,7 @@ class TrainingPredictor:
             ends_us=(step.ends_forward_us, step.ends_backward_us),
             waits_for_sends=stack.waits_for_sends,
         )
-        elements = _elements(step, layers, plan.stages)
+        elements = round(step.layer_elements * layers / plan.stages) + step.ends_elements
         summed_us = self._wires.summed_us(
             row.device, row.integer("tp"), plan.copies, elements, itemsize
         )
@@ -144,8 +143,3 @@ def _plan(row: Row, run: TrainingRun) -> _Layout:
     layers = -(-row.integer("layers") // stages)
     pieces = layers // run.piece if run.piece and stages > 1 else 1
     return _Layout(stages=stages, copies=copies, microbatches=microbatches, pieces=pieces)
-
-
-def _elements(step: StepTime, layers: int, stages: int) -> int:
-    """Return the parameters of a rank of the fullest stage, which has the embedding."""
-    return round(step.layer_elements * layers / stages) + step.ends_elements

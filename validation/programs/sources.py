@@ -17,6 +17,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
+from kernbench.inputs import shipped_yaml
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
@@ -35,57 +39,8 @@ class Source:
         return f"https://github.com/{self.owner}/{self.name}"
 
 
-SOURCES = (
-    Source(
-        owner="karpathy",
-        name="build-nanogpt",
-        commits=("5265b20", "177e4cd", "fb8bd6e", "7ee630c", "7230096", "3a148e4"),
-    ),
-    Source(owner="karpathy", name="nanoGPT", commits=("5a725d90",)),
-    Source(owner="pytorch-labs", name="gpt-fast", commits=("32971d3",)),
-    Source(
-        owner="NVIDIA", name="Megatron-LM", commits=("d98e8a6",), built=("megatron/core/datasets",)
-    ),
-    Source(
-        owner="pytorch",
-        name="torchtitan",
-        commits=("73a0e69",),
-        paths=("torchtitan", "tests/assets/tokenizer"),
-    ),
-    # All that rows name: problems change with time.
-    Source(
-        owner="ScalingIntelligence",
-        name="KernelBench",
-        commits=(
-            *("1f3814e9", "edb7d070", "80c03d44", "39470b86", "dacd881c", "87fc84ca", "89fe0b9a"),
-            *("5bf2c8fd", "c5877b4c", "b5cc6a4b", "df77b598", "e70b0826", "1e82d8b1", "1e2c63f9"),
-            *("016b0859", "ff3b0d82", "7c914ea7", "3396fc0c", "509ed996", "6e6fca9c", "15c880c7"),
-            "4082b873",
-        ),
-        paths=("KernelBench/level*",),
-    ),
-    Source(
-        owner="thunlp",
-        name="TritonBench",
-        commits=("603e28a5",),
-        paths=("data/TritonBench_G_v1", "data/TritonBench_T_v1", "performance_metrics"),
-    ),
-    Source(
-        owner="AMD-AGI",
-        name="GEAK-eval",
-        commits=("516e01b2", "90dcf41e"),
-        paths=("geak_eval/data/ROCm/data/ROCm_v1",),
-    ),
-    Source(
-        owner="Infatoshi",
-        name="kernelbench.com",
-        commits=("c7d92211",),
-        paths=(
-            "benchmarks/hard/problems-h100",
-            "benchmarks/hard/problems-rtxpro6000",
-            "public/runs",
-        ),
-    ),
+SOURCES = TypeAdapter(tuple[Source, ...]).validate_python(
+    shipped_yaml("validation.programs", "sources.yaml")
 )
 
 

@@ -148,7 +148,17 @@ class _RankUse:
             + self._rounding(),
             "lines": _parts(self.alive, _place) + self._rounding(),
             "tensors": [
-                _alive(item)
+                {
+                    "name": item.name,
+                    "shape": list(item.shape),
+                    "dtype": item.dtype,
+                    "phase": item.phase.value,
+                    "module": str(item.module),
+                    "file": item.file,
+                    "line": item.line,
+                    "bytes": item.asked_bytes,
+                    "since_ns": item.begin_ps / 1000,
+                }
                 for item in sorted(self.alive, key=lambda item: (-item.asked_bytes, item.begin))
             ],
         }
@@ -297,20 +307,6 @@ def _parts(alive: Sequence[Allocation], name: Callable[[Allocation], str]) -> li
 
 def _place(allocation: Allocation) -> str:
     return f"{allocation.file}:{allocation.line}" if allocation.line else ""
-
-
-def _alive(allocation: Allocation) -> AliveReport:
-    return {
-        "name": allocation.name,
-        "shape": list(allocation.shape),
-        "dtype": allocation.dtype,
-        "phase": allocation.phase.value,
-        "module": str(allocation.module),
-        "file": allocation.file,
-        "line": allocation.line,
-        "bytes": allocation.asked_bytes,
-        "since_ns": allocation.begin_ps / 1000,
-    }
 
 
 def print_memory(memory_report: MemoryReport, console: Console) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 from rich.text import Text
 
 from kernbench.analysis.attribution import RANKS, Spent, attribution
-from kernbench.analysis.critical_path import Segment, critical_path
+from kernbench.analysis.critical_path import critical_path
 from kernbench.analysis.program_lines import lines_of_path
 from kernbench.analysis.ranges import ALL, STARTUP
 from kernbench.analysis.tables import SHOWN_LINES, TableColumn, fitting_table, ranks_said
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kernbench.analysis.ranges import RunPart
     from kernbench.hardware import Machine
-    from kernbench.op_log import OpLog, Site, Window
+    from kernbench.op_log import OpLog, Window
 
 _LEAST_WAIT = 0.01
 """The least share of all ranks' time: with less waiting for each other there is no straggler."""
@@ -126,7 +126,17 @@ def explain(
         "time_ns": (log.end_ps if within is None else within.mean_ps) / 1000,
         "spent": [_spent_report(spent) for spent in attribution(log, machine, ranks, within)],
         "critical_path": [
-            _segment_report(segment, site) for segment, site in zip(path, sites, strict=True)
+            {
+                "rank": segment.rank,
+                "kind": segment.kind,
+                "name": segment.name,
+                "launch": segment.launch,
+                "file": site[0],
+                "line": site[1],
+                "start_ns": segment.start_ps / 1000,
+                "end_ns": segment.end_ps / 1000,
+            }
+            for segment, site in zip(path, sites, strict=True)
         ],
     }
     straggler = _straggler(why["spent"], why["time_ns"] * why["ran"])
@@ -175,19 +185,6 @@ def _spent_report(spent: Spent) -> SpentReport:
         "file": spent.site[0],
         "line": spent.site[1],
         "time_ns": spent.time_ps / 1000,
-    }
-
-
-def _segment_report(segment: Segment, site: Site) -> SegmentReport:
-    return {
-        "rank": segment.rank,
-        "kind": segment.kind,
-        "name": segment.name,
-        "launch": segment.launch,
-        "file": site[0],
-        "line": site[1],
-        "start_ns": segment.start_ps / 1000,
-        "end_ns": segment.end_ps / 1000,
     }
 
 

@@ -1,6 +1,6 @@
 """Which algorithm and protocol NCCL picks, by its own estimates; they select, and give no time.
 
-Source: NCCL 2.2x, src/graph/tuning.cc (constants, tree correction) and src/enqueue.cc.
+Source: NCCL 2.2x, src/graph/tuning.cc (constants, tree correction: nccl.yaml) and src/enqueue.cc.
 """
 
 from __future__ import annotations
@@ -10,41 +10,11 @@ from dataclasses import dataclass
 from math import log2
 
 from kernbench.hardware import CollectivesSpec, NcclTable
+from kernbench.inputs import shipped_yaml
 
-_BASE_US = {"ll": 6.6, "ll128": 14.0, "simple": 8.4}
-_TREE_BASE_US = {"ll": 6.8, "ll128": 14.0, "simple": 8.4}
-_RING_HOP_US = {
-    "nvlink": {"ll": 0.6, "ll128": 1.9, "simple": 3.4},
-    "pcie": {"ll": 1.0, "ll128": 2.5, "simple": 5.7},
-}
-_TREE_HOP_US = {
-    "nvlink": {"ll": 0.6, "ll128": 1.25, "simple": 4.0},
-    "pcie": {"ll": 1.0, "ll128": 1.9, "simple": 4.0},
-}
+_CONSTANTS = shipped_yaml("kernbench.collectives", "nccl.yaml")
 _NVLS_US = 25.0
 _NVLS_LINKS_SHARE = 15 / 16
-
-# By log2 of the size in units of 64 bytes.
-_TREE_CORRECTION = {
-    "ll": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
-    "ll128": (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, *(0.6,) * 6, 0.8, 0.9, 0.9, 0.9, 0.9),
-    "simple": (
-        *(0.9,) * 7,
-        0.8,
-        0.7,
-        0.6,
-        0.6,
-        *(0.5,) * 4,
-        0.6,
-        0.7,
-        0.8,
-        0.7,
-        0.7,
-        0.8,
-        0.9,
-        0.9,
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +58,9 @@ def _ring(op: str, n: int, size_bytes: int, table: NcclTable, channels: int) -> 
     steps = _STEPS[op] * (n - 1)
     # What one rank forwards of the message: all of it in a chain from or to a root.
     ratio = 1.0 if op in ("broadcast", "reduce") else n / max(steps, 1)
+    base_us, hop_us = _CONSTANTS["base_us"], _CONSTANTS["ring_hop_us"][table.hop]
     for protocol, gbps in _ring_gbps(table, channels).items():
-        latency_us = _BASE_US[protocol] + steps * _RING_HOP_US[table.hop][protocol]
+        latency_us = base_us[protocol] + steps * hop_us[protocol]
         yield Estimate("ring", protocol, latency_us + size_bytes / (1e3 * gbps * ratio))
 
 
@@ -106,10 +77,11 @@ def _tree(n: int, size_bytes: int, table: NcclTable, channels: int) -> Iterator[
     rates = {"ll": link / 3.8, "simple": link}
     if table.ll128_per_channel_gbps is not None:
         rates["ll128"] = link * 7 / 9
+    base_us, hop_us = _CONSTANTS["tree_base_us"], _CONSTANTS["tree_hop_us"][table.hop]
     for protocol, gbps in rates.items():
-        latency_us = _TREE_BASE_US[protocol] + 2 * (n - 1) * _TREE_HOP_US[table.hop][protocol]
+        latency_us = base_us[protocol] + 2 * (n - 1) * hop_us[protocol]
         place = int(log2(max(size_bytes / 64, 1)))
-        corrections = _TREE_CORRECTION[protocol]
+        corrections = _CONSTANTS["tree_correction"][protocol]
         correction = corrections[place] if place < len(corrections) else 1.0
         time_us = latency_us + size_bytes / (1e3 * gbps * correction / 2)
         yield Estimate("double_tree", protocol, time_us)

@@ -210,7 +210,9 @@ def build(
     if not chosen.by_node:
         ranks_per_node = 0
     asked = Request(num_ranks, num_elements, itemsize, root, counts, ranks_per_node)
-    bounds, steps = chosen.build(asked) if not _alone(asked, chosen) else _one_rank(op, asked)
+    # An algorithm that knows only nodes has no plan of one rank; that of any other does nothing.
+    is_alone = num_ranks == 1 and chosen.by_node
+    bounds, steps = (next(iter(algorithms.values())) if is_alone else chosen).build(asked)
     return Schedule(
         op,
         algorithm,
@@ -226,15 +228,6 @@ def build(
         chosen.striped,
         chosen.pipelined,
     )
-
-
-def _alone(asked: Request, chosen: Algorithm) -> bool:
-    return asked.num_ranks == 1 and chosen.by_node
-
-
-def _one_rank(op: str, asked: Request) -> Plan:
-    """Return the plan of one rank where its algorithm knows only nodes."""
-    return next(iter(_ALGORITHMS[op].values())).build(asked)
 
 
 def _algorithm(op: str, algorithm: str) -> Algorithm:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kernbench.errors import UsageError
+from kernbench.inputs import shipped_yaml
 
 _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 38, 22, 2
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -31,34 +32,7 @@ _WRITES = 2 | 16 | 32 | 64 | 128 | 256 | 512 | 1024 | 2048 | 4096
 """Writing, removing and making files and folders. Source: ``linux/landlock.h``."""
 _WRITE_FILE, _REFER, _TRUNCATE = 2, 1 << 13, 1 << 14
 _CLONE_THREAD = 0x10000
-_ARCHITECTURES = {
-    "x86_64": (
-        0xC000003E,
-        {"clone": 56, "kill": 62, "tgkill": 234, "prlimit64": 302},
-        # socket, connect, sendto, bind, listen; fork, vfork, execve, execveat, ptrace, unshare,
-        # setns, process_vm_readv and _writev, bpf, mount, reboot, add_key;
-        # tkill, rt_sigqueueinfo, rt_tgsigqueueinfo; shmget, semget, msgget, mq_open;
-        # chmod, fchmod, fchmodat, chown, fchown, lchown, fchownat, setxattr, lsetxattr, fsetxattr;
-        # setpriority, ioprio_set, migrate_pages, move_pages, sched_setparam, _setscheduler,
-        # _setaffinity, _setattr
-        (
-            *(41, 42, 44, 49, 50), *(57, 58, 59, 322, 101, 272, 308, 310, 311, 321, 165, 169, 248),
-            *(200, 129, 297), *(29, 64, 68, 240), *(90, 91, 268, 92, 93, 94, 260, 188, 189, 190),
-            *(141, 251, 256, 279, 142, 144, 203, 314),
-        ),
-    ),
-    "aarch64": (
-        0xC00000B7,
-        {"clone": 220, "kill": 129, "tgkill": 131, "prlimit64": 261},
-        (
-            *(198, 203, 206, 200, 201), *(221, 281, 117, 97, 268, 270, 271, 280, 40, 142, 217),
-            *(130, 138, 240), *(194, 190, 186, 180), *(52, 53, 55, 54, 5, 6, 7),
-            *(140, 30, 238, 239, 118, 119, 122, 274),
-        ),
-    ),
-}  # fmt: skip
-"""By machine: what the kernel calls it, numbers of system calls that are looked at, and of those
-that are refused. Source: ``linux/audit.h`` and the tables of system calls."""
+_SYSTEM_CALLS = shipped_yaml("kernbench.judging", "system_calls.yaml")
 _SET_CAPABILITIES = {"x86_64": 126, "aarch64": 91}
 _CAPABILITIES_VERSION, _READS_ALL_FILES = 0x20080522, 1 << 2
 _REFUSED_EVERYWHERE = (424, 425, 438, 452)
@@ -113,20 +87,20 @@ def _close_files(libc: ctypes.CDLL, folders: Iterable[Path]) -> bool:
 
 
 def _refuse_calls(libc: ctypes.CDLL) -> bool:
-    if platform.machine() not in _ARCHITECTURES:
+    calls = _SYSTEM_CALLS.get(platform.machine())
+    if calls is None:
         return False
-    architecture, looked_at, refused = _ARCHITECTURES[platform.machine()]
     refuse = (_RETURN, 0, 0, _ERRNO | errno.EPERM)
     program = [
         (_LOAD, 0, 0, _ARCHITECTURE),
-        (_EQUAL, 1, 0, architecture),
+        (_EQUAL, 1, 0, calls["audit"]),
         refuse,
         (_LOAD, 0, 0, _NUMBER),
         # Numbers of x32, which are no others' on other machines.
         (_AT_LEAST, 0, 1, 0x40000000),
         refuse,
     ]
-    for number in (*refused, *_REFUSED_EVERYWHERE):
+    for number in (*calls["refused"].values(), *_REFUSED_EVERYWHERE):
         program += [(_EQUAL, 0, 1, number), refuse]
     # Without clone3 the C library calls clone, whose flags can be seen.
     program += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
@@ -137,7 +111,7 @@ def _refuse_calls(libc: ctypes.CDLL) -> bool:
         ("prlimit64", _EQUAL, 0),  # its own
     ):
         program += [
-            (_EQUAL, 0, 4, looked_at[name]),
+            (_EQUAL, 0, 4, calls["looked_at"][name]),
             (_LOAD, 0, 0, _FIRST_ARGUMENT),
             (test, 0, 1, value),
             (_RETURN, 0, 0, _ALLOW),

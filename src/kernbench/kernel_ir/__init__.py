@@ -34,4 +34,4 @@ from kernbench.kernel_ir.evaluation.planned import makes_pointers, written_param
 from kernbench.kernel_ir.evaluation.values import ABSOLUTE, Descriptor, Held, Pointer
 from kernbench.kernel_ir.ops import COSTS, HANDLERS, choose_both_ways, emit_load, iterations_of
 from kernbench.kernel_ir.ops.descriptors import DESCRIPTOR_MARK, check_alignment
-from kernbench.kernel_ir.text.ir import Block, Module, Op, Region, Value
+from kernbench.kernel_ir.text.ir import Block, Module, Op, Region, Value, arith

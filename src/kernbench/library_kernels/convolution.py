@@ -191,7 +191,14 @@ def _candidates(
         product = _product(conv, padded=False)
         kernels = product_kernels(product, sip, library, "conv").kernels
         yield tuple(_renamed(kernel, "_planar", library) for kernel in kernels) * launches
-    if _is_for_winograd(conv):
+    if (
+        conv.unit_stride
+        and conv.taps == 9
+        and conv.groups == 1
+        and family_of(conv.dtype) == "float32"
+        and min(conv.in_channels, conv.out_channels) >= _WINOGRAD_CHANNELS
+        and conv.which is not ConvolutionPass.TO_WEIGHT
+    ):
         fewer = replace(product, k=math.ceil(product.k / _WINOGRAD))
         kernels = product_kernels(fewer, sip, library, "conv").kernels
         names = {"conv_float32": "conv_winograd"}
@@ -253,17 +260,6 @@ def _is_thin(conv: Convolution) -> bool:
     """Return whether planes of TF32 have so few channels that no other kernel takes them."""
     is_few = conv.dims < _VOLUME and conv.in_channels <= _FEW_PLANES
     return conv.dtype == "tf32" and conv.planar and is_few
-
-
-def _is_for_winograd(conv: Convolution) -> bool:
-    return (
-        conv.unit_stride
-        and conv.taps == 9
-        and conv.groups == 1
-        and family_of(conv.dtype) == "float32"
-        and min(conv.in_channels, conv.out_channels) >= _WINOGRAD_CHANNELS
-        and conv.which is not ConvolutionPass.TO_WEIGHT
-    )
 
 
 def _has_odd_rows(conv: Convolution) -> bool:

@@ -293,7 +293,7 @@ class OpLog:
                 result += [
                     _placed(*values) for values in zip(*[iter(commands)] * WIDTH, strict=True)
                 ]
-                self._instances += sorted(result, key=_number)
+                self._instances += sorted(result, key=lambda instance: instance.launch_id)
             in_rows.clear()
             commands.clear()
         return self._instances
@@ -441,7 +441,3 @@ def values_in_a_row(
     for number, (launched, template, start_ps, end_ps) in enumerate(rows, first):
         waited_for = 0 if start_ps <= launched else after if number == first else number - 1
         yield (number, template, ranks, sips, start_ps, end_ps, stream, waited_for, ())
-
-
-def _number(instance: Instance) -> int:
-    return instance.launch_id

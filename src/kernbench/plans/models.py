@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kernbench.errors import UnknownNameError, UsageError, nearest
-from kernbench.inputs import MOST_JSON_BYTES, parse_json, read_text
+from kernbench.inputs import MOST_JSON_BYTES, parse_json, read_text, shipped_yaml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,69 +79,10 @@ class ModelShape:
         return self.vocabulary * self.hidden
 
 
-def _gpt(name: str, hidden: int, layers: int, heads: int) -> ModelShape:
-    return ModelShape(
-        name=name,
-        hidden=hidden,
-        layers=layers,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        intermediate=4 * hidden,
-        vocabulary=50257,
-        gated=False,
-        bias=True,
-        rms_norm=False,
-        tied=True,
-    )
-
-
-def _llama(
-    name: str, hidden: int, layers: int, heads: int, intermediate: int, **more: Any
-) -> ModelShape:
-    sizes: dict[str, Any] = {"kv_heads": 8, "vocabulary": 128256, "head_dim": 128, **more}
-    return ModelShape(
-        name=name, hidden=hidden, layers=layers, heads=heads, intermediate=intermediate, **sizes
-    )
-
-
-# Sources: Radford et al. 2019 and Brown et al. 2020, table 2.1; config.json of the releases of
-# meta-llama, mistralai, deepseek-ai and Qwen.
 KNOWN = {
-    model_shape.name: model_shape
-    for model_shape in (
-        _gpt("gpt2", 768, 12, 12),
-        _gpt("gpt2-xl", 1600, 48, 25),
-        _gpt("gpt3-6.7b", 4096, 32, 32),
-        _gpt("gpt3-175b", 12288, 96, 96),
-        _llama("llama-3-8b", 4096, 32, 32, 14336),
-        _llama("llama-3-70b", 8192, 80, 64, 28672),
-        _llama("llama-3-405b", 16384, 126, 128, 53248),
-        _llama(
-            "mixtral-8x7b", 4096, 32, 32, 0,
-            vocabulary=32000, experts=8, top_k=2, expert_intermediate=14336,
-        ),
-        _llama(
-            "mixtral-8x22b", 6144, 56, 48, 0,
-            vocabulary=32768, experts=8, top_k=2, expert_intermediate=16384,
-        ),
-        _llama(
-            "deepseek-v3", 7168, 61, 128, 2048,
-            kv_heads=128, vocabulary=129280, experts=256, top_k=8, expert_intermediate=2048,
-            latent_kv=576, latent_weights=187_105_280,
-        ),
-        _llama("qwen3-8b", 4096, 36, 32, 12288, vocabulary=151936),
-        _llama("qwen3-32b", 5120, 64, 64, 25600, vocabulary=151936),
-        _llama(
-            "qwen3-30b-a3b", 2048, 48, 32, 0,
-            kv_heads=4, vocabulary=151936, experts=128, top_k=8, expert_intermediate=768,
-        ),
-        _llama(
-            "qwen3-235b-a22b", 4096, 94, 64, 0,
-            kv_heads=4, vocabulary=151936, experts=128, top_k=8, expert_intermediate=1536,
-        ),
-    )
-}  # fmt: skip
+    values["name"]: ModelShape(**values)
+    for values in shipped_yaml("kernbench.plans", "models.yaml")
+}
 
 
 _MOST = 10**9

@@ -15,7 +15,7 @@ from kernbench.replay.plans.persistent import (
 )
 from kernbench.replay.plans.plan import Plan
 from kernbench.replay.run import run_collective, run_kernel
-from kernbench.replay.steps.diagnostics import show_printed
+from kernbench.replay.steps.diagnostics import coordinates, show_printed
 from kernbench.replay.steps.frame import Frame, PointerArg
 from kernbench.replay.steps.lifetimes import operands, reads, results
 from kernbench.replay.steps.outside import OutsideReads

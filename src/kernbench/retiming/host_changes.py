@@ -130,7 +130,12 @@ def without_waits(saved: SavedRun) -> ChangedActions:
     They still wait for other ranks.
     """
     edited = _Edited(saved)
-    parts = _parts(edited)
+    parts = {
+        (number, place)
+        for number, rows in edited.rows()
+        for place, row in enumerate(rows)
+        if row[0] == Action.ARRIVE
+    }
     num_waits = 0
     for number, rows in edited.rows():
         for place, (action, a, b, _) in enumerate(rows):
@@ -328,16 +333,6 @@ def _put_row(
     if works:
         row = edited.tuples.number(tuple(works))
         rows[place] = (Action.GRAPH_OPERATIONS.value, row, stream, 0)
-
-
-def _parts(edited: _Edited) -> set[tuple[int, int]]:
-    """Return who brings a part to a collective, and by which action."""
-    return {
-        (number, place)
-        for number, rows in edited.rows()
-        for place, row in enumerate(rows)
-        if row[0] == Action.ARRIVE
-    }
 
 
 def knows_lines_of_actions(saved: SavedRun) -> bool:

@@ -131,7 +131,9 @@ def _explained(
         close = nearest(unknown[1], [*kernel.arg_names, *_OPTIONS])
         return UnknownArgumentError(f"{call} has no argument or option {unknown[1]}: {close}")
     try:
-        bound = inspect.signature(kernel.fn).bind_partial(*args, **_known(kernel, kwargs))
+        bound = inspect.signature(kernel.fn).bind_partial(
+            *args, **{name: value for name, value in kwargs.items() if name in kernel.arg_names}
+        )
     except TypeError:
         return None
     constexprs = {param.name for param in kernel.params if param.is_constexpr}
@@ -141,10 +143,6 @@ def _explained(
             kind = ArgumentOverflowError if is_integer else BadArgumentError
             return kind(f"argument {name} of {call} {why}")
     return None
-
-
-def _known(kernel: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in kwargs.items() if name in kernel.arg_names}
 
 
 def _refusal(value: Any, error: Exception) -> str | None:

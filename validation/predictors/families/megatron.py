@@ -50,7 +50,9 @@ def golden(row: Row, programs: Path) -> ChosenProgram:
         reads=r"elapsed time per iteration \(ms\): ([\d.]+)",
         line=3,
         needs=("transformers",),
-        installed=_packages(data["MODEL_ARGS"]),
+        installed=(_ENGINE,)
+        if data["MODEL_ARGS"].get("--transformer-impl", _ENGINE) == _ENGINE
+        else (),
         folder=folder,
         paths=(folder,),
         # What make programs has built is not built again.
@@ -58,10 +60,6 @@ def golden(row: Row, programs: Path) -> ChosenProgram:
     )
     device = A100_80G if row.device.startswith("A100") else ""
     return ChosenProgram(program=program, device=device)
-
-
-def _packages(argument: dict[str, Any]) -> tuple[str, ...]:
-    return (_ENGINE,) if argument.get("--transformer-impl", _ENGINE) == _ENGINE else ()
 
 
 def arguments(argument: dict[str, Any], kind: str) -> list[str]:

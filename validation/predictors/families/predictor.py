@@ -61,7 +61,7 @@ class ProgramPredictor:
             machine = self.machine_of(asked, row)
             answer = self._runner.answer(asked.program, machine)
         except KernbenchError as error:
-            return _unanswered(error)
+            return Answer(None, str(error).split(";")[0].partition(": known: ")[0])
         how = " ".join((asked.program.module or asked.program.script.name, *asked.program.args))
         step_us = answer.step_us + asked.extra_us
         return Answer(
@@ -120,7 +120,3 @@ class ProgramPredictor:
 
 _WITH_ENGINE = "needs Transformer Engine"
 """What sources say of programs whose Python is there, and whose kernels kernbench defines."""
-
-
-def _unanswered(error: KernbenchError) -> Answer:
-    return Answer(None, str(error).split(";")[0].partition(": known: ")[0])

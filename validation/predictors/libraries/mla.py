@@ -117,10 +117,6 @@ def _name(row: Row, phase: str) -> str:
     return f"mla_{stack}_{kernel}_{phase}{narrow}"
 
 
-def _context(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
-    return _attend(row, _of_stack(_CONTEXT, row, machine), _name(row, "context"))
-
-
 def _attend(row: Row, context: _Context, name: str) -> tuple[LibraryKernel, ...]:
     batch, tokens, heads = (row.integer(name) for name in ("batch", "q_len", "heads"))
     problem = AttentionProblem(
@@ -237,7 +233,9 @@ def _module(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
 
 
 _MAKERS: dict[str, Callable[[Row, Machine], tuple[LibraryKernel, ...]]] = {
-    "context_mla": _context,
+    "context_mla": lambda row, machine: _attend(
+        row, _of_stack(_CONTEXT, row, machine), _name(row, "context")
+    ),
     "generation_mla": _generation,
     "mla_gen_pre": _product,
     "mla_gen_post": _product,

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pydantic import TypeAdapter
+
 from kernbench.errors import UsageError
+from kernbench.inputs import shipped_yaml
 
 
 class Category(StrEnum):
@@ -60,93 +63,9 @@ class Form:
         return self.shown or self.columns
 
 
-_TIMES_OF_MODELS = {"tokens_per_s_per_dev": "token", "tflops": "TFLOP", "mfu_pct": "% of peak"}
-_PROGRAM = ("program", "model", "seq_len", "local_batch", "global_batch", "n_devices", "compile")
-
-# In the order in which they are looked for: the first whose columns are all there.
-FORMS = (
-    Form(
-        category=Category.SERVING,
-        columns=("isl", "osl", "ttft_s"),
-        op="mode",
-        dtype="precision",
-        time=("tpot_s",),
-        together=("model", "tp", "n_gpus"),
-        may_lack_time=True,
-        shown=("model", "isl", "osl", "concurrency_or_batch", "tp", "n_gpus"),
-    ),
-    Form(
-        category=Category.PROGRAMS,
-        columns=("metric", "value", "unit"),
-        op="program",
-        time=("derived_step_time_s",),
-        together=("program", "model"),
-        may_lack_time=True,
-        shown=_PROGRAM,
-        value=True,
-    ),
-    Form(
-        category=Category.PROGRAMS,
-        columns=("gmacs", "img_size", "step_time_ms"),
-        op="phase",
-        time=("step_time_ms",),
-        together=("model",),
-        may_lack_time=True,
-        shown=("model", "img_size", "batch_size", "memory_format", "compile"),
-    ),
-    Form(
-        category=Category.MLA,
-        columns=("mla_dtype", "tp_size"),
-        dtype="mla_dtype",
-        together=("batch", "q_len", "kv_len", "heads"),
-        may_lack_time=True,
-        shown=("kernel", "kv_dtype", "batch", "q_len", "kv_len", "heads", "tp_size"),
-    ),
-    Form(
-        category=Category.LINEAR_ATTENTION,
-        columns=("d_conv", "num_tokens", "phase"),
-        dtype="=bfloat16",
-        together=("model_name", "batch_size", "seq_len"),
-        may_lack_time=True,
-        shown=("kernel", "phase", "batch_size", "seq_len", "model_name", "d_model"),
-    ),
-    Form(
-        category=Category.MOE,
-        columns=("topk", "num_experts", "inter_size"),
-        together=("num_tokens", "hidden_size", "inter_size", "topk", "num_experts"),
-        may_lack_time=True,
-        shown=(
-            "kernel", "num_tokens", "hidden_size", "inter_size", "topk", "num_experts",
-            "moe_tp_size", "moe_ep_size", "distribution", "q_dtype_a", "q_dtype_w",
-        ),
-    ),
-    Form(
-        category=Category.ATTENTION,
-        columns=("q_len", "kv_len", "kv_heads"),
-        dtype="attn_dtype",
-        together=("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim"),
-        may_lack_time=True,
-        shown=(
-            "kernel", "impl", "kv_dtype", "batch", "q_len", "kv_len", "heads", "kv_heads",
-            "head_dim", "window", "causal",
-        ),
-    ),
-    Form(
-        category=Category.TP_SCALING,
-        columns=("tp", "pp"),
-        rates=_TIMES_OF_MODELS,
-        together=("model", "tp", "pp"),
-        shown=("model", "seq", "batch", "tp", "pp", "cp", "dp"),
-    ),
-    Form(category=Category.GEMM, columns=("m", "n", "k"), together=("n", "k")),
-    Form(category=Category.MEMBOUND, columns=("rows", "cols"), together=("rows", "cols")),
-    Form(
-        category=Category.COLLECTIVES,
-        columns=("n_ranks", "bytes"),
-        together=("op", "n_ranks"),
-        may_lack_time=True,
-    ),
-)  # fmt: skip
+FORMS = TypeAdapter(tuple[Form, ...]).validate_python(
+    shipped_yaml("kernbench.accuracy.rows", "forms.yaml")
+)
 
 # Other names of a column, in files that lack it.
 _OTHER_NAMES = {"op": ("pass", "=gemm"), "dtype": ("quant_dtype",), "attn_dtype": ("dtype",)}
@@ -163,7 +82,11 @@ def form_of(file: str, columns: set[str], forms: Sequence[Form] = FORMS) -> Form
     """
     for form in forms:
         if columns.issuperset(form.columns):
-            lacking = _lacking(form, columns)
+            lacking = [
+                name
+                for name in (form.device, form.op, form.dtype, form.time[0])
+                if not name.startswith("=") and _column(form, name, columns) is None
+            ]
             if lacking:
                 raise UsageError(f"{file}: columns are missing: {', '.join(lacking)}")
             return form
@@ -171,14 +94,6 @@ def form_of(file: str, columns: set[str], forms: Sequence[Form] = FORMS) -> Form
         raise UsageError(f"{file}: columns are missing: device")
     known = "; ".join(f"{', '.join(form.columns)} for {form.category}" for form in forms)
     raise UsageError(f"{file}: the columns are of no category; it takes {known}")
-
-
-def _lacking(form: Form, columns: set[str]) -> list[str]:
-    return [
-        name
-        for name in (form.device, form.op, form.dtype, form.time[0])
-        if not name.startswith("=") and _column(form, name, columns) is None
-    ]
 
 
 def _column(form: Form, name: str, columns: set[str]) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -172,7 +171,9 @@ def _refuse_options_of_others(context: typer.Context, options: RunOptions, kind:
     Raises:
         UsageError: There is one; says what to do instead.
     """
-    for name, text in _foreign(context, kind):
+    for name, text in given_options(context):
+        if kind in _kinds_with(name):
+            continue
         if not options.module and not is_readable(options.program):
             # Running it says what is wrong.
             return
@@ -182,7 +183,3 @@ def _refuse_options_of_others(context: typer.Context, options: RunOptions, kind:
         if name == "args":
             raise UsageError(f"{what}, which takes no {' '.join(options.args or ())}; {instead}")
         raise UsageError(f"{text} is for a {kinds}, but {what}; {instead}")
-
-
-def _foreign(context: typer.Context, kind: Kind) -> Iterator[tuple[str, str]]:
-    return ((name, text) for name, text in given_options(context) if kind not in _kinds_with(name))

@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from html import escape
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -14,44 +15,6 @@ from kernbench.report import format_ns
 _ORDER = ("right and fast enough", "right", "cannot say", "wrong", "cheat")
 _MARKS = {"right and fast enough": "good", "right": "good", "wrong": "bad", "cheat": "bad"}
 _MOST_SOURCE = 200_000
-_STYLE = """
-:root { --paper:#fff; --ink:#1b1f24; --quiet:#59636e; --line:#dfe3e8; --wash:#f5f7f9;
-  --good:#1a7f37; --bad:#b42318; --unsure:#8a5a00; --mark:#fff1c9; color-scheme:light dark; }
-@media (prefers-color-scheme: dark) { :root { --paper:#14181d; --ink:#e7eaee; --quiet:#9aa5b1;
-  --line:#2d343c; --wash:#1b2027; --good:#57c27a; --bad:#ff8a7a; --unsure:#e0b04c;
-  --mark:#4a3d12; } }
-* { box-sizing:border-box; }
-body { margin:0 auto; max-width:1200px; padding:1rem 1.2rem 4rem; background:var(--paper);
-  color:var(--ink); font:14px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif;
-  font-variant-numeric:tabular-nums; }
-h1 { font-size:1.5rem; margin:.4rem 0; } h2 { font-size:1.15rem; margin:2rem 0 .1rem; }
-p { margin:.3rem 0; } .quiet { color:var(--quiet); }
-code, pre { font:12px/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace; }
-.row, summary { display:grid; gap:.2rem .9rem; align-items:baseline;
-  grid-template-columns:2.2rem minmax(7rem,2fr) minmax(6rem,1.3fr) 5.5rem minmax(8rem,1.4fr) 5rem; }
-.row { color:var(--quiet); border-bottom:1px solid var(--line); padding:.2rem 0; }
-details { border-bottom:1px solid var(--line); }
-summary { cursor:pointer; padding:.3rem 0; list-style:none; }
-summary::-webkit-details-marker { display:none; }
-summary:hover, details[open] > summary { background:var(--wash); }
-summary > * { min-width:0; overflow:hidden; text-overflow:ellipsis; white-space:nowrap; }
-.number { text-align:right; overflow:visible; }
-.good { color:var(--good); } .bad { color:var(--bad); } .unsure { color:var(--unsure); }
-.inside { padding:.3rem 0 1rem 2.2rem; }
-pre { background:var(--wash); border:1px solid var(--line); padding:.5rem 0; overflow-x:auto;
-  max-height:34rem; margin:.5rem 0; }
-pre span { display:block; padding:0 .7rem; white-space:pre; }
-pre span::before { content:attr(data-n); display:inline-block; width:3rem; color:var(--quiet); }
-pre .at { background:var(--mark); }
-@media (max-width:700px) {
-  .row { display:none; }
-  summary { grid-template-columns:1.6rem 1fr auto; }
-  summary > :nth-child(4) { grid-column:3; grid-row:1; }
-  summary > :nth-child(3) { grid-column:2 / span 2; }
-  summary > :nth-child(5) { grid-column:2; } summary > :nth-child(6) { grid-column:3; }
-  .inside { padding-left:.2rem; }
-}
-"""
 
 
 def verdicts_page(verdicts: Sequence[Mapping[str, Any]], sources: Mapping[str, str]) -> str:
@@ -69,6 +32,7 @@ def verdicts_page(verdicts: Sequence[Mapping[str, Any]], sources: Mapping[str, s
         for machine in sorted(machines[verdict["task"]]) or [""]:
             boards[verdict["task"], machine].append((verdict, times.get(machine)))
     counts = Counter(verdict["outcome"] for verdict in verdicts)
+    style = (resources.files("kernbench.cli.judges") / "page.css").read_text(encoding="utf-8")
     said = ", ".join(f"{counts[name]} {name}" for name in _ORDER if counts[name])
     title = f"{len(verdicts)} candidate{'' if len(verdicts) == 1 else 's'} judged"
     parts = [
@@ -76,7 +40,7 @@ def verdicts_page(verdicts: Sequence[Mapping[str, Any]], sources: Mapping[str, s
         '<meta http-equiv="Content-Security-Policy" '
         "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
+        f"<title>{title}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
         f"<p>{escape(said)}</p>\n"
         '<p class="quiet">Times are modeled; the range is that in which four of five such times '
         "would be measured. Right candidates come first, the fastest at the top. A row opens.</p>\n"

@@ -168,7 +168,8 @@ def _held(function: Function) -> list[Value]:
         if result.type.shape
         and (result.type.is_float or op.name == "tt.load" or result in computed)
         and not (_only_multiplied(result, readers) and result not in factors)
-        and (result in factors or not _narrows(op, readers))
+        # What only takes less room than a value that nothing else reads is in that one's place.
+        and (result in factors or not (op.name in _NARROWING and len(readers[op.operands[0]]) == 1))
     ]
 
 
@@ -293,11 +294,6 @@ def _only_multiplied(value: Value, readers: dict[Value, list[Op]]) -> bool:
         or (op.name in _FREE and _only_multiplied(op.results[0], readers))
         for op in readers.get(value, ())
     ) and bool(readers.get(value))
-
-
-def _narrows(op: Op, readers: dict[Value, list[Op]]) -> bool:
-    """Return whether a value only takes less room, in place of one that nothing else reads."""
-    return op.name in _NARROWING and len(readers[op.operands[0]]) == 1
 
 
 def _pointers(function: Function) -> int:

@@ -24,6 +24,7 @@ from kernbench.commands import (
     split_by_rows,
 )
 from kernbench.dtypes import Array
+from kernbench.kernel_ir.text.ir import arith
 
 Elementwise = Callable[[Array, Array], Array]
 _ZERO = Separable(())
@@ -158,15 +159,7 @@ _ELEMENTWISE: dict[str, Elementwise] = {
         )
     ),
 }
-_UNSIGNED = {
-    "arith.divui",
-    "arith.remui",
-    "arith.ceildivui",
-    "arith.minui",
-    "arith.maxui",
-    "arith.shrui",
-    "tt.mulhiui",
-}
+_UNSIGNED = arith("divui remui ceildivui minui maxui shrui") | {"tt.mulhiui"}
 _LINEAR = {"arith.addi": add, "arith.subi": subtract, "arith.muli": multiply}
 BINARY = {*_ELEMENTWISE, *_LINEAR, "tt.mulhiui"}
 """The two-operand integer operations that :func:`binary` knows."""

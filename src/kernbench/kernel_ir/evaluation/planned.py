@@ -10,38 +10,18 @@ import functools
 from collections.abc import Iterable, Iterator
 
 from kernbench.kernel_ir.evaluation.values import ABSOLUTE
-from kernbench.kernel_ir.text.ir import Function, Module, Op, Region, Value
+from kernbench.kernel_ir.text.ir import Function, Module, Op, Region, Value, arith
 
-MIXING = frozenset(
-    {
-        "arith.muli",
-        "arith.andi",
-        "arith.ori",
-        "arith.xori",
-        "arith.shli",
-        "arith.shrsi",
-        "arith.shrui",
-        "tt.mulhiui",
-    }
-)
+MIXING = arith("muli andi ori xori shli shrsi shrui") | {"tt.mulhiui"}
 """What hashes are made of. Of tiles that differ between programs these are commands on data where
 nothing that phase 1 plans depends on them."""
 
-_PASSED_ON = MIXING | {
-    "arith.addi",
-    "arith.subi",
-    "arith.extsi",
-    "arith.extui",
-    "arith.trunci",
-    "arith.cmpi",
-    "arith.select",
-    "tt.bitcast",
-    "tt.splat",
-    "tt.broadcast",
-    "tt.expand_dims",
-    "tt.reshape",
-}
-_TO_FLOAT = frozenset({"arith.sitofp", "arith.uitofp"})
+_PASSED_ON = (
+    MIXING
+    | arith("addi subi extsi extui trunci cmpi select")
+    | {"tt.bitcast", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape"}
+)
+_TO_FLOAT = arith("sitofp uitofp")
 
 
 # A memo, not state: modules do not change.

@@ -88,17 +88,23 @@ def _check_block(op: Op) -> str | None:
     return None
 
 
-@DIALECT.op("tt.make_tensor_descriptor", operands=(1, MANY), check=_check_described)
-def _make_descriptor(run: Evaluator, op: Op) -> None:
+@DIALECT.op(
+    "tt.make_tensor_descriptor", "tt.make_tensor_ptr", operands=(1, MANY), check=_check_described
+)
+def _describe(run: Evaluator, op: Op) -> None:
+    is_descriptor = op.name == "tt.make_tensor_descriptor"
+    lists, what = (2, "descriptor") if is_descriptor else (3, "block pointer")
     block = op.results[0].type
     rank = len(block.shape)
     base = run.get(op.operands[0])
-    if block.dtype is None or not isinstance(base, Pointer) or len(op.operands) != 1 + 2 * rank:
-        raise run.unsupported(op, f"a descriptor of type {block}")
-    parts = tuple(run.integer(op, index) for index in range(1, 1 + 2 * rank))
-    nan = op.attrs.get("padding") in _PADS_WITH_NAN
+    if block.dtype is None or not isinstance(base, Pointer) or len(op.operands) != 1 + lists * rank:
+        raise run.unsupported(op, f"a {what} of type {block}")
+    parts = tuple(run.integer(op, index) for index in range(1, 1 + lists * rank))
+    lengths, strides = parts[:rank], parts[rank : 2 * rank]
+    nan = is_descriptor and op.attrs.get("padding") in _PADS_WITH_NAN
+    origin = None if is_descriptor else parts[2 * rank :]
     run.set(
-        op.results[0], Descriptor(base, parts[:rank], parts[rank:], block.shape, block.dtype, nan)
+        op.results[0], Descriptor(base, lengths, strides, block.shape, block.dtype, nan, origin)
     )
 
 
@@ -141,20 +147,6 @@ def _assert_aligned(run: Evaluator, op: Op, stride: Operand, dtype: DType) -> No
     )
     message = f"a stride of a tensor descriptor is no multiple of {_ALIGNED_BYTES} bytes"
     run.commands.append(Assert(fits, message, op.line))
-
-
-@DIALECT.op("tt.make_tensor_ptr", operands=(1, MANY), check=_check_described)
-def _make_block_pointer(run: Evaluator, op: Op) -> None:
-    block = op.results[0].type
-    rank = len(block.shape)
-    base = run.get(op.operands[0])
-    if block.dtype is None or not isinstance(base, Pointer) or len(op.operands) != 1 + 3 * rank:
-        raise run.unsupported(op, f"a block pointer of type {op.results[0].type}")
-    parts = tuple(run.integer(op, index) for index in range(1, 1 + 3 * rank))
-    lengths, strides, origin = parts[:rank], parts[rank : 2 * rank], parts[2 * rank :]
-    run.set(
-        op.results[0], Descriptor(base, lengths, strides, block.shape, block.dtype, False, origin)
-    )
 
 
 @DIALECT.op("tt.advance", operands=(1, MANY), check=_check_block)

@@ -8,7 +8,7 @@ from kernbench.commands import Reduce
 from kernbench.kernel_ir.ops.diagnostics import message_of
 from kernbench.kernel_ir.ops.regions import build_region, is_overflow_message
 from kernbench.kernel_ir.ops.registry import Dialect
-from kernbench.kernel_ir.text.ir import Block, Op, Value
+from kernbench.kernel_ir.text.ir import Block, Op, Value, arith
 from kernbench.kernel_ir.text.rules import MANY, yields
 
 if TYPE_CHECKING:
@@ -16,24 +16,8 @@ if TYPE_CHECKING:
 
 DIALECT = Dialect()
 
-NAMED = frozenset(
-    {
-        "arith.addf",
-        "arith.addi",
-        "arith.mulf",
-        "arith.muli",
-        "arith.maxnumf",
-        "arith.minnumf",
-        "arith.maximumf",
-        "arith.minimumf",
-        "arith.maxsi",
-        "arith.minsi",
-        "arith.maxui",
-        "arith.minui",
-        "arith.andi",
-        "arith.ori",
-        "arith.xori",
-    }
+NAMED = arith(
+    "addf addi mulf muli maxnumf minnumf maximumf minimumf maxsi minsi maxui minui andi ori xori"
 )
 """Combining functions that ``Reduce.combine`` gives by name; each is associative and symmetric."""
 

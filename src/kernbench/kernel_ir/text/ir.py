@@ -11,6 +11,11 @@ from kernbench.commands import SourceLine
 from kernbench.dtypes import DType
 
 
+def arith(names: str) -> frozenset[str]:
+    """Return operations of the dialect ``arith`` by their names in it."""
+    return frozenset(f"arith.{name}" for name in names.split())
+
+
 @dataclass(frozen=True, slots=True)
 class Type:
     """The type of a value: a scalar (``shape == ()``) or a tensor of one element type.

@@ -38,7 +38,7 @@ def place_blocks(owner: Array, times: BlockTimes, num_pes: int, room: int) -> Pl
 
     ``owner`` names the segment of each block, -1 for none; ``room`` is how many one can hold.
     """
-    values, counts = _runs(owner)
+    values, counts = runs_of(owner)
     if len(owner) >= _SHORT_RUN * len(values):
         whole = (counts[:-1] % num_pes == 0).all() and counts[-1] <= num_pes
         if values.min() >= 0 and (whole or len(values) == 1):
@@ -56,7 +56,7 @@ def place_blocks(owner: Array, times: BlockTimes, num_pes: int, room: int) -> Pl
     return Placed(first, last, first_pe, makespan_ps)
 
 
-def _runs(numbers: Array) -> tuple[Array, Array]:
+def runs_of(numbers: Array) -> tuple[Array, Array]:
     """Return which numbers follow each other, and how many times in a row each is there."""
     bounds = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1, append=numbers[-1:] - 1))
     return numbers[bounds[:-1]], np.diff(bounds)

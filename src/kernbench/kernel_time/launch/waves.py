@@ -38,7 +38,7 @@ from kernbench.kernel_time.costs.traffic import (
 )
 from kernbench.kernel_time.launch.multiprocessors import BlockTimes
 from kernbench.kernel_time.launch.paces import Pace, Paces, PeTiming, busy_ps, own_ps
-from kernbench.kernel_time.launch.residency import place_blocks
+from kernbench.kernel_time.launch.residency import place_blocks, runs_of
 from kernbench.kernel_time.program.pipeline import PipelineTimes
 from kernbench.kernel_time.program.timed_plan import ProgramPlan, with_late_loads, with_one_engine
 
@@ -370,7 +370,7 @@ def _owners(moved: list[GroupTraffic], num_programs: int) -> Array:
 def _one_by_one(groups: list[GroupWaves], owner: Array, num_pes: int) -> int:
     """Give each program, in order, to the PE that can begin it first."""
     intervals, durations = _times(groups)
-    values, counts = _runs(owner)
+    values, counts = runs_of(owner)
     place = _singly if len(owner) < _SHORT_RUN * len(values) else _in_runs
     first, last, pe = place(values, counts, intervals, num_pes)
     _place(groups, first, last, pe)
@@ -428,9 +428,3 @@ def _in_runs(
             free.sort()
             count -= at_once
     return np.array(first), np.array(last), np.array(first_pe)
-
-
-def _runs(values: Array) -> tuple[Array, Array]:
-    """Return the values of runs of equal ones, and the runs' lengths."""
-    bounds = np.flatnonzero(np.diff(values, prepend=values[:1] - 1, append=values[-1:] - 1))
-    return values[bounds[:-1]], np.diff(bounds)

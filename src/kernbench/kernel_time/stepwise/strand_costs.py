@@ -20,7 +20,6 @@ from kernbench.commands import (
     KernelTrace,
     Loop,
     Math,
-    Operand,
     Predicate,
     ProgramGroup,
     Reduce,
@@ -115,7 +114,10 @@ class StrandCosts:
                     pattern.update(held.tobytes())
             return (*how, pattern.digest())
         if isinstance(command, Gemm):
-            operands = [(tile.shape, type(tile), _name(tile)) for tile in (command.a, command.b)]
+            operands = [
+                (tile.shape, type(tile), str(getattr(getattr(tile, "dtype", None), "name", "")))
+                for tile in (command.a, command.b)
+            ]
             return (Gemm, *operands, command.precision)
         if isinstance(command, Math):
             return (Math, command.cost, command.dst.shape)
@@ -182,7 +184,3 @@ def _leaving(
         busy[index] = port_ps * sites[index].count
     times = SiteTimes(tuple(occupancy), costs.times.varies_over, costs.times.latency_ps)
     return replace(costs, times=times, busy_ps=tuple(busy))
-
-
-def _name(operand: Operand) -> str:
-    return str(getattr(getattr(operand, "dtype", None), "name", ""))

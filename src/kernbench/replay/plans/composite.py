@@ -41,6 +41,7 @@ from kernbench.commands import (
     walk,
 )
 from kernbench.dtypes import Array
+from kernbench.kernel_ir import arith
 from kernbench.replay.plans.merge import Classes, Kinds, KindTable, NotMergeableError
 from kernbench.replay.steps.lifetimes import operands, reads, results
 
@@ -93,19 +94,12 @@ def _stands_alone(loop: Loop) -> bool:
     return slots.issuperset(slot for command in loop.body for slot in reads(command))
 
 
-_KEEPS_ZERO = frozenset(
-    {
-        "arith.extf",
-        "arith.truncf",
-        "tt.fp_to_fp",
-        "arith.sitofp",
-        "arith.extsi",
-        "tt.trans",
-        "tt.broadcast",
-        "tt.expand_dims",
-        "arith.negf",
-    }
-)
+_KEEPS_ZERO = arith("extf truncf sitofp extsi negf") | {
+    "tt.fp_to_fp",
+    "tt.trans",
+    "tt.broadcast",
+    "tt.expand_dims",
+}
 
 
 def composite_groups(group: ProgramGroup) -> list[ProgramGroup]:

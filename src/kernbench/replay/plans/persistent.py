@@ -344,7 +344,10 @@ def _as_one(groups: Sequence[ProgramGroup], trip_counts: list[int]) -> ProgramGr
     Its programs are ordered as in one group: by iteration, then by the original program.
     """
     first = groups[0]
-    loops = [_loops(group.body) for group in groups]
+    loops = [
+        [loop_dim(node.loop_id) for node in walk(group.body) if isinstance(node, Loop)]
+        for group in groups
+    ]
     if any(len(loop) != len(loops[0]) for loop in loops):
         return None
     bodies = [
@@ -361,11 +364,6 @@ def _as_one(groups: Sequence[ProgramGroup], trip_counts: list[int]) -> ProgramGr
     ]
     order = np.lexsort((ids, np.concatenate(turns)))
     return ProgramGroup(ids[order], Joining(counts, order).values(bodies))
-
-
-def _loops(body: tuple[Command, ...]) -> list[int]:
-    """Return the dims of the loops of a body. Groups number theirs in the order of the text."""
-    return [loop_dim(node.loop_id) for node in walk(body) if isinstance(node, Loop)]
 
 
 def _renaming(names: dict[int, int]) -> Callable[[Any], Any]:

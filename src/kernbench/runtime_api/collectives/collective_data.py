@@ -50,10 +50,6 @@ def _in_place(schedule: Schedule, reduce_op: str, _: Views, outputs: Views, show
     run_collective(schedule, reduce_op, [shown(view).reshape(-1) for (view,) in outputs])
 
 
-def _send(schedule: Schedule, reduce_op: str, inputs: Views, outputs: Views, shown: Shown) -> None:
-    _in_place(schedule, reduce_op, inputs, [inputs[0], outputs[1]], shown)
-
-
 def _reduce(schedule: Schedule, reduce_op: str, _: Views, outputs: Views, shown: Shown) -> None:
     # Who does not get the result keeps its tensor.
     arrays = [shown(view).reshape(-1) for (view,) in outputs]
@@ -136,7 +132,9 @@ _RUN_ON: dict[str, Callable[..., None]] = {
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
     "barrier": _nothing,
-    "send_recv": _send,
+    "send_recv": lambda schedule, reduce_op, inputs, outputs, shown: _in_place(
+        schedule, reduce_op, inputs, [inputs[0], outputs[1]], shown
+    ),
 }
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from kernbench.kernel_time import Tables
     from kernbench.runtime_api.base.actions import Keeper
     from kernbench.runtime_api.launches.kernel_engine import KernelEngine, Policies
-    from kernbench.triton_backend import KernelBinary
 
 Launched = tuple[KernelPlan, "Policies", str, LaunchAttributes, "Tables"]
 """A kernel with its grid and integers, where its tensors lie, its name, attributes and tables."""
@@ -35,7 +34,18 @@ def describe_launch(
     attributes = attributes or PLAIN_LAUNCH
     return {
         "kind": "kernel",
-        "text": keeper.text(binary, lambda: _describe_binary(binary)),
+        "text": keeper.text(
+            binary,
+            lambda: {
+                "ttir": binary.ttir,
+                "name": binary.name,
+                "num_warps": binary.num_warps,
+                "num_stages": binary.num_stages,
+                "constants": binary.constants,
+                "stands_for_library": binary.stands_for_library,
+                "matrix_side": binary.matrix_side,
+            },
+        ),
         "grid": plan.grid,
         "ints": list(plan.ints.items()),
         "name": name,
@@ -43,18 +53,6 @@ def describe_launch(
         "follows": attributes.follows,
         "cached": attributes.cached,
         "tables": tables,
-    }
-
-
-def _describe_binary(binary: KernelBinary) -> dict[str, Any]:
-    return {
-        "ttir": binary.ttir,
-        "name": binary.name,
-        "num_warps": binary.num_warps,
-        "num_stages": binary.num_stages,
-        "constants": binary.constants,
-        "stands_for_library": binary.stands_for_library,
-        "matrix_side": binary.matrix_side,
     }
 
 

@@ -42,10 +42,6 @@ def _by_zero(a: Array, b: Array) -> Array:
     return np.broadcast_to(b == 0, np.broadcast_shapes(a.shape, b.shape))
 
 
-def _by_zero_or_overflow(a: Array, b: Array) -> Array:
-    return np.asarray((b == 0) | ((b == -1) & (a == np.iinfo(a.dtype).min)))
-
-
 def _shifts_too_far(a: Array, b: Array) -> Array:
     too_far = (b < 0) | (b >= 8 * a.dtype.itemsize)
     return np.broadcast_to(too_far, np.broadcast_shapes(a.shape, b.shape))
@@ -55,7 +51,7 @@ _WRONG: dict[str, tuple[str, Callable[[Array, Array], Array]]] = {
     **dict.fromkeys(("arith.divui", "arith.remui", "arith.ceildivui"), ("divides", _by_zero)),
     **dict.fromkeys(
         ("arith.divsi", "arith.remsi", "arith.ceildivsi", "arith.floordivsi"),
-        ("divides", _by_zero_or_overflow),
+        ("divides", lambda a, b: np.asarray((b == 0) | ((b == -1) & (a == np.iinfo(a.dtype).min)))),
     ),
     **dict.fromkeys(("arith.shli", "arith.shrsi", "arith.shrui"), ("shifts", _shifts_too_far)),
 }

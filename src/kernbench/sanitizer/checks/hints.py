@@ -28,10 +28,10 @@ from kernbench.commands import (
 )
 from kernbench.dtypes import Array
 from kernbench.errors import WrongHintError
-from kernbench.replay import Frame, GroupPlan, PointerArg, Step, full
+from kernbench.replay import Frame, GroupPlan, PointerArg, Step, coordinates, full
 from kernbench.sanitizer.accesses import WatchedAccess
 from kernbench.sanitizer.check import Check
-from kernbench.sanitizer.facts.launch import Launched, coordinates
+from kernbench.sanitizer.facts.launch import Launched
 from kernbench.sanitizer.launch_state import LaunchState
 
 _CHUNK_ELEMENTS = 1 << 20

@@ -7,7 +7,7 @@ programs that read what they find (ADR-0232).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -112,7 +112,11 @@ class Races(Check):
     def _maps_by_data(self, module: Module, launch: LaunchState) -> Maps:
         """Return the maps of buffers that a launch may reach by pointers in memory as well."""
         params = written_params(module)
-        written = _buffers(launch, params)
+        written = {
+            id(param.buffer)
+            for index, param in enumerate(launch.params)
+            if isinstance(param, PointerArg) and index in params
+        }
         maps: dict[int, OrderedMap] = {}
 
         def find(buffer: Buffer) -> OrderedMap | None:
@@ -127,14 +131,6 @@ class Races(Check):
             return ordered_map
 
         return find
-
-
-def _buffers(launch: LaunchState, params: Collection[int]) -> set[int]:
-    return {
-        id(param.buffer)
-        for index, param in enumerate(launch.params)
-        if isinstance(param, PointerArg) and index in params
-    }
 
 
 def _look(access: WatchedAccess, kind: AccessKind, place: int, frame: Frame) -> None:

@@ -49,12 +49,6 @@ class Places:
         return self._texts[number]
 
 
-def coordinates(linear: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return a program's place in the grid."""
-    x, y, _ = grid
-    return linear % x, linear // x % y, linear // (x * y)
-
-
 def element(buffer: Buffer | str, byte: int, itemsize: int) -> str:
     """Return how errors name a place: ``x (4,) float32+8 (element 2)``."""
     label = buffer if isinstance(buffer, str) else buffer.label

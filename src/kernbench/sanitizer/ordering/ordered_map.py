@@ -12,7 +12,8 @@ from kernbench.commands import Atomic, DmaWrite, Transfer
 from kernbench.dtypes import Array
 from kernbench.errors import DataRaceError
 from kernbench.memory import Buffer
-from kernbench.sanitizer.facts.launch import Places, coordinates, element
+from kernbench.replay import coordinates
+from kernbench.sanitizer.facts.launch import Places, element
 from kernbench.sanitizer.ordering.segments import Segments
 from kernbench.sanitizer.ordering.touches import Touch, TouchKind, TouchPart, is_volatile
 

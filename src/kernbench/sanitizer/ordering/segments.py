@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kernbench.dtypes import Array
-from kernbench.sanitizer.facts.launch import coordinates
+from kernbench.replay import coordinates
 from kernbench.sanitizer.facts.order import Clock
 
 _MOST_REMEMBERED = 1 << 18
@@ -217,7 +217,9 @@ class Segments:
             past.merge(self._beginning(launch))
             past.reached[program] = segment
             known = self._acquired.get(program, [])
-            for position in range(bisect.bisect_right(known, segment, key=_number_of) - 1, -1, -1):
+            for position in range(
+                bisect.bisect_right(known, segment, key=lambda known: known[0]) - 1, -1, -1
+            ):
                 number, released = known[position]
                 if number <= before:
                     break
@@ -308,10 +310,6 @@ def index_of(launch: Launch) -> int:
     """Return the place of a launch on its timeline."""
     assert launch.clock is not None
     return launch.clock.index
-
-
-def _number_of(known: tuple[int, tuple[int, ...]]) -> int:
-    return known[0]
 
 
 def _is_in(past: Past, segment: int, program: int, launch: Launch | None) -> bool:

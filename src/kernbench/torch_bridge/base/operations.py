@@ -12,6 +12,11 @@ from torch.autograd.graph import increment_version
 from kernbench.torch_bridge.base.host_times import HostPart, host_part
 from kernbench.torch_bridge.base.refusals import WITHOUT_SYMMETRIC_MEMORY, UnsupportedTorchError
 
+
+def _aten(names: str) -> frozenset[str]:
+    return frozenset(f"aten.{name}" for name in names.split())
+
+
 _KEYS = torch._C.DispatchKey
 _without_dispatch = torch._C._disabled_torch_dispatch_impl
 # Collectives cost what their own part of the run says.
@@ -27,77 +32,33 @@ OF_SYMMETRIC_MEMORY = frozenset(f"symm_mem.{word}.default" for word in _OF_SYMME
 """Those that simulated devices have; others of that namespace are refused by name."""
 _REFUSED_NAMESPACES = frozenset({"symm_mem"})
 # They reserve memory or show it differently; no kernel runs.
-_FREE = frozenset(
-    {
-        "aten.detach.default",
-        "aten.is_pinned.default",
-        "aten.empty.memory_format",
-        "aten.empty_like.default",
-        "aten.empty_strided.default",
-        "aten.lift_fresh.default",
-        "aten.new_empty.default",
-        "aten.new_empty_strided.default",
-        "aten._unsafe_view.default",
-        "aten.resize_.default",
-        "aten.squeeze_.default",
-        "aten.squeeze_.dim",
-        "aten.squeeze_.dims",
-        "aten.unsafe_split.Tensor",
-        "aten.unsafe_split_with_sizes.default",
-        "fsdp.record_grad_output_stream.default",
-    }
-)
+_FREE = _aten(
+    "detach.default is_pinned.default empty.memory_format empty_like.default "
+    "empty_strided.default lift_fresh.default new_empty.default new_empty_strided.default "
+    "_unsafe_view.default resize_.default squeeze_.default squeeze_.dim squeeze_.dims "
+    "unsafe_split.Tensor unsafe_split_with_sizes.default"
+) | {"fsdp.record_grad_output_stream.default"}
 # Their result is on the host: the program waits until the device has computed it.
-_READ_BY_HOST = frozenset(
-    {
-        "aten._local_scalar_dense.default",
-        "aten.item.default",
-        "aten.is_nonzero.default",
-        "aten.equal.default",
-    }
-)
+_READ_BY_HOST = _aten("_local_scalar_dense.default item.default is_nonzero.default equal.default")
 # The size of their result is a number on the device, which the host reads before it can go on.
-_SIZED_BY_NUMBERS = frozenset(
-    {
-        "aten.nonzero.default",
-        "aten.nonzero.out",
-        "aten.masked_select.default",
-        "aten.masked_select.out",
-        "aten._unique.default",
-        "aten._unique2.default",
-        "aten.unique_consecutive.default",
-        "aten.unique_dim.default",
-        "aten.bincount.default",
-        "aten.repeat_interleave.Tensor",
-    }
+_SIZED_BY_NUMBERS = _aten(
+    "nonzero.default nonzero.out masked_select.default masked_select.out _unique.default "
+    "_unique2.default unique_consecutive.default unique_dim.default bincount.default "
+    "repeat_interleave.Tensor"
 )
 # Those among which a mask is taken apart into the places that it has, as nonzero does it.
 _BY_INDICES = frozenset({"aten.index.Tensor"})
-_PUT = frozenset(
-    {
-        "aten.index_put.default",
-        "aten.index_put_.default",
-        "aten._index_put_impl_.default",
-        "aten._unsafe_index_put.default",
-    }
+_PUT = _aten(
+    "index_put.default index_put_.default _index_put_impl_.default _unsafe_index_put.default"
 )
 _SIZED = _SIZED_BY_NUMBERS | _BY_INDICES | _PUT
 OF_INDICES = _BY_INDICES | _PUT | {"aten._unsafe_index.Tensor"}
 """Those whose list of tensors is of indices, which CUDA takes from the host, too."""
 _MASKS = (torch.bool, torch.uint8)
 _MOVES = frozenset({"aten.clone.default", "aten.copy_.default", "aten._to_copy.default"})
-_BY_LAYOUT = (
-    frozenset(
-        {
-            "aten.convolution.default",
-            "aten.convolution_backward.default",
-            "aten.mm.default",
-            "aten.addmm.default",
-            "aten.bmm.default",
-            "aten.baddbmm.default",
-        }
-    )
-    | _MOVES
+_BY_LAYOUT = _MOVES | _aten(
+    "convolution.default convolution_backward.default mm.default addmm.default bmm.default "
+    "baddbmm.default"
 )
 _HOST_RESULTS = frozenset({"aten._pack_padded_sequence.default"})
 _ELEMENTWISE = _MOVES | {"aten.masked_fill_.Scalar", "aten.masked_fill_.Tensor"}
@@ -122,7 +83,7 @@ _NAMES_ON_ONE_DEVICE = """
     nll_loss2d_forward _cdist_forward grid_sampler_2d grid_sampler_3d equal linalg_cross
     linalg_lu_solve linalg_solve_triangular _linalg_solve_ex
 """
-_ON_ONE_DEVICE = frozenset(f"aten.{name}" for name in _NAMES_ON_ONE_DEVICE.split())
+_ON_ONE_DEVICE = _aten(_NAMES_ON_ONE_DEVICE)
 """Besides elementwise ones. Source: ``device_check`` in PyTorch's native_functions.yaml, and checks
 of CUDA's own kernels."""
 

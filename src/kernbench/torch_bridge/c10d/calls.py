@@ -156,7 +156,17 @@ class TorchPart(Part):
         self._used = []
 
 
-class CollectiveWork(Work):
+class _Waited(Work):
+    """A ``Work`` whose future is complete: C++ could not yield to other ranks while it waits."""
+
+    def get_future(self) -> Any:
+        self.wait()
+        future: Any = torch.futures.Future()
+        future.set_result(self.result())
+        return future
+
+
+class CollectiveWork(_Waited):
     """The ``Work`` that ``torch.distributed`` returns for a call that may be pending."""
 
     def __init__(
@@ -303,15 +313,8 @@ class CollectiveWork(Work):
     def result(self) -> list[Tensor]:
         return list(self._outputs)
 
-    def get_future(self) -> Any:
-        """Return a completed future: C++ could not yield to other ranks while it waits for one."""
-        self.wait()
-        future: Any = torch.futures.Future()
-        future.set_result(self.result())
-        return future
 
-
-class WorkGroup(Work):
+class WorkGroup(_Waited):
     """The ``Work`` of several calls that are waited for together."""
 
     def __init__(self, process: Process, works: Sequence[CollectiveWork]) -> None:
@@ -331,12 +334,6 @@ class WorkGroup(Work):
 
     def result(self) -> list[Tensor]:
         return [tensor for work in self._works for tensor in work.result()]
-
-    def get_future(self) -> Any:
-        self.wait()
-        future: Any = torch.futures.Future()
-        future.set_result(self.result())
-        return future
 
 
 @unseen

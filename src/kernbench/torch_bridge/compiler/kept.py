@@ -218,7 +218,8 @@ def _sources() -> str:
     """Return the states of the files that decide what is compiled: versions change them."""
     states = []
     for package in _DECIDING:
-        for path in sorted((_KERNBENCH / package).rglob("*.py")):
+        files = (_KERNBENCH / package).rglob("*")
+        for path in sorted(path for path in files if path.suffix in (".py", ".yaml")):
             stat = path.stat()
             states.append(f"{path} {stat.st_size} {stat.st_mtime_ns}")
     return "\n".join(states)

@@ -86,7 +86,15 @@ def _template(
     longest = max(range(len(times)), key=lambda number: times[number].total_us)
     limits: Counter[Limit] = Counter()
     for time in times:
-        limits += _limits(time, sip)
+        limits += Counter(
+            {
+                Limit.GEMM: _ps(time.tensor_us),
+                Limit.MATH: _ps(time.vector_us),
+                Limit.CACHE: _ps(time.cache_us),
+                Limit.HBM: _ps(time.hbm_us),
+                Limit.POWER: _ps(time.power_us),
+            }
+        )
     duration_ps = _ps(sum(time.total_us for time in times))
     limits[Limit.LAUNCH] = sip.queued_front_end_ps if queued else sip.front_end_ps
     busiest = max(limits[limit] for limit in _WORK)
@@ -122,18 +130,6 @@ def _template(
 
 
 _WORK = (Limit.GEMM, Limit.MATH, Limit.CACHE, Limit.HBM)
-
-
-def _limits(time: KernelTime, sip: SipSpec) -> Counter[Limit]:
-    return Counter(
-        {
-            Limit.GEMM: _ps(time.tensor_us),
-            Limit.MATH: _ps(time.vector_us),
-            Limit.CACHE: _ps(time.cache_us),
-            Limit.HBM: _ps(time.hbm_us),
-            Limit.POWER: _ps(time.power_us),
-        }
-    )
 
 
 def _ps(time_us: float) -> int:

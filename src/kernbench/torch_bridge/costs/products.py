@@ -62,10 +62,6 @@ def _int8_weight(args: Any, result: Any) -> Products:
     return _one(1, x.shape[0], n, x.shape[1])
 
 
-def _int4_weight(args: Any, result: Any) -> Products:
-    return _one(1, args[0].shape[0], result.shape[1], args[0].shape[1])
-
-
 def _behind_first(products: Callable[[Any, Any], Products]) -> Callable[[Any, Any], Products]:
     return lambda args, result: products(args[1:], result)
 
@@ -193,7 +189,9 @@ PRODUCTS: dict[Any, Callable[[Any, Any], Products]] = {
     aten._int_mm.default: _mm,
     aten._int_mm.out: _mm,
     aten._weight_int8pack_mm.default: _int8_weight,
-    aten._weight_int4pack_mm.default: _int4_weight,
+    aten._weight_int4pack_mm.default: lambda args, result: _one(
+        1, args[0].shape[0], result.shape[1], args[0].shape[1]
+    ),
     aten._grouped_mm.default: _grouped(2),
     aten._scaled_mm.default: _mm,
     aten._scaled_mm.out: _mm,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 from kernbench.commands import MathClass
+from kernbench.inputs import shipped_yaml
 
 
 class Reads(Enum):
@@ -53,87 +53,6 @@ class CostRule:
 
 
 _SIMPLE, _REDUCE = MathClass.SIMPLE, MathClass.REDUCE
-_DIVIDE, _TRANSCENDENTAL = MathClass.DIVIDE, MathClass.TRANSCENDENTAL
-_WORK: dict[str, Mapping[MathClass, int]] = {
-    "div reciprocal remainder fmod floor_divide addcdiv _foreach_div _foreach_reciprocal "
-    "_foreach_addcdiv": {_DIVIDE: 1},
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sigmoid erf erfc sqrt rsqrt pow "
-    "softplus sinh cosh atan atan2 acos asin _foreach_sqrt _foreach_rsqrt _foreach_exp "
-    "_foreach_log _foreach_pow _foreach_tanh _foreach_sigmoid": {_TRANSCENDENTAL: 1},
-    "silu gelu mish elu celu selu log_sigmoid_forward sigmoid_backward tanh_backward": {
-        _TRANSCENDENTAL: 1,
-        _SIMPLE: 2,
-    },
-    "silu_backward gelu_backward mish_backward elu_backward softplus_backward": {
-        _TRANSCENDENTAL: 1,
-        _SIMPLE: 5,
-    },
-    "_thnn_fused_lstm_cell _thnn_fused_gru_cell": {_TRANSCENDENTAL: 1, _SIMPLE: 4},
-    "_thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell_backward": {_SIMPLE: 4},
-    "_softmax _log_softmax _safe_softmax logsumexp": {
-        _TRANSCENDENTAL: 1,
-        _REDUCE: 2,
-        _SIMPLE: 1,
-        _DIVIDE: 1,
-    },
-    "_softmax_backward_data _log_softmax_backward_data": {_SIMPLE: 3, _REDUCE: 1},
-    "native_layer_norm native_group_norm native_batch_norm var var_mean std std_mean": {
-        _SIMPLE: 4,
-        _REDUCE: 2,
-    },
-    "_fused_rms_norm": {_SIMPLE: 3, _REDUCE: 1},
-    "native_layer_norm_backward native_group_norm_backward native_batch_norm_backward "
-    "_fused_rms_norm_backward": {_SIMPLE: 6, _REDUCE: 3},
-    "sum mean prod amax amin max min argmax argmin any all nansum cumsum cumprod norm "
-    "linalg_vector_norm _foreach_norm aminmax count_nonzero dot vdot": {_REDUCE: 1},
-    "embedding_dense_backward mse_loss_backward native_dropout native_dropout_backward "
-    "_foreach_add _foreach_sub _foreach_mul _foreach_lerp _foreach_addcmul _foreach_neg "
-    "_foreach_abs _foreach_maximum _foreach_minimum _foreach_clamp_min _foreach_clamp_max "
-    "_foreach_sign _amp_foreach_non_finite_check_and_unscale tril triu": {_SIMPLE: 1},
-    "_fused_adam _fused_adamw": {_SIMPLE: 9, _DIVIDE: 2, _TRANSCENDENTAL: 1},
-    "_fused_sgd _fused_adagrad": {_SIMPLE: 3},
-    "_to_copy": {MathClass.CONVERT: 1},
-    "masked_fill masked_scatter leaky_relu_backward threshold_backward hardtanh_backward "
-    "hardsigmoid_backward hardswish hardswish_backward softshrink_backward _prelu_kernel "
-    "_prelu_kernel_backward rrelu_with_noise rrelu_with_noise_backward isin bucketize searchsorted "
-    "nonzero _unique2 bincount histc allclose linalg_cross renorm _embedding_bag "
-    "_embedding_bag_backward max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d "
-    "max_pool2d_with_indices_backward max_pool3d_with_indices_backward "
-    "adaptive_max_pool2d_backward avg_pool2d_backward avg_pool3d_backward "
-    "_adaptive_avg_pool2d_backward multi_margin_loss_backward": {_SIMPLE: 1},
-    "avg_pool2d avg_pool3d _adaptive_avg_pool2d cummax cummin multi_margin_loss _cdist_forward "
-    "_cdist_backward batch_norm_stats": {_SIMPLE: 1, _REDUCE: 1},
-    "mse_loss smooth_l1_loss huber_loss smooth_l1_loss_backward huber_loss_backward "
-    "batch_norm_elemt batch_norm_backward_reduce batch_norm_backward_elemt "
-    "batch_norm_gather_stats_with_counts": {_SIMPLE: 4, _REDUCE: 1},
-    "binary_cross_entropy binary_cross_entropy_with_logits": {
-        _TRANSCENDENTAL: 2,
-        _SIMPLE: 4,
-        _REDUCE: 1,
-    },
-    "binary_cross_entropy_backward": {_DIVIDE: 1, _SIMPLE: 4},
-    "glu glu_backward log_sigmoid_backward logcumsumexp _ctc_loss _ctc_loss_backward": {
-        _TRANSCENDENTAL: 2,
-        _SIMPLE: 3,
-    },
-    "upsample_bilinear2d upsample_bilinear2d_backward upsample_linear1d "
-    "upsample_linear1d_backward grid_sampler_2d grid_sampler_2d_backward": {_SIMPLE: 8},
-    "upsample_trilinear3d upsample_bicubic2d upsample_bicubic2d_backward": {_SIMPLE: 32},
-    "geometric cauchy log_normal poisson binomial logspace polar": {_TRANSCENDENTAL: 1},
-    "upsample_nearest1d upsample_nearest1d_backward upsample_nearest2d upsample_nearest2d_backward "
-    "upsample_nearest3d _upsample_nearest_exact2d im2col col2im pixel_shuffle pixel_unshuffle "
-    "channel_shuffle reflection_pad1d reflection_pad1d_backward reflection_pad2d "
-    "reflection_pad2d_backward replication_pad2d replication_pad2d_backward diagonal_copy "
-    "diagonal_backward unfold_backward tril_indices triu_indices block_diag put _assert_async "
-    "_linalg_check_errors": {},
-    "cat stack clone constant_pad_nd repeat roll flip arange linspace eye _foreach_copy "
-    "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor "
-    "split_with_sizes_copy _chunk_cat select_backward slice_backward unfold_copy one_hot "
-    "fsdp.all_gather_copy_in fsdp.split_with_sizes_copy fsdp.chunk_cat "
-    "fsdp.chunk_cat_mixed_dtype "
-    "_amp_update_scale random normal rand randn randint bernoulli multinomial randperm "
-    "rand_like randn_like randint_like uniform exponential trace": {},
-}
 
 
 def names(text: str) -> frozenset[str]:
@@ -141,7 +60,11 @@ def names(text: str) -> frozenset[str]:
     return frozenset(name if "." in name else f"aten.{name}" for name in text.split())
 
 
-_BY_NAME = {name: (*work.items(),) for text, work in _WORK.items() for name in names(text)}
+_BY_NAME = {
+    name: tuple((MathClass[kind.upper()], count) for kind, count in entry["work"].items())
+    for entry in shipped_yaml("kernbench.torch_bridge.costs", "work.yaml")
+    for name in names(entry["names"])
+}
 _OVERWRITES = names("copy fill zero normal uniform random _foreach_copy _foreach_zero")
 # A radix select reads the keys once for each 8 of their bits; of 4 bytes.
 _CHOOSES = names("topk kthvalue median nanmedian mode")

@@ -36,7 +36,9 @@ def are_unlike(tensors: Iterable[Any]) -> bool:
     So they are where dtypes differ, apart from masks, or where one is broadcast or transposed.
     """
     first, *others = [
-        tensor for tensor in tensors if isinstance(tensor, Tensor) and _counts(tensor)
+        tensor
+        for tensor in tensors
+        if isinstance(tensor, Tensor) and (bool(tensor.dim()) or tensor.device.type != "cpu")
     ] or [None]
     return first is not None and any(
         other.numel() != first.numel()
@@ -44,11 +46,6 @@ def are_unlike(tensors: Iterable[Any]) -> bool:
         or _steps(other) != _steps(first)
         for other in others
     )
-
-
-def _counts(tensor: Tensor) -> bool:
-    """Return whether an operand is one to a kernel: a number on the host becomes an argument."""
-    return bool(tensor.dim()) or tensor.device.type != "cpu"
 
 
 def spread_bytes(operands: Iterable[Any], result: Any) -> int:

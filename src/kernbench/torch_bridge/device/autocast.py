@@ -144,8 +144,8 @@ def _kernel_of(name: str) -> Callable[..., Any]:
     if packet in _WIDEST:
         return partial(_cast, func, _widest)
     if packet in _IN_FLOAT32 or packet == "norm" or "upsample" in packet:
-        return partial(_cast, func, _float32)
-    return partial(_cast, func, _asked)
+        return partial(_cast, func, lambda _: torch.float32)
+    return partial(_cast, func, lambda _: torch.get_autocast_dtype(DEVICE_TYPE))
 
 
 _Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
@@ -166,14 +166,6 @@ def _with_casts(
     return func._op, _cast_to(dtype, args), named
 
 
-def _asked(_: Any) -> torch.dtype:
-    return torch.get_autocast_dtype(DEVICE_TYPE)
-
-
-def _float32(_: Any) -> torch.dtype:
-    return torch.float32
-
-
 def _widest(values: Any) -> torch.dtype:
     dtype = torch.get_autocast_dtype(DEVICE_TYPE)
     for value in values:
@@ -191,17 +183,13 @@ def _into_float32(func: Any, from_half: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _with_float32(func: Any, from_half: Any, args: Any, kwargs: dict[str, Any]) -> _Call:
-    position = _position_of_dtype(func)
+    position = [argument.name for argument in func._schema.arguments].index("dtype")
     argument = args[position] if position < len(args) else kwargs.get("dtype")
     if argument is None and _is_cast(args[0]):
         if from_half is not None and args[0].dtype is torch.float16:
             return from_half._op, (*args[:position], True), {}
         args, kwargs = args[:position], {**kwargs, "dtype": torch.float32}
     return func._op, args, kwargs
-
-
-def _position_of_dtype(func: Any) -> int:
-    return [argument.name for argument in func._schema.arguments].index("dtype")
 
 
 def _norm(func: Any, with_dtype: Any, *args: Any, **kwargs: Any) -> Any:

@@ -7,6 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from kernbench.inputs import shipped_yaml
 from kernbench.report import format_size as shown
 from kernbench.torch_bridge.assigned import CAN_SEE_CLASSES
 
@@ -59,54 +60,13 @@ def remarks_of(session: Session) -> list[str]:
     return lines
 
 
-_RAN_INSTEAD = {
-    "lacks_shared_memory": (
-        "torch.compile was asked for collectives in symmetric memory, as async tensor parallelism "
-        "has them, which are not modeled: they ran, and were timed, as usual collectives"
-    ),
-    "as_nccl": (
-        "back ends of torch.distributed that torchcomms brings ran, and were timed, as NCCL: "
-        "{sorted}"
-    ),
-    "waits_for_kernels": (
-        "hosts waited for each kernel that communicates through symmetric memory, as its numbers "
-        "are known only then: what a host would have launched meanwhile begins later"
-    ),
-    "reads_peers": (
-        "PyTorch's own operations on other ranks' memory (get_buffer) are timed as on memory of "
-        "their own; the links have the traffic of Triton kernels and collectives alone"
-    ),
-    "has_loops_in_c": (
-        "event loops of asyncio ran in place of uvloop's: where Python takes time, theirs counts, "
-        "though uvloop is C"
-    ),
-    "stand_ins": (
-        "stand-ins of kernbench's ran for packages that are not installed, computed by definition "
-        "and timed as their kernels: {sorted}"
-    ),
-    "operators": (
-        "operators of extension modules, which need CUDA, were computed by definition and timed as "
-        "kernels: {sorted}"
-    ),
-    "views_host": (
-        "memory of the host that devices reach by its address (UVA) is timed as their own, and "
-        "takes as much of theirs, not the host's link"
-    ),
-    "equal_scores": (
-        "kernels that decide by scores, which a run without data does not know, were timed as if "
-        "all scores were equal, in one pass: {names}"
-    ),
-    "lacking_operators": (
-        "operators of extension modules that kernbench does not define were asked for, and the "
-        "program was told that there are none: {sorted}"
-    ),
-}
-"""What is said of a session's attributes that are true, or hold names."""
+_REMARKS = shipped_yaml("kernbench.torch_bridge.front", "remarks.yaml")
+"""What is said of attributes of a session, and of operations, by name."""
 
 
 def _of_what_ran_instead(session: Session) -> list[str]:
     lines = []
-    for attribute, said in _RAN_INSTEAD.items():
+    for attribute, said in _REMARKS["ran_instead"].items():
         value = getattr(session, attribute)
         if value:
             names = [] if value is True else list(value)
@@ -193,20 +153,6 @@ def _of_memory(session: Session) -> list[str]:
     return lines
 
 
-_OF_OPERATIONS = {
-    "bounded": "timed as lower bounds, as how often they iterate depends on numbers",
-    "emulated": (
-        "products of bfloat16 take the time of a library that makes each element float32, slower "
-        "than float32 itself, as the GPU multiplies no bfloat16"
-    ),
-    "even_groups": (
-        "timed as groups of equal size, as a run without data does not know where they end"
-    ),
-    "selecting": ("timed as if elements that indices choose lay far apart, a burst of memory each"),
-}
-"""What is said of the operations whose names are in a set of ``OperationCosts``."""
-
-
 def _of_costs(session: Session) -> list[str]:
     lines = []
     pricings = session.pricings.values()
@@ -219,7 +165,7 @@ def _of_costs(session: Session) -> list[str]:
     if unknown:
         named = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
         lines.append(f"timed by their bytes alone, as their arithmetic is not modeled: {named}")
-    for attribute, said in _OF_OPERATIONS.items():
+    for attribute, said in _REMARKS["of_operations"].items():
         names = sorted(set().union(*(getattr(pricing.costs, attribute) for pricing in pricings)))
         if names:
             lines.append(f"{said}: {', '.join(names)}")

@@ -162,17 +162,19 @@ class TorchPlayer(Player):
             Action.HOST_GLANCE: self._glance,
             Action.HOST_CLOCK: self._look_at_clock,
             Action.HOST_SLEEP: self._sleep,
-            Action.CATCH_UP: self._catch_up,
+            Action.CATCH_UP: lambda state, _, __, ___: self.host(state).catch_up(),
             Action.HOST_WAIT: self._wait_by_host,
             Action.HOST_READ: self._read,
-            Action.HOST_ALLOCATE: self._allocate,
+            Action.HOST_ALLOCATE: lambda state, _, __, ___: self.host(state).allocate_segment(),
             Action.WAIT_DATA: self._wait_for_data,
             Action.SET_KEY: self._set_key,
             Action.WAIT_KEYS: self._wait_for_keys,
             Action.GRAPH_OPERATIONS: self._operate_in_a_row,
             Action.GRAPH_COPY: self._copy,
             Action.GRAPH_MARK: self._mark_by_graph,
-            Action.GRAPH_STREAM_WAITS: self._let_stream_wait_by_graph,
+            Action.GRAPH_STREAM_WAITS: lambda state, actor, place, stream: self._put(
+                state, WaitFor(self.run, self.handle(actor, place)), self.streams[stream]
+            ),
             Action.RANGE_BEGIN: self._begin_range,
             Action.RANGE_END: self._end_range,
         }
@@ -296,11 +298,6 @@ class TorchPlayer(Player):
         self._put(state, marker, self.streams[stream])
         return marker
 
-    def _let_stream_wait_by_graph(
-        self, state: RankState, actor: int, place: int, stream: int
-    ) -> None:
-        self._put(state, WaitFor(self.run, self.handle(actor, place)), self.streams[stream])
-
     def _put(self, state: RankState, command: Any, queue: Stream) -> None:
         command.earliest_ps = self._earliest[state]
         queue.submit(command)
@@ -317,9 +314,6 @@ class TorchPlayer(Player):
     def _sleep(self, state: RankState, delay_ps: int, _: int, __: int) -> None:
         self.host(state).sleep(delay_ps)
 
-    def _catch_up(self, state: RankState, _: int, __: int, ___: int) -> None:
-        self.host(state).catch_up()
-
     def _wait_by_host(self, state: RankState, actor: int, place: int, late: int) -> None:
         host, handle = self.host(state), self.handle(actor, place)
         if late:
@@ -329,9 +323,6 @@ class TorchPlayer(Player):
 
     def _read(self, state: RankState, _: int, __: int, ___: int) -> None:
         self.host(state).read()
-
-    def _allocate(self, state: RankState, _: int, __: int, ___: int) -> None:
-        self.host(state).allocate_segment()
 
     def _begin_range(self, state: RankState, number: int, _: int, __: int) -> None:
         self._ranges[state, number] = self.host(state).now_ps

@@ -98,10 +98,6 @@ def _each(function: Callable[..., float]) -> Function:
     return apply
 
 
-def _log_gamma(x: float) -> float:
-    return math.inf if x == -math.inf or (x <= 0 and x == math.floor(x)) else math.lgamma(x)
-
-
 def _normal_quantile(p: float) -> float:
     if p in (0.0, 1.0):
         return math.inf if p else -math.inf
@@ -145,10 +141,6 @@ def _ilogb(x: Array) -> Array:
     _, exponent = np.frexp(x)
     special = np.where(np.isinf(x), 2**31 - 1, -(2**31))
     return np.asarray(np.where(np.isfinite(x) & (x != 0), exponent - 1, special).astype(np.int32))
-
-
-def _positive_difference(x: Array, y: Array) -> Array:
-    return np.asarray(np.where(np.isnan(x) | np.isnan(y), np.nan, np.maximum(x - y, 0)))
 
 
 def _of_pi(function: Callable[[float], float]) -> Callable[[float], float]:
@@ -324,7 +316,9 @@ _BY_STEM: dict[str, Function] = {
     "scalbn": np.ldexp,
     "logb": _logb,
     "ilogb": _ilogb,
-    "fdim": _positive_difference,
+    "fdim": lambda x, y: np.asarray(
+        np.where(np.isnan(x) | np.isnan(y), np.nan, np.maximum(x - y, 0))
+    ),
     "remainder": _each(lambda x, y: math.remainder(x, y)),
     "hypot": _norm,
     "norm3d": _norm,
@@ -335,7 +329,9 @@ _BY_STEM: dict[str, Function] = {
     "rcbrt": lambda x: 1 / np.cbrt(x),
     "sinpi": _each(lambda x: _of_pi(math.sin)(x)),
     "cospi": _each(lambda x: _of_pi(math.cos)(x)),
-    "lgamma": _each(_log_gamma),
+    "lgamma": _each(
+        lambda x: math.inf if x == -math.inf or (x <= 0 and x == math.floor(x)) else math.lgamma(x)
+    ),
     "tgamma": _each(lambda x: math.copysign(math.inf, x) if x == 0 else math.gamma(x)),
     "erfinv": _each(_erf_inverse),
     "erfcinv": _each(lambda x: -_normal_quantile(x / 2) / math.sqrt(2)),

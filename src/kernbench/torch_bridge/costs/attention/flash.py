@@ -21,7 +21,6 @@ from kernbench.torch_bridge.costs.attention.own import OwnAttention, own_kernels
 from kernbench.torch_bridge.costs.library import timing_of_library
 
 if TYPE_CHECKING:
-    from kernbench.library_kernels import LibraryKernel
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.costs.operations import OperationCosts
 
@@ -102,7 +101,10 @@ def _of_library(
         launches = ragged_launches(problems, replace(kernel, appends="none"), sip.num_pes)
         if "_decode" in call.kernel:
             # Other layers' keys have taken the place of these in the shared cache.
-            launches = tuple(_from_memory(launch, call.kernel) for launch in launches)
+            launches = tuple(
+                replace(launch, warm=False) if launch.name == call.kernel else launch
+                for launch in launches
+            )
     return timing_of_library(call.name, launches, sip, costs.library)
 
 
@@ -132,7 +134,3 @@ def _of_own(
 def lengths_between(ends: Sequence[int]) -> tuple[int, ...]:
     """Return the differences of cumulative lengths."""
     return tuple(end - begin for begin, end in pairwise(ends))
-
-
-def _from_memory(launch: LibraryKernel, name: str) -> LibraryKernel:
-    return replace(launch, warm=False) if launch.name == name else launch

@@ -6,7 +6,6 @@ memory-efficient ones, cuDNN's) is timed as they are; others run kernbench's own
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -173,14 +172,12 @@ def _of_pytorch(
     return tuple(replace(launch, warm=False) for launch in launches)
 
 
-def _kept(call: OperationCall) -> Sequence[Any]:
-    """Return keys and values; a backward is given the gradient first, and what was kept for it."""
-    return call.args[1:5] if call.func._schema.name.endswith("backward") else call.args[1:3]
-
-
 FAMILY = Family(
     matches=lambda func: str(func._overloadpacket).startswith(_PREFIX),
     key=_key,
     kernels=_kernels,
-    cold=_kept,
+    # Keys and values; a backward is given the gradient first, and what was kept for it.
+    cold=lambda call: (
+        call.args[1:5] if call.func._schema.name.endswith("backward") else call.args[1:3]
+    ),
 )

@@ -58,16 +58,12 @@ class Factorization:
         return sip.cycles_ps(round(cycles))
 
 
-def _of_lu(rows: float, columns: float) -> float:
-    return rows * columns**2 - columns**3 / 3
-
-
 def _of_qr(rows: float, columns: float) -> float:
     return 2 * rows * columns**2 - 2 * columns**3 / 3
 
 
 # The pivot, the exchange of rows, the update.
-_LU = Factorization(3, _of_lu)
+_LU = Factorization(3, lambda rows, columns: rows * columns**2 - columns**3 / 3)
 # The norm of the column, the reflection, its product with the columns behind it, their update.
 _REFLECTIONS = Factorization(4, _of_qr)
 # Each reflection's product with the columns that are there, and their update.

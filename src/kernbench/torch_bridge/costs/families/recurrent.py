@@ -17,7 +17,7 @@ persistent kernels, which are not modeled: of 16 bits alone, one layer in one di
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import reduce
@@ -282,8 +282,6 @@ class _Work:
         )
 
 
-def _weight(call: OperationCall) -> Sequence[Any]:
-    return (call.args[1],)
-
-
-FAMILY = Family(matches=RECURRENT.__contains__, key=_key, kernels=_kernels, cold=_weight)
+FAMILY = Family(
+    matches=RECURRENT.__contains__, key=_key, kernels=_kernels, cold=lambda call: (call.args[1],)
+)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernbench.torch_bridge.costs.families.streams import (
     Stream,
@@ -47,10 +46,9 @@ def _key(costs: OperationCosts, call: OperationCall) -> Streams:
     return (Stream(read + copied, stored + copied),)
 
 
-def _given(call: OperationCall) -> Sequence[Any]:
-    return (call.result,) if call.func._schema.name in _FROM_TABLES else ()
-
-
 FAMILY = Family(
-    matches=lambda func: plain_name(func) in _SELECTIONS, key=_key, kernels=kernels, cold=_given
+    matches=lambda func: plain_name(func) in _SELECTIONS,
+    key=_key,
+    kernels=kernels,
+    cold=lambda call: (call.result,) if call.func._schema.name in _FROM_TABLES else (),
 )

@@ -266,15 +266,13 @@ def zmq_poll(sockets: Any, timeout: int = -1) -> list[tuple[Any, int]]:
                     "Socket must be a 0MQ socket, an integer fd or have a fileno() method: "
                     f"{zmq_socket!r}"
                 )
-            asked[fd] = asked.get(fd, 0) | _to_poll(events)
+            asked[fd] = asked.get(fd, 0) | (
+                (select.POLLIN if events & 1 else 0) | (select.POLLOUT if events & 2 else 0)
+            )
         if not asked:
             return []
         ready = FilesWait(asked).wait(None if timeout < 0 else timeout / 1000, "poll")
     return [(by_fd[fd], _from_poll(events)) for fd, events in ready]
-
-
-def _to_poll(events: int) -> int:
-    return (select.POLLIN if events & 1 else 0) | (select.POLLOUT if events & 2 else 0)
 
 
 def _from_poll(events: int) -> int:
@@ -298,10 +296,6 @@ def _not_simulated(*_: Any, **__: Any) -> Any:
     raise UnsupportedTorchError("this part of ZeroMQ (security, steered proxies) is not simulated")
 
 
-def _strerror(number: int) -> str:
-    return _WORDS.get(number) or os.strerror(number)
-
-
 def _backend() -> ModuleType:
     backend = ModuleType(_OWN_PART)
     values: dict[str, Any] = {
@@ -311,7 +305,7 @@ def _backend() -> ModuleType:
         "Message": ZmqFrame,
         "zmq_poll": zmq_poll,
         "proxy": proxy,
-        "strerror": _strerror,
+        "strerror": lambda number: _WORDS.get(number) or os.strerror(number),
         "zmq_errno": lambda: 0,
         "zmq_version_info": lambda: _VERSION,
         "has": lambda capability: capability in ("ipc",),

@@ -107,10 +107,6 @@ def _varlen(
     return out, lse
 
 
-def _fa3_shapes(call: OperatorCall) -> list[Tensor]:
-    return [*_results(call), call.q.new_empty(0), call.q.new_empty(0)]
-
-
 @defines(
     *("_vllm_fa3_C::fwd", "sgl_kernel::fwd", "flash_ops::fwd"),
     takes=(
@@ -118,7 +114,7 @@ def _fa3_shapes(call: OperatorCall) -> list[Tensor]:
         "q_descale k_descale v_descale softmax_scale is_causal window_size_left "
         "window_size_right softcap cp_world_size=1 q_v attention_chunk"
     ),
-    shapes=_fa3_shapes,
+    shapes=lambda call: [*_results(call), call.q.new_empty(0), call.q.new_empty(0)],
     ignores=(
         "scheduler_metadata num_splits pack_gqa sm_margin is_rotary_interleaved cp_rank "
         "cp_tot_seqused_k"

@@ -49,12 +49,7 @@ def numbers_of(tensor: Tensor) -> list[int] | None:
 def between(ends: Tensor, total: int) -> Callable[[], Sequence[int]]:
     """Return what reads lengths from their sums: equal ones if they are not known."""
     count = max(ends.numel() - 1, 1)
-
-    def read() -> Sequence[int]:
-        numbers = numbers_of(ends)
-        return (-(-total // count),) * count if numbers is None else lengths_between(numbers)
-
-    return read
+    return paged(ends, count, -(-total // count))
 
 
 def of_each(lengths: Tensor | None, count: int, assumed: int, more: int = 0) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from kernbench.inputs import shipped_yaml
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.processes.call_counts import in_cxx, unseen
@@ -25,37 +26,9 @@ from kernbench.torch_bridge.replaced.transformer_engine.kernels import ENUMERATI
 
 _CUBLAS, _CUDNN = 130100, 91200
 _STREAMS = 4
-_LACKING = """
-    group_quantize group_dequantize bgrad_group_quantize
-    group_requantize_inplace nvfp4_quantize_with_amax nvfp4_group_quantize_with_amax
-    moe_permute_fwd moe_permute_bwd moe_unpermute_fwd moe_unpermute_bwd
-    get_grouped_gemm_setup_workspace_size te_general_grouped_gemm_for_grouped_tensor
-    te_general_grouped_gemm_for_discrete_in te_general_grouped_gemm_for_discrete_out
-    nvfp4_data_transpose nvfp4_2d_scale_transpose nvfp4_expand_scale_to_fp8
-    nvfp4_compute_per_block_scale nvfp4_compute_global_scale nvfp4_fused_scale
-    nvfp4_multi_tensor_fused_scale nvfp4_2d_multi_tensor_transpose
-    fp8_block_scaling_compute_partial_amax
-    fp8_block_scaling_partial_cast nvfp4_2d_compute_partial_amax
-    nvfp4_multi_tensor_compute_partial_amax nvfp4_2d_partial_cast nvfp4_multi_tensor_2d_partial_cast
-    mxfp8_scaling_compute_partial_amax mxfp8_scaling_partial_cast fused_multi_row_padding
-    fused_multi_row_unpadding swizzle_scales_for_gemm_ multi_tensor_swizzle_scales_for_gemm_
-    multi_tensor_swizzle_scales_for_gemm_unchecked_ grouped_swizzle_for_gemm fa_prepare_fwd
-    fa_prepare_bwd multi_tensor_transpose_to_bhsd multi_tensor_pad_last_dim copy_to_kv_cache
-    convert_thd_to_bshd convert_bshd_to_thd fused_qkv_rope_forward fused_qkv_rope_backward
-    fused_topk_with_score_function_fwd fused_topk_with_score_function_qb_fwd
-    fused_topk_with_score_function_bwd fused_score_for_moe_aux_loss_fwd
-    fused_score_for_moe_aux_loss_bwd fused_moe_aux_loss_fwd fused_moe_aux_loss_fwd_graph_safe
-    fused_moe_aux_loss_bwd dropout_fwd dropout_bwd copy_data_ptrs_to_device splits_to_offsets
-    splits_to_offsets_multi thd_read_half_tensor thd_second_half_lse_correction
-    thd_read_second_half_lse thd_out_correction thd_grad_correction thd_get_partitioned_indices
-    thd_sequence_order_to_cp_rank_order thd_cp_rank_order_to_sequence_order
-    thd_copy_valid_tokens_from_per_split_to_rank_local init_nvshmem_backend create_nvshmem_tensor
-    nvshmem_send_on_current_stream nvshmem_wait_on_current_stream nvshmem_finalize
-    multi_tensor_adam_param_remainder multi_tensor_adam_fp8
-    multi_tensor_compute_scale_and_scale_inv multi_tensor_compute_scale_inv_e8m0
-    cusolvermp_ctx_create cusolvermp_ctx_destroy newton_schulz bulk_overlap_ag_with_external_gemm
-    grouped_mlp_experimental ep_prepare ep_dispatch ep_combine ep_initialize ep_finalize
-"""
+_LACKING = shipped_yaml(
+    "kernbench.torch_bridge.replaced.transformer_engine", "lacking.yaml"
+).split()
 """What the module of 2.20 has besides, and kernbench does not define."""
 
 
@@ -131,7 +104,7 @@ def names() -> dict[str, Any]:
     return {
         **ENUMERATIONS,
         **{name: _as_cxx(function) for name, function in functions.items()},
-        **{name: lacking(name) for name in _LACKING.split()},
+        **{name: lacking(name) for name in _LACKING},
         "CommOverlap": _CommOverlap,
         "CommOverlapP2P": _CommOverlap,
         "CommOverlapHelper": _CommOverlap,

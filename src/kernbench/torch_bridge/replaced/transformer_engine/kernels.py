@@ -1,8 +1,7 @@
 """How a kernel of Transformer Engine runs: a definition, what it writes, and how long it takes.
 
-The enumerations are those of C++ that its Python and its extension exchange. Source:
-``transformer_engine.h``, ``fused_attn.h``, ``comm_gemm_overlap.h`` and ``common.h`` of Transformer
-Engine 2.20.
+The enumerations are those of C++ that its Python and its extension exchange, of Transformer Engine
+2.20 (``enumerations.yaml``).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernbench.inputs import shipped_yaml
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.processes.of_all import library_of_all
@@ -101,61 +101,12 @@ _DTYPES = {
     "kFloat4E2M1": (10, torch.float4_e2m1fn_x2),
 }
 _OF_NUMBERS = dict(_DTYPES.values())
-_LAYOUTS = """
-    SB3HD SBH3D SBHD_SB2HD SBHD_SBH2D SBHD_SBHD_SBHD BS3HD BSH3D BSHD_BS2HD BSHD_BSH2D
-    BSHD_BSHD_BSHD T3HD TH3D THD_T2HD THD_TH2D THD_THD_THD SBHD_BSHD_BSHD BSHD_SBHD_SBHD
-    THD_BSHD_BSHD THD_SBHD_SBHD Paged_KV_BSHD_BSHD_BSHD Paged_KV_BSHD_SBHD_SBHD
-    Paged_KV_SBHD_BSHD_BSHD Paged_KV_SBHD_SBHD_SBHD Paged_KV_THD_BSHD_BSHD Paged_KV_THD_SBHD_SBHD
-    BHSD_BHSD_BHSD QKV_Layout_NOT_SET
-"""
-_FORMATS = "SBHD BSHD THD BSHD_2SBHD SBHD_2BSHD THD_2BSHD THD_2SBHD BHSD QKV_Format_NOT_SET"
-_ALGORITHMS = """
-    BULK_OVERLAP_AG BULK_OVERLAP_RS SPLIT_PIPELINED_AG_P2P SPLIT_PIPELINED_RS SPLIT_PIPELINED_RS_P2P
-    ATOMIC_GEMM_RS ATOMIC_GEMM_AG_P2P ATOMIC_GEMM_RS_P2P EXTERNAL_BULK_OVERLAP_AG
-"""
-_PARTS = ("INPUT", "WEIGHT", "OUTPUT")
-
-
-def _numbered(names: str, prefix: str = "NVTE_") -> dict[str, int]:
-    return {f"{prefix}{name}": number for number, name in enumerate(names.split())}
-
-
-_OF_CXX: dict[str, dict[str, int]] = {
+_OF_CXX: dict[str, Any] = {
     "DType": {name: number for name, (number, _) in _DTYPES.items()},
-    "NVTE_Bias_Type": _numbered("NO_BIAS PRE_SCALE_BIAS POST_SCALE_BIAS ALIBI"),
-    "NVTE_Mask_Type": _numbered(
-        "NO_MASK PADDING_MASK CAUSAL_MASK PADDING_CAUSAL_MASK CAUSAL_BOTTOM_RIGHT_MASK "
-        "PADDING_CAUSAL_BOTTOM_RIGHT_MASK"
-    ),
-    "NVTE_Softmax_Type": _numbered("VANILLA_SOFTMAX OFF_BY_ONE_SOFTMAX LEARNABLE_SOFTMAX"),
-    "NVTE_QKV_Format": _numbered(_FORMATS),
-    "NVTE_QKV_Layout": _numbered(_LAYOUTS),
-    "NVTE_Fused_Attn_Backend": {
-        "NVTE_No_Backend": -1,
-        "NVTE_F16_arbitrary_seqlen": 1,
-        "NVTE_FP8": 2,
-    },
-    "NVTEScalingMode": {
-        **_numbered(
-            "DELAYED_TENSOR_SCALING MXFP8_1D_SCALING BLOCK_SCALING_1D BLOCK_SCALING_2D "
-            "NVFP4_1D_SCALING"
-        ),
-        "NVTE_INVALID_SCALING": 100,
-    },
-    "NVTERoutingMapFormat": _numbered("BYTEMAP BITMAP_U8", ""),
-    "NVTEQBHistogramMode": _numbered("TWO_KERNEL FUSED_ATOMIC", ""),
-    "Float8BlockScaleTensorFormat": _numbered("GEMM_READY COMPACT INVALID", ""),
-    "CommOverlapType": _numbered("RS AG", ""),
-    "CommOverlapAlgo": _numbered(_ALGORITHMS, ""),
-    "FP8FwdTensors": _numbered(
-        " ".join(f"GEMM{number}_{part}" for number in (1, 2, 3) for part in _PARTS), ""
-    ),
-    "FP8BwdTensors": _numbered(
-        " ".join(f"GRAD_{part}{number}" for number in (1, 2, 3) for part in ("OUTPUT", "INPUT")), ""
-    ),
+    **shipped_yaml("kernbench.torch_bridge.replaced.transformer_engine", "enumerations.yaml"),
 }
 ENUMERATIONS: dict[str, Any] = {
-    name: IntEnum(name, members, module="transformer_engine_torch")
+    name: IntEnum(name, members, module="transformer_engine_torch", start=0)
     for name, members in _OF_CXX.items()
 }
 """The enumerations of the extension module, by name."""

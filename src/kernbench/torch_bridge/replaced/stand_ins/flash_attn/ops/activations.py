@@ -10,10 +10,6 @@ from torch.nn.functional import silu
 from kernbench.torch_bridge.replaced.package_kernels.launching import fused
 
 
-def _swiglu(x: Tensor, y: Tensor) -> Tensor:
-    return (silu(x.float()) * y.float()).to(x.dtype)
-
-
 def swiglu(x: Tensor, y: Tensor) -> Any:
     """Return ``silu(x) * y``."""
-    return fused("flash_attn.swiglu", _swiglu, x, y)
+    return fused("flash_attn.swiglu", lambda x, y: (silu(x.float()) * y.float()).to(x.dtype), x, y)
