@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch._library.triton
 import torch.compiler.config
+from torch.fx.experimental.proxy_tensor import _MakefxTracer
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 import kernbench
 from kernbench.errors import KernbenchError, UnsupportedOpError, UsageError, nearest
@@ -41,8 +43,10 @@ from kernbench.torch_bridge.compiler import (
 )
 from kernbench.torch_bridge.compiler.numbering import Numbering
 from kernbench.torch_bridge.device import streams
+from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import EagerObserver, Observer
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.processes.call_counts import uncounted, unseen
 from kernbench.torch_bridge.processes.compiling import COMPILING, Views
 from kernbench.torch_bridge.processes.process import HERE
@@ -394,4 +398,20 @@ def install(
     patches.on_close(compiler.leave)
     without_compiler.install(patches, compiler.import_tracer)
     patches.set(torch, "compile", compiler.compile)
+    patches.set(_MakefxTracer, "trace", _with_fakes(_MakefxTracer.trace, compiler))
     return compiler
+
+
+def _with_fakes(trace: Callable[..., Any], compiler: Compiler) -> Callable[..., Any]:
+    """Return ``make_fx``'s trace, to which fake tensors of devices show as to the compiler."""
+
+    @functools.wraps(trace)
+    def call(self: Any, function: Any, *args: Any) -> Any:
+        has_fakes = self.tracing_mode != "real" and not COMPILING.depth
+        tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+        if not has_fakes or not any(device_of(tensor).type == DEVICE_TYPE for tensor in tensors):
+            return trace(self, function, *args)
+        with compiler.tracing(), fakes.WithIndices():
+            return trace(self, function, *args)
+
+    return call
