@@ -17,8 +17,9 @@ import os
 import re
 import stat
 from collections.abc import Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tokenize import detect_encoding
 from typing import Any, BinaryIO
 
 import yaml
@@ -289,8 +290,8 @@ def source_texts(files: Iterable[str]) -> dict[str, str]:
     """Return the texts of source files, by path; without those that cannot be read."""
     texts: dict[str, str] = {}
     for path in sorted({*files} - {""}):
-        try:
-            texts[path] = Path(path).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
+        # As Python reads them: a first line may say the encoding.
+        with suppress(OSError, SyntaxError), open(path, "rb") as file:
+            encoding, lines = detect_encoding(file.readline)
+            texts[path] = b"".join([*lines, *file]).decode(encoding, errors="replace")
     return texts

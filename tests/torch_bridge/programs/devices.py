@@ -673,7 +673,7 @@ def classes_and_modes_are_asked_about_the_functions_that_programs_name() -> None
     calls = (lambda: table.to("cpu"), table.cuda, table.numpy, lambda: table.is_cuda)
     assert [call() for call in calls] == ["to", "cuda", "numpy", "is_cuda"]
     assert torch.zeros_like(table, device="cpu") == "zeros_like"
-    for refused in (table.cpu, table.tolist, lambda: torch.ones_like(table)):
+    for refused in (table.cpu, table.tolist, lambda: table.device, lambda: torch.ones_like(table)):
         with pytest.raises(TypeError):
             refused()
 

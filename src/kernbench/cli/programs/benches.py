@@ -33,7 +33,7 @@ def uses_of_own_torch(path: Path) -> list[str]:
     """
     if _TORCH not in sys.modules:
         return []
-    text = path.read_text(encoding="utf-8")
+    text = path.read_bytes()
     names = frozenset(_imported(ast.parse(text)))
     users = sorted(set(_users(symtable(text, str(path), "exec"), names))) if names else []
     if not users:

@@ -454,7 +454,14 @@ def _asking(
     def call(*args: Any, **kwargs: Any) -> Any:
         asked = args[:num_asked]
         if _has_mode() or has_torch_function(asked):
-            return handle_torch_function(named, asked, *args, **kwargs)
+            try:
+                return handle_torch_function(named, asked, *args, **kwargs)
+            except AttributeError as error:
+                # For its message PyTorch asks for the module of what no class wanted.
+                if error.obj is not named:
+                    raise
+                said = f"no implementation found for {call.__qualname__!r} on {type(asked[0])}"
+                raise TypeError(said) from None
         return function(*args, **kwargs)
 
     call.__module__, call.__qualname__ = "torch", name if owner is torch else f"Tensor.{name}"
