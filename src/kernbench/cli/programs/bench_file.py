@@ -212,6 +212,5 @@ def _import(path: Path) -> ModuleType:
         # Libraries import late, and mean Python's modules, though files beside have such names.
         sys.path.remove(folder)
         packages = sysconfig.get_path("purelib")
-        is_there = packages in sys.path
-        sys.path.insert(sys.path.index(packages) if is_there else len(sys.path), folder)
+        sys.path.insert([*sys.path, packages].index(packages), folder)
     return module

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from kernbench.torch_bridge.base.operations import PLAIN
 from kernbench.torch_bridge.base.patches import Patches
@@ -157,7 +157,8 @@ def _with_indices(original: Callable[..., Any]) -> Callable[..., Any]:
         self: Any, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **named: Any
     ) -> Any:
         if kind in ("call_function", "call_method") and not _is_of_streams(target):
-            args, kwargs = _full(args, kwargs)
+            args = tuple(map(_full, args))
+            kwargs = {name: _full(value) for name, value in kwargs.items()}
             if target in _INDEXING and _is_of_device(args[0]):
                 args = (args[0], _as_tensors(self, args[0], args[1]), *args[2:])
         if (kind, target, len(args)) == ("call_method", DEVICE_TYPE, 1):
@@ -167,23 +168,16 @@ def _with_indices(original: Callable[..., Any]) -> Callable[..., Any]:
     return create_proxy
 
 
-def _full(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return arguments with the index of each device that they name."""
-
-    def full(argument: Any) -> Any:
-        named = isinstance(argument, (str, torch.device)) and argument in _WITHOUT_INDEX
-        return with_index(DEVICE_TYPE) if named else argument
-
-    return tuple(map(full, args)), {name: full(value) for name, value in kwargs.items()}
+def _full(argument: Any) -> Any:
+    named = isinstance(argument, (str, torch.device)) and argument in _WITHOUT_INDEX
+    return with_index(DEVICE_TYPE) if named else argument
 
 
 class WithIndices(TorchFunctionMode):
     """Calls functions with the index of each device that a program names, as in Dynamo's graphs."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        args, kwargs = _full(args, kwargs or {})
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map(_full, (args, kwargs or {}))
         if func is Tensor.cuda and len(args) == 1:
             kwargs.setdefault("device", with_index(DEVICE_TYPE))
         return func(*args, **kwargs)

@@ -22,7 +22,7 @@ import torch._library.triton
 import torch.compiler.config
 from torch.fx.experimental.proxy_tensor import _MakefxTracer
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_any_only
 
 import kernbench
 from kernbench.errors import KernbenchError, UnsupportedOpError, UsageError, nearest
@@ -43,10 +43,9 @@ from kernbench.torch_bridge.compiler import (
 )
 from kernbench.torch_bridge.compiler.numbering import Numbering
 from kernbench.torch_bridge.device import streams
-from kernbench.torch_bridge.device.tensors import device_of
+from kernbench.torch_bridge.device.tensors import on_device
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import EagerObserver, Observer
-from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.processes.call_counts import uncounted, unseen
 from kernbench.torch_bridge.processes.compiling import COMPILING, Views
 from kernbench.torch_bridge.processes.process import HERE
@@ -408,8 +407,7 @@ def _with_fakes(trace: Callable[..., Any], compiler: Compiler) -> Callable[..., 
     @functools.wraps(trace)
     def call(self: Any, function: Any, *args: Any) -> Any:
         has_fakes = self.tracing_mode != "real" and not COMPILING.depth
-        tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
-        if not has_fakes or not any(device_of(tensor).type == DEVICE_TYPE for tensor in tensors):
+        if not has_fakes or not tree_any_only(torch.Tensor, on_device, args):
             return trace(self, function, *args)
         with compiler.tracing(), fakes.WithIndices():
             return trace(self, function, *args)

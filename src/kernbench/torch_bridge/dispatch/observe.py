@@ -276,12 +276,10 @@ class Observer(Mode):
                 return func(*args, **{**kwargs, "device": CPU})
             target = with_index(asked)
             kwargs = {**kwargs, "device": self._place}
-            tracing = _dispatch_mode(_PROXY)
-            if tracing is not None:
+            if (tracing := _dispatch_mode(_PROXY)) is not None:
                 result = self._move(func, operation, args, kwargs, source, target)
                 # The graph has recorded where C++ made it.
-                made = next(reversed(tracing.tracer.graph.nodes))
-                made.update_kwarg("device", asked)
+                next(reversed(tracing.tracer.graph.nodes)).update_kwarg("device", asked)
                 return result
         elif MOVE.under_way:
             target = MOVE.target

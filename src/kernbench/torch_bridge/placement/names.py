@@ -131,24 +131,23 @@ def check_index(index: int) -> None:
     count, machine = session.num_devices, session.run.machine
     if 0 <= index < count:
         return
-    missing = f"CUDA error: invalid device ordinal: {DEVICE_TYPE}:{index} does not exist"
+    devices = f"{count} devices (0 to {count - 1})"
     if index < 0:
-        raise InvalidDeviceError(
-            f"{missing}: it is what torch.device makes of "
-            f"{DEVICE_TYPE}:{index + 2 * MOST_DEVICES}, as PyTorch keeps 8 bits of a number; "
-            f"machine {machine.name} has {count} devices (0 to {count - 1})"
+        reason = (
+            f"it is what torch.device makes of {DEVICE_TYPE}:{index + 2 * MOST_DEVICES}, as PyTorch "
+            f"keeps 8 bits of a number; machine {machine.name} has {devices}"
         )
-    if machine.num_hosts > 1:
-        raise InvalidDeviceError(
-            f"{missing}: each node of machine {machine.name} has "
-            f"{count} devices (0 to {count - 1}); a rank's device is its LOCAL_RANK, not its RANK"
+    elif machine.num_hosts > 1:
+        reason = (
+            f"each node of machine {machine.name} has {devices}; a rank's device is its "
+            "LOCAL_RANK, not its RANK"
         )
-    if count < machine.num_sips:
-        raise InvalidDeviceError(
-            f"{missing}: of the {machine.num_sips} devices of machine "
-            f"{machine.name} PyTorch can number {count} (0 to {count - 1})"
+    elif count < machine.num_sips:
+        reason = (
+            f"of the {machine.num_sips} devices of machine {machine.name} PyTorch can number "
+            f"{count} (0 to {count - 1})"
         )
-    raise InvalidDeviceError(
-        f"{missing}: machine {machine.name} has {count} devices (0 to "
-        f"{count - 1}); take a larger one with --machine"
-    )
+    else:
+        reason = f"machine {machine.name} has {devices}; take a larger one with --machine"
+    missing = f"{DEVICE_TYPE}:{index} does not exist: {reason}"
+    raise InvalidDeviceError(f"CUDA error: invalid device ordinal: {missing}")
