@@ -291,7 +291,7 @@ def source_texts(files: Iterable[str]) -> dict[str, str]:
     texts: dict[str, str] = {}
     for path in sorted({*files} - {""}):
         # As Python reads them: a first line may say the encoding.
-        with suppress(OSError, SyntaxError), open(path, "rb") as file:
+        with suppress(OSError, SyntaxError), Path(path).open("rb") as file:
             encoding, lines = detect_encoding(file.readline)
             texts[path] = b"".join([*lines, *file]).decode(encoding, errors="replace")
     return texts

@@ -211,7 +211,7 @@ class Compiler:
         # Dynamo has handlers by function, so that no two names may have one.
         for name, value in list(vars(torch.accelerator).items()):
             if callable(value) and not name.startswith("_"):
-                self._patches.set(torch.accelerator, name, unseen(_other(value)))
+                self._patches.set(torch.accelerator, name, unseen(value))
 
     def _compile_kernels(self) -> None:
         from torch._functorch._aot_autograd import autograd_cache
@@ -367,13 +367,6 @@ def _with_advice(run: Callable[..., Any], lines: source_lines.SourceLines) -> Ca
 def _expect_deprecations() -> None:
     """Ignore what PyTorch's own modules use of what it deprecates, which no program could mend."""
     warnings.filterwarnings("ignore", category=DeprecationWarning)
-
-
-def _other(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    return call
 
 
 def install(

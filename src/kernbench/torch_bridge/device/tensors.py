@@ -325,10 +325,9 @@ def _like(original: Any) -> Any:
     """Return a function that makes a tensor like its operand, or on the host if requested."""
 
     @wraps(original)
-    def make(*args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+    def make(*args: Any, device: Any = None, **kwargs: Any) -> Any:
         if device is None:
-            tensor: Tensor = original(*args, **kwargs)
-            return tensor
+            return original(*args, **kwargs)
         if is_simulated(device):
             return original(*args, device=with_index(device), **kwargs)
         if torch.device(device) != CPU:
@@ -342,14 +341,13 @@ def _like(original: Any) -> Any:
 def _numbered(original: Any) -> Any:
     """Return a function that also accepts a device number, which C++ does not know."""
 
-    def make(*args: Any, **kwargs: Any) -> Tensor:
+    def make(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
         if type(device) is int:
             kwargs["device"] = with_index(device)
         elif type(device) is str:
             check_name(device)
-        tensor: Tensor = original(*args, **kwargs)
-        return tensor
+        return original(*args, **kwargs)
 
     return make
 
@@ -370,23 +368,21 @@ def _default(self: DeviceContext, device: Any) -> None:
     _begin_default(self, device)
 
 
-def _nested(parts: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Tensor:
+def _nested(parts: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
     """``torch.nested.nested_tensor``: its parts are moved first, as C++ must not get the device."""
     if device is not None and is_simulated(device):
         parts = [torch.as_tensor(part, dtype=dtype, device=device).detach() for part in parts]
         device = None
         kwargs["pin_memory"] = False
-    tensor: Tensor = _make_nested(parts, dtype=dtype, device=device, **kwargs)
-    return tensor
+    return _make_nested(parts, dtype=dtype, device=device, **kwargs)
 
 
 def _sparse(original: Any) -> Any:
     """Return a constructor of sparse tensors whose parts are moved first, as in ``_nested``."""
 
-    def make(*args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+    def make(*args: Any, device: Any = None, **kwargs: Any) -> Any:
         if device is None or torch.device(device).type not in (DEVICE_TYPE, CPU.type):
-            tensor: Tensor = original(*args, device=device, **kwargs)
-            return tensor
+            return original(*args, device=device, **kwargs)
         place = with_index(device) if is_simulated(device) else CPU
         args = tuple(_moved_to(place, arg) for arg in args)
         kwargs = {name: _moved_to(place, kwarg) for name, kwarg in kwargs.items()}

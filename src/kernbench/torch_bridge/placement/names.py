@@ -133,15 +133,11 @@ def check_index(index: int) -> None:
         return
     devices = f"{count} devices (0 to {count - 1})"
     if index < 0:
-        reason = (
-            f"it is what torch.device makes of {DEVICE_TYPE}:{index + 2 * MOST_DEVICES}, as PyTorch "
-            f"keeps 8 bits of a number; machine {machine.name} has {devices}"
-        )
+        asked = f"{DEVICE_TYPE}:{index + 2 * MOST_DEVICES}, as PyTorch keeps 8 bits of a number"
+        reason = f"torch.device makes it of {asked}; machine {machine.name} has {devices}"
     elif machine.num_hosts > 1:
-        reason = (
-            f"each node of machine {machine.name} has {devices}; a rank's device is its "
-            "LOCAL_RANK, not its RANK"
-        )
+        advice = "a rank's device is its LOCAL_RANK, not its RANK"
+        reason = f"each node of machine {machine.name} has {devices}; {advice}"
     elif count < machine.num_sips:
         reason = (
             f"of the {machine.num_sips} devices of machine {machine.name} PyTorch can number "
