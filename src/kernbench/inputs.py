@@ -18,8 +18,8 @@ import re
 import stat
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import decode_source
 from pathlib import Path
-from tokenize import detect_encoding
 from typing import Any, BinaryIO
 
 import yaml
@@ -290,8 +290,7 @@ def source_texts(files: Iterable[str]) -> dict[str, str]:
     """Return the texts of source files, by path; without those that cannot be read."""
     texts: dict[str, str] = {}
     for path in sorted({*files} - {""}):
-        # As Python reads them: a first line may say the encoding.
-        with suppress(OSError, SyntaxError), Path(path).open("rb") as file:
-            encoding, lines = detect_encoding(file.readline)
-            texts[path] = b"".join([*lines, *file]).decode(encoding, errors="replace")
+        with suppress(OSError, SyntaxError, UnicodeError):
+            # As Python reads it: its first lines may say in which encoding it is.
+            texts[path] = decode_source(Path(path).read_bytes())
     return texts

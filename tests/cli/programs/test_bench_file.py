@@ -72,8 +72,8 @@ def test_files_beside_a_bench_are_not_taken_for_modules_of_python(tmp_path: Path
         "    assert (N, M) == (4, 8)\n"
         "    torch.zeros(N)\n"
     )
-    options = "--save", tmp_path / "a.run"
-    command = [sys.executable, "-m", "kernbench", "run", tmp_path / "bench.py", *options]
+    options = "--save", str(tmp_path / "a.run")
+    command = [sys.executable, "-m", "kernbench", "run", str(tmp_path / "bench.py"), *options]
     # A new interpreter, which has imported nothing.
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -134,7 +134,7 @@ def check_index(index: int) -> None:
     devices = f"{count} devices (0 to {count - 1})"
     if index < 0:
         asked = f"{DEVICE_TYPE}:{index + 2 * MOST_DEVICES}, as PyTorch keeps 8 bits of a number"
-        reason = f"torch.device makes it of {asked}; machine {machine.name} has {devices}"
+        reason = f"it is what torch.device makes of {asked}; machine {machine.name} has {devices}"
     elif machine.num_hosts > 1:
         advice = "a rank's device is its LOCAL_RANK, not its RANK"
         reason = f"each node of machine {machine.name} has {devices}; {advice}"
