@@ -17,6 +17,7 @@ from kernbench.inputs import (
     parse_json,
     parse_yaml,
     read_text,
+    source_texts,
 )
 from tests.cli.command_line import kernbench
 
@@ -108,6 +109,13 @@ def test_what_a_shell_puts_in_place_of_a_file_is_read() -> None:
         assert read_text(f"/dev/fd/{reader}", 10) == "it"
     finally:
         os.close(reader)
+
+
+def test_a_source_is_read_in_the_encoding_that_it_declares(tmp_path: Path) -> None:
+    for name in ("latin-1", "utf-8"):
+        (tmp_path / f"{name}.py").write_bytes(f"# coding: {name}\n# café\n".encode(name))
+    texts = source_texts([str(path) for path in tmp_path.iterdir()])
+    assert [text.splitlines()[1] for text in texts.values()] == ["# café", "# café"]
 
 
 def test_a_table_has_each_column_once(tmp_path: Path) -> None:

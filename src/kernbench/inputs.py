@@ -17,8 +17,9 @@ import os
 import re
 import stat
 from collections.abc import Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import resources
+from importlib.util import decode_source
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -296,8 +297,7 @@ def source_texts(files: Iterable[str]) -> dict[str, str]:
     """Return the texts of source files, by path; without those that cannot be read."""
     texts: dict[str, str] = {}
     for path in sorted({*files} - {""}):
-        try:
-            texts[path] = Path(path).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
+        with suppress(OSError, SyntaxError, UnicodeError):
+            # As Python reads it: its first lines may say in which encoding it is.
+            texts[path] = decode_source(Path(path).read_bytes())
     return texts

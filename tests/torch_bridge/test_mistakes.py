@@ -145,8 +145,11 @@ def test_a_backend_for_each_place_takes_tensors_of_both() -> None:
 
 @pytest.mark.parametrize("what", ["device", "tensor"])
 def test_a_device_beyond_the_machine_is_refused_with_how_many_there_are(what: str) -> None:
-    said = str(fails(f"a_{what}_beyond_the_machine"))
-    assert "cuda:4 does not exist: machine ahbm has 4 devices (0 to 3)" in said
+    error = fails(f"a_{what}_beyond_the_machine")
+    # What PyTorch raises of the CUDA runtime, which programs catch and search.
+    assert isinstance(error, torch.AcceleratorError)
+    assert "CUDA error: invalid device ordinal" in str(error)
+    assert "cuda:4 does not exist: machine ahbm has 4 devices (0 to 3)" in str(error)
 
 
 def test_groups_of_other_ranks_under_one_name_are_refused() -> None:

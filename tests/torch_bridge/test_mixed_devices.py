@@ -25,6 +25,11 @@ KNOWN = {
     # Of unknown size there; CUDA's dispatch checks all operands that native_functions.yaml does not
     # except.
     "masked_select": ["refused", "cpu"],
+    # TensorIterator takes a host's tensor without dims, "&& !op.is_output"; ``fill_`` (Fill.cpp)
+    # takes ``value.item()`` where devices differ. Fake tensors stop at their own check of both.
+    "total": ["refused", "cpu"],
+    "filled": ["cpu", "cpu"],
+    "filled_total": ["cpu", "cpu"],
     # Of these PyTorch documents where the result is; on fake tensors they do not run.
     "copy_into_views": ["cpu", "cpu"],
     "powers": ["cuda", "cpu"],

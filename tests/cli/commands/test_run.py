@@ -214,10 +214,11 @@ def test_a_bench_that_uses_a_pytorch_of_its_own_is_told_so(run: Run) -> None:
     pytest.importorskip("torch")
     program = Path("own.py")
     program.write_text(
-        "import torch\nfrom torch.nn import functional as F\n"
+        "# coding: latin-1\nimport torch\nfrom torch.nn import functional as F  # é\n"
         "def check(x: torch.Tensor): return torch.ones(3)\n"
         "def shape(x): return x.torch\n"
-        "def run(torch):\n    check(torch.ones(2))\n    F.relu\n    (lambda: torch.ones(2))()\n"
+        "def run(torch):\n    check(torch.ones(2))\n    F.relu\n    (lambda: torch.ones(2))()\n",
+        encoding="latin-1",
     )
     status, out, _ = run("own.py")
     assert status == 0

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import ast
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,25 @@ def test_modules_beside_a_bench_can_be_imported(here: Path) -> None:
         "from beside_the_bench import ANSWER\ndef run(torch): return ANSWER\n"
     )
     assert load_bench("mine.py").run(None) == 42
+
+
+def test_files_beside_a_bench_are_not_taken_for_modules_of_python(tmp_path: Path) -> None:
+    for name in sys.stdlib_module_names - set(sys.builtin_module_names):
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name}')")
+    (tmp_path / "sched.py").write_text("N = 4")
+    (tmp_path / "late.py").write_text("N = 8")
+    (tmp_path / "bench.py").write_text(
+        "from sched import N\n"
+        "def run(torch):\n"
+        "    from late import N as M\n"
+        "    assert (N, M) == (4, 8)\n"
+        "    torch.zeros(N)\n"
+    )
+    options = "--save", str(tmp_path / "a.run")
+    command = [sys.executable, "-m", "kernbench", "run", str(tmp_path / "bench.py"), *options]
+    # A new interpreter, which has imported nothing.
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

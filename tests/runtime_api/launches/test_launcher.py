@@ -43,6 +43,12 @@ def test_the_log_names_grid_and_arguments_of_every_launch(torch) -> None:
     assert (instances[0]["grid"], instances[0]["num_warps"]) == ([4, 1, 1], 2)
 
 
+def test_host_code_reads_the_memory_bandwidth_of_the_data_sheet() -> None:
+    """NVIDIA, "H100 Tensor Core GPU datasheet": 3.35 TB/s for SXM."""
+    with RuntimeContext(machine=load_machine("h100-sxm:1"), ranks=1):
+        assert triton.testing.get_dram_gbps() == pytest.approx(3350, rel=1e-3)
+
+
 @pytest.mark.adr("0024-D2")
 @pytest.mark.parametrize(
     "launch",

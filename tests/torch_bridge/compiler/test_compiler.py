@@ -186,3 +186,12 @@ def test_what_trials_copy_to_the_host_takes_no_memory_without_data(tmp_path: Pat
 def test_results_that_are_copied_to_the_host_are_there(tmp_path: Path, backend: str) -> None:
     ended = run_compiled(tmp_path, "compiled_to_host.py", args=[backend])
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.campaign
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["fake", "symbolic"])
+def test_functions_are_recorded_with_the_devices_that_they_name(tmp_path: Path, mode: str) -> None:
+    case = "functions_are_recorded_with_the_devices_that_they_name"
+    done = run_compiled(tmp_path, "devices.py", args=(case, mode))
+    assert done.returncode == 0, done.stderr

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed._functional_collectives import AsyncCollectiveTensor, all_reduce
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -672,7 +673,7 @@ def classes_and_modes_are_asked_about_the_functions_that_programs_name() -> None
     calls = (lambda: table.to("cpu"), table.cuda, table.numpy, lambda: table.is_cuda)
     assert [call() for call in calls] == ["to", "cuda", "numpy", "is_cuda"]
     assert torch.zeros_like(table, device="cpu") == "zeros_like"
-    for refused in (table.cpu, table.tolist, lambda: torch.ones_like(table)):
+    for refused in (table.cpu, table.tolist, lambda: table.device, lambda: torch.ones_like(table)):
         with pytest.raises(TypeError):
             refused()
 
@@ -770,6 +771,19 @@ def layers_that_learn_their_shapes_move_before_they_know_them() -> None:
         assert {item.device for item in weights} == {torch.device("cuda", 0)}
     with pytest.raises(ValueError, match="uninitialized parameter"):
         torch.nn.LazyLinear(4).cuda().weight.tolist()
+
+
+def functions_are_recorded_with_the_devices_that_they_name(mode: str = "real") -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        made = torch.arange(3, device=x.device) + torch.full((3,), 2.0, device="cuda")
+        return (x.cpu() + torch.ones(3)).cuda() * made + x.new_zeros(3) + torch.ones_like(x)
+
+    x = torch.arange(3.0, device="cuda")
+    graph = make_fx(function, tracing_mode=mode)(torch.ones(3, device="cuda"))
+    named = [node.kwargs["device"].type for node in graph.graph.nodes if "device" in node.kwargs]
+    assert named == ["cuda", "cuda", "cpu", "cpu", "cuda"]
+    assert graph(x).device == x.device
+    assert graph(x).tolist() == function(x).tolist() == [3.0, 7.0, 13.0]
 
 
 if __name__ == "__main__":

@@ -199,15 +199,18 @@ def _import(path: Path) -> ModuleType:
         raise UsageError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.path.insert(0, str(path.parent))
+    sys.path.insert(0, folder := str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except SyntaxError as error:
-        # Not there when the file is no text at all.
-        error.filename = error.filename or str(path)
+    except BaseException as error:
+        if isinstance(error, SyntaxError):
+            # Not there when the file is no text at all.
+            error.filename = error.filename or str(path)
         del sys.modules[name]
         raise
-    except BaseException:
-        del sys.modules[name]
-        raise
+    finally:
+        # Libraries import late, and mean Python's modules, though files beside have such names.
+        sys.path.remove(folder)
+        packages = sysconfig.get_path("purelib")
+        sys.path.insert([*sys.path, packages].index(packages), folder)
     return module

@@ -7,6 +7,7 @@ import gc
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import decode_source
 from pathlib import Path
 from symtable import SymbolTable, symtable
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ def uses_of_own_torch(path: Path) -> list[str]:
     """
     if _TORCH not in sys.modules:
         return []
-    text = path.read_text(encoding="utf-8")
+    text = decode_source(path.read_bytes())
     names = frozenset(_imported(ast.parse(text)))
     users = sorted(set(_users(symtable(text, str(path), "exec"), names))) if names else []
     if not users:

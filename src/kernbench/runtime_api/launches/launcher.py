@@ -378,10 +378,10 @@ class KernelLauncher:
         return self.run.machine.sip_at(self.run.rank_state.sip_id).num_pes
 
     def device_rates(self) -> DeviceRates:
-        """Return clock, memory bandwidth and the time of an event of the current rank's SIP."""
+        """Return clock, nominal memory bandwidth and an event's time of the current rank's SIP."""
         sip = self.run.machine.sip_at(self.run.rank_state.sip_id)
-        event_ms = sip.event_ps / 1e9
-        return DeviceRates(float(sip.clock_ghz), float(sip.hbm_gbps), event_ms)
+        hbm_gbps = sip.cube.hbm_bandwidth_gbps * sip.num_cubes
+        return DeviceRates(float(sip.clock_ghz), float(hbm_gbps), sip.event_ps / 1e9)
 
     def latest_ns(self) -> Callable[[], float] | None:
         """Return what waits for the rank's latest launch and gives its time.

@@ -81,7 +81,7 @@ _NAMES_ON_ONE_DEVICE = """
     native_batch_norm
     _fused_rms_norm mse_loss smooth_l1_loss huber_loss binary_cross_entropy nll_loss_forward
     nll_loss2d_forward _cdist_forward grid_sampler_2d grid_sampler_3d equal linalg_cross
-    linalg_lu_solve linalg_solve_triangular _linalg_solve_ex
+    linalg_lu_solve linalg_solve_triangular _linalg_solve_ex stack isin dist cholesky_solve
 """
 _ON_ONE_DEVICE = _aten(_NAMES_ON_ONE_DEVICE)
 """Besides elementwise ones. Source: ``device_check`` in PyTorch's native_functions.yaml, and checks

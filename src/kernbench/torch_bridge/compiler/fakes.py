@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
+from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from kernbench.torch_bridge.base.operations import PLAIN
 from kernbench.torch_bridge.base.patches import Patches
@@ -151,24 +152,35 @@ def _with_indices(original: Callable[..., Any]) -> Callable[..., Any]:
     C++ would ask the device guard, which there is none of, for the current one.
     """
 
-    def full(argument: Any) -> Any:
-        named = isinstance(argument, (str, torch.device)) and argument in _WITHOUT_INDEX
-        return with_index(DEVICE_TYPE) if named else argument
-
     @functools.wraps(original)
     def create_proxy(
         self: Any, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **named: Any
     ) -> Any:
         if kind in ("call_function", "call_method") and not _is_of_streams(target):
-            args = tuple(map(full, args))
-            kwargs = {name: full(value) for name, value in kwargs.items()}
+            args = tuple(map(_full, args))
+            kwargs = {name: _full(value) for name, value in kwargs.items()}
             if target in _INDEXING and _is_of_device(args[0]):
                 args = (args[0], _as_tensors(self, args[0], args[1]), *args[2:])
         if (kind, target, len(args)) == ("call_method", DEVICE_TYPE, 1):
-            kwargs.setdefault("device", full(DEVICE_TYPE))
+            kwargs.setdefault("device", with_index(DEVICE_TYPE))
         return original(self, kind, target, args, kwargs, *rest, **named)
 
     return create_proxy
+
+
+def _full(argument: Any) -> Any:
+    named = isinstance(argument, (str, torch.device)) and argument in _WITHOUT_INDEX
+    return with_index(DEVICE_TYPE) if named else argument
+
+
+class WithIndices(TorchFunctionMode):
+    """Calls functions with the index of each device that a program names, as in Dynamo's graphs."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map(_full, (args, kwargs or {}))
+        if func is Tensor.cuda and len(args) == 1:
+            kwargs.setdefault("device", with_index(DEVICE_TYPE))
+        return func(*args, **kwargs)
 
 
 def _is_of_device(argument: Any) -> bool:

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch._library.triton
 import torch.compiler.config
+from torch.fx.experimental.proxy_tensor import _MakefxTracer
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_any_only
 
 import kernbench
 from kernbench.errors import KernbenchError, UnsupportedOpError, UsageError, nearest
@@ -41,6 +43,7 @@ from kernbench.torch_bridge.compiler import (
 )
 from kernbench.torch_bridge.compiler.numbering import Numbering
 from kernbench.torch_bridge.device import streams
+from kernbench.torch_bridge.device.tensors import on_device
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import EagerObserver, Observer
 from kernbench.torch_bridge.processes.call_counts import uncounted, unseen
@@ -208,7 +211,7 @@ class Compiler:
         # Dynamo has handlers by function, so that no two names may have one.
         for name, value in list(vars(torch.accelerator).items()):
             if callable(value) and not name.startswith("_"):
-                self._patches.set(torch.accelerator, name, unseen(_other(value)))
+                self._patches.set(torch.accelerator, name, unseen(value))
 
     def _compile_kernels(self) -> None:
         from torch._functorch._aot_autograd import autograd_cache
@@ -366,13 +369,6 @@ def _expect_deprecations() -> None:
     warnings.filterwarnings("ignore", category=DeprecationWarning)
 
 
-def _other(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    return call
-
-
 def install(
     patches: Patches, run: Run, for_all: Callable[[], AbstractContextManager[None]]
 ) -> Compiler | None:
@@ -394,4 +390,19 @@ def install(
     patches.on_close(compiler.leave)
     without_compiler.install(patches, compiler.import_tracer)
     patches.set(torch, "compile", compiler.compile)
+    patches.set(_MakefxTracer, "trace", _with_fakes(_MakefxTracer.trace, compiler))
     return compiler
+
+
+def _with_fakes(trace: Callable[..., Any], compiler: Compiler) -> Callable[..., Any]:
+    """Return ``make_fx``'s trace, to which fake tensors of devices show as to the compiler."""
+
+    @functools.wraps(trace)
+    def call(self: Any, function: Any, *args: Any) -> Any:
+        has_fakes = self.tracing_mode != "real" and not COMPILING.depth
+        if not has_fakes or not tree_any_only(torch.Tensor, on_device, args):
+            return trace(self, function, *args)
+        with compiler.tracing(), fakes.WithIndices():
+            return trace(self, function, *args)
+
+    return call

@@ -19,6 +19,7 @@ def install(patches: Patches) -> None:
     """
     from torch._dynamo import device_interface
     from torch._dynamo import utils as dynamo_utils
+    from torch._dynamo.variables import torch as folded
     from torch._inductor import comm_analysis, utils
     from torch._inductor.runtime.hints import DeviceProperties
     from torch.distributed import _symmetric_memory as symmetric
@@ -39,6 +40,13 @@ def install(patches: Patches) -> None:
     if CudaDeviceProperties not in kinds:
         kinds.add(CudaDeviceProperties)
         patches.on_close(kinds.discard, CudaDeviceProperties)
+    for table in (folded.constant_fold_functions, folded.constant_fold_functions_need_guards):
+        known = set(map(id, table))
+        for item in patches.replaced:
+            if id(item.before) in known and id(item.value) not in known:
+                known.add(id(item.value))
+                table[item.value] = None
+                patches.on_close(table.pop, item.value)
 
 
 def _is_shared(group_name: str) -> bool:

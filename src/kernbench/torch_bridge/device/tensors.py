@@ -10,7 +10,6 @@ from weakref import finalize
 import torch
 from torch import Tensor
 from torch.distributed._shard.sharded_tensor.api import _SHARDED_OPS
-from torch.jit._builtins import _get_builtin_table
 from torch.nn.parameter import UninitializedTensorMixin
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils._device import DeviceContext, _device_constructors
@@ -111,7 +110,8 @@ def inner_of(tensor: Tensor) -> Tensor | None:
     return inner if isinstance(inner, Tensor) else None
 
 
-def _on_device(tensor: Tensor) -> bool:
+def on_device(tensor: Tensor) -> bool:
+    """Return whether the program sees a tensor on a simulated device."""
     return not EXECUTING.depth and device_of(tensor).type == DEVICE_TYPE
 
 
@@ -192,7 +192,7 @@ def _indexed_keywords(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def cpu(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """``Tensor.cpu``."""
-    return to(self, CPU) if _on_device(self) else _cpu(self, *args, **kwargs)
+    return to(self, CPU) if on_device(self) else _cpu(self, *args, **kwargs)
 
 
 def cuda(self: Tensor, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Tensor:
@@ -203,7 +203,7 @@ def cuda(self: Tensor, device: Any = None, non_blocking: bool = False, **kwargs:
 
 def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
     """``Tensor.numpy``, which a device tensor refuses without ``force``."""
-    if _on_device(self):
+    if on_device(self):
         if kwargs.get("force"):
             return _numpy(cpu(self.detach()), **kwargs)
         raise TypeError(
@@ -269,7 +269,7 @@ def read_by_host(data: Any) -> Any:
         return data
     return [
         to(item.detach(), CPU)
-        if isinstance(item, Tensor) and _on_device(item)
+        if isinstance(item, Tensor) and on_device(item)
         else read_by_host(item)
         for item in data
     ]
@@ -325,10 +325,9 @@ def _like(original: Any) -> Any:
     """Return a function that makes a tensor like its operand, or on the host if requested."""
 
     @wraps(original)
-    def make(*args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+    def make(*args: Any, device: Any = None, **kwargs: Any) -> Any:
         if device is None:
-            tensor: Tensor = original(*args, **kwargs)
-            return tensor
+            return original(*args, **kwargs)
         if is_simulated(device):
             return original(*args, device=with_index(device), **kwargs)
         if torch.device(device) != CPU:
@@ -342,14 +341,13 @@ def _like(original: Any) -> Any:
 def _numbered(original: Any) -> Any:
     """Return a function that also accepts a device number, which C++ does not know."""
 
-    def make(*args: Any, **kwargs: Any) -> Tensor:
+    def make(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
         if type(device) is int:
             kwargs["device"] = with_index(device)
         elif type(device) is str:
             check_name(device)
-        tensor: Tensor = original(*args, **kwargs)
-        return tensor
+        return original(*args, **kwargs)
 
     return make
 
@@ -370,23 +368,21 @@ def _default(self: DeviceContext, device: Any) -> None:
     _begin_default(self, device)
 
 
-def _nested(parts: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Tensor:
+def _nested(parts: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
     """``torch.nested.nested_tensor``: its parts are moved first, as C++ must not get the device."""
     if device is not None and is_simulated(device):
         parts = [torch.as_tensor(part, dtype=dtype, device=device).detach() for part in parts]
         device = None
         kwargs["pin_memory"] = False
-    tensor: Tensor = _make_nested(parts, dtype=dtype, device=device, **kwargs)
-    return tensor
+    return _make_nested(parts, dtype=dtype, device=device, **kwargs)
 
 
 def _sparse(original: Any) -> Any:
     """Return a constructor of sparse tensors whose parts are moved first, as in ``_nested``."""
 
-    def make(*args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+    def make(*args: Any, device: Any = None, **kwargs: Any) -> Any:
         if device is None or torch.device(device).type not in (DEVICE_TYPE, CPU.type):
-            tensor: Tensor = original(*args, device=device, **kwargs)
-            return tensor
+            return original(*args, device=device, **kwargs)
         place = with_index(device) if is_simulated(device) else CPU
         args = tuple(_moved_to(place, arg) for arg in args)
         kwargs = {name: _moved_to(place, kwarg) for name, kwarg in kwargs.items()}
@@ -422,14 +418,10 @@ def get_device(self: Tensor) -> int:
 
 
 def _replace_function(patches: Patches, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace a function of ``torch`` such that TorchScript and modes still recognize it."""
+    """Replace a function of ``torch`` such that modes still recognize it."""
     original = getattr(torch, name)
     result = _asking(make(original), name, torch, num_asked=int(name.endswith("_like")))
     patches.set(torch, name, result)
-    operations: Any = _get_builtin_table()
-    if id(original) in operations:
-        operations[id(result)] = operations[id(original)]
-        patches.on_close(operations.pop, id(result))
     constructors = _device_constructors()
     if original in constructors:
         constructors.add(result)
@@ -454,7 +446,13 @@ def _asking(
     def call(*args: Any, **kwargs: Any) -> Any:
         asked = args[:num_asked]
         if _has_mode() or has_torch_function(asked):
-            return handle_torch_function(named, asked, *args, **kwargs)
+            try:
+                return handle_torch_function(named, asked, *args, **kwargs)
+            except AttributeError as error:
+                # What no class wanted PyTorch asks for its module, which a getter has none of.
+                if error.obj is not named:
+                    raise
+                raise TypeError(f"{type(asked[0])} does not implement Tensor.{name}") from None
         return function(*args, **kwargs)
 
     call.__module__, call.__qualname__ = "torch", name if owner is torch else f"Tensor.{name}"

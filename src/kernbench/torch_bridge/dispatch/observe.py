@@ -63,6 +63,7 @@ from kernbench.torch_bridge.processes.registrations import KEYSET
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _is_seen = torch._C._is_torch_function_mode_enabled
 """Returns whether a mode of the program would see functions that are called here."""
+_PROXY = torch._C._TorchDispatchModeKey.PROXY
 _without_functions = torch._C.DisableTorchFunction
 _dispatch_mode = torch._C._get_dispatch_mode
 _ZERO_WITHOUT_MEMORY = torch.ops.aten._efficientzerotensor.default
@@ -275,6 +276,11 @@ class Observer(Mode):
                 return func(*args, **{**kwargs, "device": CPU})
             target = with_index(asked)
             kwargs = {**kwargs, "device": self._place}
+            if (tracing := _dispatch_mode(_PROXY)) is not None:
+                result = self._move(func, operation, args, kwargs, source, target)
+                # The graph has recorded where C++ made it.
+                next(reversed(tracing.tracer.graph.nodes)).update_kwarg("device", asked)
+                return result
         elif MOVE.under_way:
             target = MOVE.target
         elif asked is None or asked == self._place:

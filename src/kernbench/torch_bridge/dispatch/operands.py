@@ -101,13 +101,14 @@ def is_for_device(operation: Operation, args: Any, kwargs: dict[str, Any]) -> bo
 
 
 def _check_host(operation: Operation, device: Any, args: Any) -> None:
-    """Refuse host tensors among device tensors, unless they have no dims.
+    """Refuse host tensors among device tensors, unless they have no dims and are only read.
 
     One that no Python code refers to is not the program's: C++ made it inside a composite
     operation, for use with the device tensors, and it is placed on their device.
     """
     for position in range(len(args) if operation.is_on_one_device else 0):
-        if type(args[position]) not in PLAIN or not args[position].dim():
+        is_read = position not in operation.written
+        if type(args[position]) not in PLAIN or (is_read and not args[position].dim()):
             continue
         if args[position].layout is not torch.strided:  # It has no storage, and goes with both.
             continue

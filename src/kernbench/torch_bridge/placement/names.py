@@ -20,6 +20,10 @@ META = torch.device("meta")
 _without_functions = torch._C.DisableTorchFunction
 
 
+class InvalidDeviceError(UsageError, torch.AcceleratorError):
+    """A program names a device that its host does not have; it may catch what PyTorch raises."""
+
+
 class _Executing(threading.local):
     depth = 0
 
@@ -70,7 +74,7 @@ def sip_of(device: Any) -> int:
     """Return the SIP that a device argument means to the calling rank: one of its own host.
 
     Raises:
-        UsageError: The host has no such device.
+        InvalidDeviceError: The host has no such device.
     """
     index: int = with_index(device).index
     return current().first_sip + index
@@ -85,7 +89,7 @@ def with_index(device: Any) -> torch.device:
     """Return the simulated device of an argument, with its index.
 
     Raises:
-        UsageError: The machine has no such device.
+        InvalidDeviceError: The machine has no such device.
     """
     number = device if type(device) is int else _number_in(device)
     if number >= MOST_DEVICES:
@@ -106,7 +110,7 @@ def check_name(device: Any) -> None:
     """Refuse a device's name whose number PyTorch would cut to 8 bits: it would mean another.
 
     Raises:
-        UsageError: It has such a number; the machine has no such device.
+        InvalidDeviceError: It has such a number; the machine has no such device.
     """
     if type(device) is str and _number_in(device) >= MOST_DEVICES and is_simulated(device):
         check_index(_number_in(device))
@@ -121,29 +125,25 @@ def check_index(index: int) -> None:
     """Refuse a device that the machine does not have.
 
     Raises:
-        UsageError: It has not.
+        InvalidDeviceError: It has not.
     """
     session = current().session
     count, machine = session.num_devices, session.run.machine
     if 0 <= index < count:
         return
+    devices = f"{count} devices (0 to {count - 1})"
     if index < 0:
-        raise UsageError(
-            f"{DEVICE_TYPE}:{index} does not exist: it is what torch.device makes of "
-            f"{DEVICE_TYPE}:{index + 2 * MOST_DEVICES}, as PyTorch keeps 8 bits of a number; "
-            f"machine {machine.name} has {count} devices (0 to {count - 1})"
+        asked = f"{DEVICE_TYPE}:{index + 2 * MOST_DEVICES}, as PyTorch keeps 8 bits of a number"
+        reason = f"it is what torch.device makes of {asked}; machine {machine.name} has {devices}"
+    elif machine.num_hosts > 1:
+        advice = "a rank's device is its LOCAL_RANK, not its RANK"
+        reason = f"each node of machine {machine.name} has {devices}; {advice}"
+    elif count < machine.num_sips:
+        reason = (
+            f"of the {machine.num_sips} devices of machine {machine.name} PyTorch can number "
+            f"{count} (0 to {count - 1})"
         )
-    if machine.num_hosts > 1:
-        raise UsageError(
-            f"{DEVICE_TYPE}:{index} does not exist: each node of machine {machine.name} has "
-            f"{count} devices (0 to {count - 1}); a rank's device is its LOCAL_RANK, not its RANK"
-        )
-    if count < machine.num_sips:
-        raise UsageError(
-            f"{DEVICE_TYPE}:{index} does not exist: of the {machine.num_sips} devices of machine "
-            f"{machine.name} PyTorch can number {count} (0 to {count - 1})"
-        )
-    raise UsageError(
-        f"{DEVICE_TYPE}:{index} does not exist: machine {machine.name} has {count} devices (0 to "
-        f"{count - 1}); take a larger one with --machine"
-    )
+    else:
+        reason = f"machine {machine.name} has {devices}; take a larger one with --machine"
+    missing = f"{DEVICE_TYPE}:{index} does not exist: {reason}"
+    raise InvalidDeviceError(f"CUDA error: invalid device ordinal: {missing}")
