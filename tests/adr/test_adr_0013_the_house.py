@@ -34,6 +34,9 @@ SEAMS = {
         "kernbench.saved",
         # Descriptions of arguments, as the package mcp asks for them.
         "kernbench.service.tools",
+        # Data that is checked as machines are.
+        "kernbench.accuracy.rows.forms",
+        "validation.programs.sources",
         "validation.sources",
     ),
     "mcp": ("kernbench.service",),
