@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import KernbenchError
-from kernbench.on_demand import asked_for
 
 if TYPE_CHECKING:
     from kernbench.api import (
@@ -64,6 +63,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import one of the public names from the package that defines it, or a package for users."""
+    from kernbench.on_demand import asked_for
+
     return asked_for(__name__, _HOMES, name)
 
 
