@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 from rich.text import Text
@@ -100,7 +100,7 @@ def _outward(path: str) -> Iterator[str]:
     yield path
 
 
-def _as_a_tree(names: Sequence[str] | CausedSums) -> list[str]:
+def _as_a_tree(names: Collection[str]) -> list[str]:
     """Return paths with each behind that around it, else in their order."""
     first = {name: number for number, name in enumerate(names)}
     return sorted(names, key=lambda name: [first[outer] for outer in _outward(name)])
