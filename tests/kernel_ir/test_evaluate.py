@@ -163,14 +163,49 @@ def test_slots_and_loops_are_unique_over_all_groups() -> None:
 
 
 @pytest.mark.adr("0004-D3")
-def test_a_loop_whose_body_branches_on_its_index_is_unrolled() -> None:
+def test_a_loop_whose_body_branches_on_its_index_is_cut_where_the_branch_changes() -> None:
     result = trace("condloop", (1, 1, 1), {1: 6, 2: 4})
     (group,) = result.groups
-    stores = [command for command in group.body if isinstance(command, DmaWrite)]
-    assert [store.dest.offset.const // 4 for store in stores] == list(range(6))
+    first, second, third, fourth, last = group.body
+    alone = [command for command in (first, third) if isinstance(command, DmaWrite)]
+    assert [store.dest.offset.const // 4 for store in alone] == [0, 3]
     # The second loop only chooses an integer, which has a closed form.
+    parts = [command for command in (second, fourth, last) if isinstance(command, Loop)]
+    assert [loop.trip_count for loop in parts] == [2, 2, 6]
+
+
+@pytest.mark.adr("0004-D3")
+def test_a_loop_that_branches_to_and_fro_is_unrolled() -> None:
+    result = trace("condloop", (1, 1, 1), {1: 60, 2: 4})
+    (group,) = result.groups
+    stores = [command for command in group.body if isinstance(command, DmaWrite)]
+    assert [store.dest.offset.const // 4 for store in stores] == list(range(60))
+
+
+@pytest.mark.adr("0004-D3")
+def test_a_long_loop_that_is_another_at_first_is_planned_as_two() -> None:
+    """A million iterations: evaluated one by one, they would be too many to plan."""
+    body = """\
+    %zero = arith.constant 0 : i32
+    %one = arith.constant 1 : i32
+    %end = arith.constant 1048576 : i32
+    %start = arith.constant 0.0 : f32
+    %sum = scf.for %i = %zero to %end step %one iter_args(%before = %start) -> (f32) : i32 {
+      %at = tt.addptr %x, %i : !tt.ptr<f32>, i32
+      %value = tt.load %at : !tt.ptr<f32>
+      %is_first = arith.cmpi eq, %i, %zero : i32
+      %next = scf.if %is_first -> (f32) {
+        scf.yield %value : f32
+      } else {
+        %both = arith.addf %before, %value : f32
+        scf.yield %both : f32
+      }
+      scf.yield %next : f32
+    }
+    tt.store %x, %sum : !tt.ptr<f32>"""
+    (group,) = evaluate(kernel(body), (1, 1, 1), {}, num_warps=4, num_stages=1).groups
     (loop,) = [command for command in group.body if isinstance(command, Loop)]
-    assert loop.trip_count == 6
+    assert loop.trip_count == (1 << 20) - 1
 
 
 def test_an_inner_bound_that_depends_on_the_outer_index_unrolls_the_outer_loop() -> None:

@@ -77,7 +77,7 @@ class Strand(Evaluator):
             launch.module,
             launch.grid,
             program_ids,
-            frozenset(),
+            {},
             launch.num_stages,
             launch.roundings,
             num_slots=0,

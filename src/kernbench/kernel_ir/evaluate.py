@@ -1,8 +1,8 @@
 """TTIR on all programs of a grid at once: a module, a grid and integers become a KernelTrace.
 
 Control flow is resolved here. A condition or a trip count that differs between programs splits
-them into groups (:class:`SplitPrograms`); one that differs between iterations unrolls the loop
-(:class:`UnrollLoops`). Both start the group again, so no state has to be undone.
+them into groups (:class:`SplitPrograms`); one that differs between iterations cuts the loop, or
+unrolls it (:class:`UnrollLoops`). Both start the group again, so no state has to be undone.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def evaluate(
         raise UsageError(f"the grid of {kernel.name} must be three sizes, but got {grid}")
     num_programs = grid[0] * grid[1] * grid[2]
     everyone = np.arange(num_programs, dtype=np.int64)
-    pending = [(everyone, frozenset[Op](), False)] if num_programs else []
+    rolled: dict[Op, frozenset[int]] = {}
+    pending = [(everyone, rolled, False)] if num_programs else []
     groups: list[ProgramGroup] = []
     overflows: dict[tuple[Op, Op], AddressOverflow] = {}
     alignments: dict[Alignment, None] = {}
@@ -92,7 +93,7 @@ def evaluate(
 
         def begin(
             some: npt.NDArray[np.int64],
-            unrolled: frozenset[Op] = unrolled,
+            unrolled: Mapping[Op, frozenset[int]] = unrolled,
             counted: tuple[int, int] = (num_slots, num_loops),
         ) -> Evaluator:
             return Evaluator(
@@ -112,7 +113,7 @@ def evaluate(
                 ) from split
             pending += [(part, unrolled, split.may_share) for part in parts]
         except UnrollLoops as unroll:
-            pending.append((program_ids, unrolled | unroll.loops, False))
+            pending.append((program_ids, unroll.beside(unrolled), False))
         else:
             groups.append(replace(group, hints=_hints(run, group)))
             overflows.update(run.overflows)

@@ -11,8 +11,12 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.nn as nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import ShardingStrategy, fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
+
+from kernbench.torch_bridge.dispatch.addresses import _storage_ptr as host_address
+
+GRADIENTS = ShardingStrategy.SHARD_GRAD_OP
 
 
 def training():
@@ -101,6 +105,16 @@ def wrapped(how):
         "ddp": lambda: DDP(layers),
         "ddp with unused": lambda: DDP(layers, find_unused_parameters=True),
         "fsdp": lambda: FSDP(layers, use_orig_params=True),
+        "fsdp of gradients": lambda: FSDP(
+            nn.Sequential(
+                *(
+                    FSDP(layer, sharding_strategy=GRADIENTS, use_orig_params=True)
+                    for layer in layers
+                )
+            ),
+            sharding_strategy=GRADIENTS,
+            use_orig_params=True,
+        ),
         "fsdp of fsdp": lambda: FSDP(nn.Sequential(*map(FSDP, layers))),
         "fsdp2": lambda: fully_shard(layers),
     }[how]()
@@ -123,7 +137,7 @@ def loads():
         x, weight = tensor["x"], tensor["weight"]
         assert x.device.type == "cuda"
         assert type(weight) is torch.nn.Parameter
-        assert x.untyped_storage().data_ptr() == 0
+        assert host_address(x.untyped_storage()) == 0 < x.untyped_storage().data_ptr()
         assert (weight @ (x + torch.ones(8, device=x.device))).device == x.device
     again = io.BytesIO()
     torch.save(tensor, again)
@@ -141,7 +155,8 @@ def moved_parameters():
     assert weight.is_leaf
     assert weight.requires_grad
     assert weight.is_cuda
-    assert weight.untyped_storage().data_ptr() == 0
+    assert host_address(weight.untyped_storage()) == 0
+    assert weight.untyped_storage().data_ptr() == weight.data_ptr()
     (torch.ones(3, 4, device="cuda") @ weight.T).sum().backward()
     assert weight.grad.device == weight.device
     weight.grad = None
@@ -215,7 +230,10 @@ def large_tensors():
     y = (x[: 1 << 10] @ x + 1).relu().sum(-1)
     assert y.device == x.device == torch.device("cuda", 0)
     assert y.shape == (1 << 10,)
-    assert y.untyped_storage().data_ptr() == 0 < y.data_ptr()
+    assert host_address(y.untyped_storage()) == 0
+    assert y.untyped_storage().data_ptr() == y.data_ptr() > 0
+    y.untyped_storage().resize_(0)
+    assert y.untyped_storage().data_ptr() == 0
     assert not x.is_meta
     assert x.is_cuda
 

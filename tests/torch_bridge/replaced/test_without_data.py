@@ -87,7 +87,19 @@ def test_collectives_take_their_time_and_objects_keep_their_values() -> None:
 @pytest.mark.adr("0098-D11")
 @pytest.mark.parametrize(
     "model",
-    daily("ddp", "fsdp2", of=("ddp", "ddp with unused", "fsdp", "fsdp of fsdp", "fsdp2")),
+    daily(
+        "ddp",
+        "fsdp2",
+        "fsdp of gradients",
+        of=(
+            "ddp",
+            "ddp with unused",
+            "fsdp",
+            "fsdp of gradients",
+            "fsdp of fsdp",
+            "fsdp2",
+        ),
+    ),
 )
 def test_data_parallel_training_has_the_collectives_of_one_with_data(model: str) -> None:
     def collectives(data: bool) -> list[tuple[str, int]]:

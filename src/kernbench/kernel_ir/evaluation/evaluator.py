@@ -64,6 +64,8 @@ _TERMINATORS = frozenset(
 _MAX_JUMPS = 100_000
 _MAX_CALLS = 100
 _MAX_EVALUATED = 1_000_000
+_MOST_CUTS = 8
+"""A loop that has to be cut more often is evaluated one iteration after another."""
 _LONG_MASK = 1 << 20
 _UNKNOWN = "this operation is not simulated; write it with others of triton.language"
 _OF_GPUS = {
@@ -92,11 +94,25 @@ class TripsDiffer(SplitPrograms):
 
 
 class UnrollLoops(Exception):  # noqa: N818 - as above
-    """These loops cannot be rolled: their iterations differ."""
+    """These loops cannot be rolled as a whole: their iterations differ.
 
-    def __init__(self, loops: frozenset[Op]) -> None:
+    ``cuts`` are the iterations at which a loop becomes another that can be rolled; none where each
+    iteration has to be evaluated by itself.
+    """
+
+    def __init__(self, loops: frozenset[Op], cuts: frozenset[int] = frozenset()) -> None:
         super().__init__(loops)
         self.loops = loops
+        self.cuts = cuts
+
+    def beside(self, unrolled: Mapping[Op, frozenset[int]]) -> dict[Op, frozenset[int]]:
+        """Return the cuts of all loops, with those that are known of already."""
+        cuts = dict(unrolled)
+        for loop in self.loops:
+            known = cuts.get(loop, self.cuts)
+            both = known | self.cuts if known and self.cuts else frozenset[int]()
+            cuts[loop] = both if len(both) <= _MOST_CUTS else frozenset()
+        return cuts
 
 
 class Evaluator:
@@ -107,7 +123,7 @@ class Evaluator:
         module: Module,
         grid: tuple[int, int, int],
         program_ids: npt.NDArray[np.int64],
-        unrolled: frozenset[Op],
+        unrolled: Mapping[Op, frozenset[int]],
         num_stages: int,
         roundings: Roundings,
         num_slots: int,
@@ -122,14 +138,16 @@ class Evaluator:
         self.grid = grid
         self.program_ids = program_ids
         self.unrolled = unrolled
+        """The loops that are not rolled as a whole, and where they are cut."""
         self.num_stages = num_stages
         self.roundings = roundings
         self.num_slots = num_slots
         self.num_loops = num_loops
         self._handlers = handlers
         self._costs = costs
-        self.open_loops: dict[int, Op] = {}
-        """The loops that are being rolled around the current operation, by their dim."""
+        self.open_loops: dict[int, tuple[Op, int]] = {}
+        """The loops that are being rolled around the current operation, and from which iteration
+        on, by their dim."""
         self.commands: list[Command] = []
         self.call_depth = 0
         self._num_evaluated = 0
@@ -428,9 +446,7 @@ class Evaluator:
         if isinstance(held, Predicate):
             if held.is_uniform:
                 return held.is_true
-            dims = held.dims
-            self._require_programs_only(dims)
-            raise SplitPrograms(held.dense(dims))
+            return bool(self._in_all(held))
         if isinstance(held, Splat):
             return bool(held.value)
         raise self.needs_data(op, "its condition depends on data")
@@ -440,13 +456,7 @@ class Evaluator:
         value = value.trimmed()
         if value.is_uniform:
             return value.const
-        dims = value.dims
-        dense = value.dense(dims)
-        first = dense.reshape(-1)[0]
-        if (dense == first).all():
-            return int(first)
-        self._require_programs_only(dims)
-        raise SplitPrograms(dense)
+        return int(self._in_all(value))
 
     def trip_count(self, op: Op, trips: Separable) -> tuple[int, Separable | None]:
         """Return a loop's greatest trip count and, where programs share it, that of each program.
@@ -465,10 +475,21 @@ class Evaluator:
                 raise SplitPrograms(counts > 0, may_share=True) from None
             return int(counts.max()), programs(np.maximum(counts, 1))
 
-    def _require_programs_only(self, dims: tuple[int, ...]) -> None:
-        loops = frozenset(self.open_loops[dim] for dim in dims if is_loop(dim))
-        if loops:
-            raise UnrollLoops(loops)
+    def _in_all(self, held: Predicate | Separable) -> Any:
+        """Return the one value that all programs and iterations have; raises as :meth:`decide`."""
+        dims = held.dims
+        dense = held.dense(dims)
+        first = dense.reshape(-1)[0]
+        if (dense == first).all():
+            return first
+        loops = [self.open_loops[dim] for dim in dims if is_loop(dim)]
+        if not loops:
+            raise SplitPrograms(dense)
+        changes = np.flatnonzero(dense[1:] != dense[:-1]) + 1 if dense.ndim == 1 else ()
+        cuts = frozenset[int]()
+        if self.shared is None and len(changes) <= _MOST_CUTS:
+            cuts = frozenset(loops[0][1] + int(change) for change in changes)
+        raise UnrollLoops(frozenset(op for op, _ in loops), cuts)
 
     def split_partial(self, mask: Predicate) -> None:
         """Give programs that a long mask cuts off a group of their own.

@@ -10,6 +10,7 @@ on the integer part of the body alone, and stacked. What depends on data is carr
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kernbench.commands import (
@@ -60,15 +61,22 @@ class Iterations:
     """How many there are in the program that has most of them."""
     counts: Separable | None = None
     """The trip count of each program, where they differ."""
+    first: int = 0
+    """Which iteration of the kernel's loop is the first of these."""
 
 
-def run_unrolled(run: Evaluator, op: Op, iterations: Iterations, inits: list[Held]) -> list[Held]:
-    """Evaluate the body once per iteration; return what the loop yields at the end."""
-    held = inits
-    bits = op.operands[0].type.bits
-    for iteration in range(iterations.count):
-        index = integers.wrap(iterations.low + iterations.step * uniform(iteration), bits)
-        held = run.run_region(op.regions[0], [index, *held])
+def run_parts(run: Evaluator, op: Op, iterations: Iterations, inits: list[Held]) -> list[Held]:
+    """Evaluate the parts between the loop's cuts, or each iteration; return what it yields."""
+    held, count = inits, iterations.count
+    cuts = run.unrolled[op] or range(1, count)
+    for first, end in pairwise((0, *sorted(cut for cut in cuts if cut < count), count)):
+        low = iterations.low + iterations.step * uniform(first)
+        if end - first > 1:
+            part = Iterations(low, iterations.step, end - first, first=first)
+            held = run_rolled(run, op, part, held)
+        else:
+            index = integers.wrap(low, op.operands[0].type.bits)
+            held = run.run_region(op.regions[0], [index, *held])
     return held
 
 
@@ -93,6 +101,7 @@ class _RolledLoop:
         self.step = step = iterations.step
         self.trip_count = trip_count = iterations.count
         self.counts = iterations.counts
+        self.first = iterations.first
         self.inits = inits
         self.block = op.regions[0].entry
         self.loop_id = run.num_loops
@@ -109,7 +118,7 @@ class _RolledLoop:
     def emit(self) -> list[Held]:
         run, op = self.run, self.op
         dim = loop_dim(self.loop_id)
-        run.open_loops[dim] = op
+        run.open_loops[dim] = op, self.first
         manages = run.shared is not None and touches(op)
         if manages:
             if self.counts is not None:

@@ -8,7 +8,7 @@ from kernbench.commands import NotSeparableError, Predicate, Separable, Splat
 from kernbench.errors import UnsupportedOpError
 from kernbench.kernel_ir.evaluation import integers
 from kernbench.kernel_ir.evaluation.evaluator import SplitPrograms, UnrollLoops
-from kernbench.kernel_ir.evaluation.loops import Iterations, run_rolled, run_unrolled
+from kernbench.kernel_ir.evaluation.loops import Iterations, run_parts, run_rolled
 from kernbench.kernel_ir.evaluation.values import Held, is_known, leaves, same_frame, with_leaves
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text.ir import Op
@@ -70,7 +70,7 @@ def _for(run: Evaluator, op: Op) -> None:
     if iterations.count == 0:
         results = inits
     elif op in run.unrolled:
-        results = run_unrolled(run, op, iterations, inits)
+        results = run_parts(run, op, iterations, inits)
     else:
         results = run_rolled(run, op, iterations, inits)
     for result, held in zip(op.results, results, strict=True):

@@ -28,6 +28,7 @@ _FIRST_ADDRESS = 1 << 44
 _FEW = 1 << 10
 
 _data_ptr = Tensor.data_ptr
+_storage_ptr: Any = torch.UntypedStorage.data_ptr
 _is_expired: Any = torch.UntypedStorage._expired
 
 
@@ -54,17 +55,26 @@ class Addresses(LentMemory):
         residence = residence_of(tensor)
         if residence is None or residence.device is None:
             return address
-        storage = _owner_of(storage_of(tensor))
-        start = self._start(storage, storage._kernbench)
+        start = self.of_storage(storage_of(tensor))
         if not start:
             return address
-        known = self._storages.get(start)
-        if known is None or known.cdata != storage._cdata or known.expired():
-            known = self._keep(start, storage)
         if self._has_data:
-            self._asked[address] = known
+            self._asked[address] = self._storages[start]
             return address
         return start + int(tensor.storage_offset()) * tensor.element_size()
+
+    def of_storage(self, storage: Any) -> int:
+        """Return the address of a storage's first byte, and record it; 0 where it has no memory."""
+        storage = _owner_of(storage)
+        residence = getattr(storage, "_kernbench", None)
+        if residence is None or residence.device is None:
+            return int(_storage_ptr(storage))
+        start = self._start(storage, residence)
+        if start:
+            known = self._storages.get(start)
+            if known is None or known.cdata != storage._cdata or known.expired():
+                self._keep(start, storage)
+        return start
 
     def known_buffer(self, tensor: Tensor, sip_id: int) -> Buffer:
         """Return the memory of a tensor in a run without data, with its bytes if they are known."""
@@ -127,13 +137,13 @@ class Addresses(LentMemory):
 
     def _start(self, storage: Any, residence: Any) -> int:
         if self._has_data:
-            return int(storage.data_ptr())
+            return int(_storage_ptr(storage))
         if residence.block is None:
             return 0
         return int((residence.sip_id + 1) * _FIRST_ADDRESS + residence.block.address)
 
-    def _keep(self, start: int, storage: Any) -> StorageWeakRef:
-        weak = self._storages[start] = StorageWeakRef(storage)
+    def _keep(self, start: int, storage: Any) -> None:
+        self._storages[start] = StorageWeakRef(storage)
         self._starts = None
         if len(self._storages) + len(self._asked) > self._most:
             self._asked.clear()
@@ -141,7 +151,6 @@ class Addresses(LentMemory):
                 at: storage for at, storage in self._storages.items() if not storage.expired()
             }
             self._most = 2 * len(self._storages) + _FEW
-        return weak
 
     def _find(self, address: int) -> tuple[int, Any] | None:
         """Return the storage that holds an address, after the address of its first byte."""
@@ -195,4 +204,8 @@ def install(patches: Patches, addresses: Addresses) -> None:
     def data_ptr(self: Tensor) -> int:
         return addresses.of(self)
 
+    def storage_ptr(self: torch.UntypedStorage) -> int:
+        return addresses.of_storage(self)
+
     patches.set(Tensor, "data_ptr", data_ptr)
+    patches.set(torch.UntypedStorage, "data_ptr", storage_ptr)
