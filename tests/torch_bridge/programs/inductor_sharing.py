@@ -3,6 +3,7 @@
 import torch
 import torch._dynamo
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
@@ -139,3 +140,10 @@ if rank == size - 1:
     dist.barrier()
 assert lies_on(built, own)
 assert torch.allclose(built.cpu(), x.cpu().sin() + torch.arange(4))
+
+# A functional collective's result, which the compiler waits for before it looks at it.
+part = functional.reduce_scatter_tensor(
+    torch.ones(2 * size, device=own), "sum", 0, dist.group.WORLD
+)
+assert isinstance(part, functional.AsyncCollectiveTensor)
+assert torch.compile(scaled)(part).tolist() == [1, 1]

@@ -22,7 +22,7 @@ import torch._library.triton
 import torch.compiler.config
 from torch.fx.experimental.proxy_tensor import _MakefxTracer
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_any_only
+from torch.utils._pytree import tree_any_only, tree_leaves
 
 import kernbench
 from kernbench.errors import KernbenchError, UnsupportedOpError, UsageError, nearest
@@ -267,6 +267,7 @@ class Compiler:
         def call(*args: Any, **kwargs: Any) -> Any:
             if COMPILING.depth:
                 return original(*args, **kwargs)
+            _wait_for_collectives(args)
             # Dynamo itself disables modes, but not for DDP.
             begun_s, spent_s = perf_counter(), process_time()
             with self.views.compiling(), _disable_current_modes():
@@ -333,6 +334,17 @@ class Compiler:
             return rules
 
         return rule_table
+
+
+def _wait_for_collectives(args: tuple[Any, ...]) -> None:
+    """Wait for functional collectives, as AOTAutograd would in the middle of compiling."""
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+    values = [dict(arg.f_locals) if hasattr(arg, "f_locals") else arg for arg in args]
+    for value in tree_leaves(values):
+        inner = getattr(value, "_local_tensor", value)
+        if isinstance(inner, AsyncCollectiveTensor):
+            inner.trigger_wait()
 
 
 def _log_compiled(args: tuple[Any, ...], taken_s: float) -> None:
