@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache, partial
 from pathlib import Path
@@ -540,16 +540,51 @@ def _versioned(outputs: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...]:
     return tuple(tensor for tensors in outputs for tensor in tensors if not tensor.is_inference())
 
 
-def _apart(calls: Sequence[Call]) -> list[Sequence[Tensor]]:
-    """Return outputs for all ranks; those of ranks that another one runs for go nowhere."""
+@dataclass(slots=True)
+class SentInTurn:
+    """What a rank of a folded run has sent to all as their root, the latest of each shape."""
+
+    tensors: dict[Hashable, Tensor] = field(default_factory=dict)
+
+
+def _apart(calls: Sequence[Call], ranks: tuple[int, ...]) -> list[Sequence[Tensor]]:
+    """Return outputs for all ranks; those of ranks that another one runs for go nowhere.
+
+    Each marks its own place where that one does, and sends in its turn what that one has sent.
+    """
     seen: set[Call] = set()
     tensors: list[Sequence[Tensor]] = []
-    for call in calls:
-        tensors.append(
-            [tensor.clone() for tensor in call.outputs] if call in seen else call.outputs
-        )
+    sent = current().part(SentInTurn).tensors
+    for place, call in enumerate(calls):
+        described, outputs = call.signature, call.outputs
+        is_own, is_root = call not in seen, described.op == "broadcast" and described.root == place
+        if not is_own and described.op == "all_reduce":
+            by = _to_own_mark(call, place, calls)
+            outputs = [tensor.roll(by) if by else tensor.clone() for tensor in outputs]
+        elif is_root or not is_own:
+            keys = [(ranks, tensor.shape, tensor.dtype, tensor.device) for tensor in outputs]
+            if is_own:
+                sent.update(zip(keys, [tensor.clone() for tensor in outputs], strict=True))
+            elif is_root:
+                outputs = [sent.get(key, tensor) for key, tensor in zip(keys, outputs, strict=True)]
+            else:
+                outputs = [tensor.clone() for tensor in outputs]
+        tensors.append(outputs)
         seen.add(call)
     return tensors
+
+
+def _to_own_mark(call: Call, place: int, calls: Sequence[Call]) -> int:
+    """Return how far the mark of a rank is from where one that runs for it marks its own place.
+
+    A mark is the only 1 of whole numbers on the host, of which there is one for each rank.
+    """
+    tensor = call.outputs[0]
+    if tensor.shape != (len(calls),) or tensor.is_floating_point() or is_meta(tensor):
+        return 0
+    marks = tensor.nonzero().flatten().tolist()
+    is_mark = len(marks) == 1 and tensor[marks[0]] == 1 and calls[marks[0]] is call
+    return place - marks[0] if is_mark else 0
 
 
 def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
@@ -566,7 +601,8 @@ def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
         try:
             # NCCL writes below autograd; only a list of outputs is copied from where it gathers.
             with _unsafe_preserve_version_counter(written):
-                compute(inputs, _apart(calls) if len(set(calls)) < len(calls) else outputs)
+                is_folded = len(set(calls)) < len(calls)
+                compute(inputs, _apart(calls, meeting.ranks) if is_folded else outputs)
         except KernbenchError as error:
             meeting.fail(error)
         except (RuntimeError, ValueError) as error:

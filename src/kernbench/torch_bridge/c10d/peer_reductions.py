@@ -90,9 +90,12 @@ def _free(call: OperatorCall) -> None:
     ignores="fully_connected full_nvlink",
 )
 def _init(call: OperatorCall) -> int:
-    ranks = tuple((ipc_tensor >> _RANK_SHIFT) - 1 for ipc_tensor in call.ipc_tensors)
+    ranks = sorted((ipc_tensor >> _RANK_SHIFT) - 1 for ipc_tensor in call.ipc_tensors)
+    folding = current().session.run.folding
     for group, to_position in c10d._world.pg_group_ranks.items():
-        if isinstance(group, NcclGroup) and tuple(sorted(to_position)) == tuple(sorted(ranks)):
+        # What ranks gather that another one runs for is that one's.
+        of_group = [folding.representative(rank) if folding else rank for rank in to_position]
+        if isinstance(group, NcclGroup) and sorted(of_group) == ranks:
             own = _own()
             own.groups.append(group)
             return len(own.groups)

@@ -211,6 +211,8 @@ class ProcessModules(importlib.abc.MetaPathFinder):
                 self._own.add(fullname)
                 self._names.append(fullname)
                 self._expect(spec)
+            if fullname in self._late:
+                spec.loader = _OwnLoader(spec.loader, self)
             if self._has_seeds and type(spec.loader) is SourceFileLoader:
                 spec.loader = SeededLoader(spec.loader.name, spec.loader.path)
         elif spec.loader is not None and hasattr(spec.loader, "exec_module"):
@@ -230,6 +232,10 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         """Record a shared library's module."""
         self._states.meet(module)
         self._assignments.meet(module)
+        self.patch(module)
+
+    def patch(self, module: ModuleType) -> None:
+        """Replace parts of a module that are known to need it."""
         patch = self._late.get(module.__name__)
         if patch is not None:
             patch(module, self._patches)
@@ -239,6 +245,18 @@ class ProcessModules(importlib.abc.MetaPathFinder):
             sys.modules.pop(name, None)
             if name in self._known:
                 sys.modules[name] = self._known[name]
+
+
+class _OwnLoader(LoaderAround):
+    """Executes a module of a process's own that is patched then."""
+
+    def __init__(self, loader: Any, modules: ProcessModules) -> None:
+        super().__init__(loader)
+        self._modules = modules
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        self._modules.patch(module)
 
 
 class _BaseLoader(LoaderAround):
