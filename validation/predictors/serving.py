@@ -105,4 +105,9 @@ def program_of(row: Row) -> Program:
         *(f"--engine-arg={name}={json.dumps(value)}" for name, value in of_engine.items()),
         ranks=ranks,
     )
-    return replace(program, reads_first=r"^first token ([\d.]+) ms", installed=("vllm",))
+    return replace(
+        program,
+        reads_first=r"^first token ([\d.]+) ms",
+        installed=("vllm",),
+        folded_to=0 if ranks > 1 else None,
+    )

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from kernbench.cli.programs.folded import check_folding
 from kernbench.cli.programs.reporting import (
     DONE,
     STDOUT,
@@ -70,6 +71,8 @@ def serve_bench(options: ServeOptions) -> int:
             )
         if of_engine.tp > 1:
             machine, changes = options.load_machine(str(options.machine), of_engine.tp)
+        if options.fold:
+            check_folding(options.data, of_engine.tp, machine, "--tp N")
         device_bytes = machine.sip_at(0).hbm_bytes
         check_fits(of_engine.model, of_engine.quantization, of_engine.tp, device_bytes)
         check_torch()
@@ -79,7 +82,7 @@ def serve_bench(options: ServeOptions) -> int:
         with files, make_room(run, options.machine, [PROGRAM]) as outputs:
             import_bridge()
             code = compile_program(PROGRAM, "serve-bench")
-            context = _context(options, machine, changes)
+            context = _context(options, machine, changes, of_engine.tp)
 
             def work() -> int:
                 from kernbench.torch_bridge import run_torchrun
@@ -105,8 +108,10 @@ def serve_bench(options: ServeOptions) -> int:
         gc.unfreeze()
 
 
-def _context(options: ServeOptions, machine: Machine, changes: list[str]) -> RuntimeContext:
-    from kernbench.runtime_api import RuntimeContext
+def _context(
+    options: ServeOptions, machine: Machine, changes: list[str], num_ranks: int
+) -> RuntimeContext:
+    from kernbench.runtime_api import Folding, RuntimeContext
 
     context = RuntimeContext(
         machine=machine,
@@ -116,6 +121,8 @@ def _context(options: ServeOptions, machine: Machine, changes: list[str]) -> Run
         **options.checks,
     )
     context.run.remarks.append(lambda: changes)
+    if options.fold:
+        Folding(num_ranks).begin(context.run)
     return context
 
 
