@@ -85,12 +85,12 @@ def test_folded_ranks_serve_as_all_of_them_do(tmp_path: Path) -> None:
     options = ("--concurrency", "4", "--tp", "4")
     (whole,), (folded,) = (served(tmp_path, *options, *more)["loads"] for more in ((), ("--fold",)))
     assert folded["figures"]["tpot_s"] == whole["figures"]["tpot_s"]
-    assert folded["figures"]["energy_j"] == pytest.approx(whole["figures"]["energy_j"])
-    rows = zip(folded["requests"], whole["requests"], strict=True)
-    for number, (row, expected) in enumerate(rows):
+    # Python that a library runs once for each shape is run by one of the ranks, or by each.
+    energies = [load["figures"]["energy_j"] for load in (folded, whole)]
+    assert energies[0] == pytest.approx(energies[1], rel=0.01)
+    for row, expected in zip(folded["requests"], whole["requests"], strict=True):
         assert row["decode_s"] == expected["decode_s"]
-        # What Python runs once per process each folded rank runs, in the first step that needs it.
-        assert row["ttft_s"] == pytest.approx(expected["ttft_s"], abs=0 if number > 3 else 2e-6)
+        assert row["ttft_s"] == pytest.approx(expected["ttft_s"], abs=1e-6)
 
 
 @pytest.mark.campaign
