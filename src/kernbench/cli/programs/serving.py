@@ -23,7 +23,7 @@ from kernbench.cli.programs.reporting import (
     run_and_report,
 )
 from kernbench.cli.programs.scripts import compile_program
-from kernbench.cli.programs.torch_programs import import_bridge
+from kernbench.cli.programs.torch_programs import context_of, import_bridge
 from kernbench.errors import UsageError
 from kernbench.outputs import Outputs
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from kernbench.cli.commands.serve_bench import ServeOptions
-    from kernbench.hardware import Machine
     from kernbench.runtime_api import RuntimeContext
 
 _MILLION = 1_000_000
@@ -58,6 +57,7 @@ def serve_bench(options: ServeOptions) -> int:
     """Serve, print what came of it, and return the exit status."""
 
     def start() -> int:
+        from kernbench.runtime_api import Folding
         from kernbench.serving import PROGRAM, check_fits, parse_settings
         from kernbench.torch_bridge import check_torch
 
@@ -82,7 +82,9 @@ def serve_bench(options: ServeOptions) -> int:
         with files, make_room(run, options.machine, [PROGRAM]) as outputs:
             import_bridge()
             code = compile_program(PROGRAM, "serve-bench")
-            context = _context(options, machine, changes, of_engine.tp)
+            context = context_of(options, machine, changes)()
+            if options.fold:
+                Folding(of_engine.tp).begin(context.run)
 
             def work() -> int:
                 from kernbench.torch_bridge import run_torchrun
@@ -106,24 +108,6 @@ def serve_bench(options: ServeOptions) -> int:
         return guarded(start, options.debug, usage=True)
     finally:
         gc.unfreeze()
-
-
-def _context(
-    options: ServeOptions, machine: Machine, changes: list[str], num_ranks: int
-) -> RuntimeContext:
-    from kernbench.runtime_api import Folding, RuntimeContext
-
-    context = RuntimeContext(
-        machine=machine,
-        data=options.data,
-        record_memory=options.records_memory,
-        record_lines=options.records_lines,
-        **options.checks,
-    )
-    context.run.remarks.append(lambda: changes)
-    if options.fold:
-        Folding(num_ranks).begin(context.run)
-    return context
 
 
 def _priced(serving: dict[str, Any], context: RuntimeContext) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from itertools import accumulate
@@ -175,6 +175,19 @@ def _run(
             return exit_status(end)
         return DONE
 
+    return guarded(
+        lambda: run_ranks(
+            context_of(options, machine, changes), num_ranks, work, options, outputs, code
+        ),
+        options.debug,
+    )
+
+
+def context_of(
+    options: common.ProgramOptions, machine: Machine, changes: list[str]
+) -> Callable[..., RuntimeContext]:
+    """Return what makes a run of a program; with ``is_watched``, one with lines and memory."""
+
     def make_context(*, is_watched: bool = False) -> RuntimeContext:
         from kernbench.runtime_api import RuntimeContext
 
@@ -188,9 +201,7 @@ def _run(
         context.run.remarks.append(lambda: changes)
         return context
 
-    return guarded(
-        lambda: run_ranks(make_context, num_ranks, work, options, outputs, code), options.debug
-    )
+    return make_context
 
 
 def _log_dir(options: TorchrunOptions) -> Path | None:

@@ -105,23 +105,21 @@ def _init(call: OperatorCall) -> int:
     )
 
 
-@defines(*_in_engines("register_buffer"), on_host=True, ignores="fa ipc_tensors")
-def _register(call: OperatorCall) -> None:
-    pass
-
-
 @defines(*_in_engines("get_graph_buffer_ipc_meta"), on_host=True, ignores="fa")
 def _graph_buffers(call: OperatorCall) -> tuple[list[int], list[int]]:
     return [], []
 
 
-@defines(*_in_engines("register_graph_buffers"), on_host=True, ignores="fa handles offsets")
-def _register_graph(call: OperatorCall) -> None:
-    pass
-
-
-@defines(*_in_engines("dispose"), on_host=True, ignores="fa")
-def _dispose(call: OperatorCall) -> None:
+@defines(
+    *(
+        name
+        for item in ("register_buffer", "register_graph_buffers", "dispose")
+        for name in _in_engines(item)
+    ),
+    on_host=True,
+    ignores="fa ipc_tensors handles offsets",
+)
+def _note(call: OperatorCall) -> None:
     pass
 
 
