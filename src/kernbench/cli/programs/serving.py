@@ -17,13 +17,14 @@ from kernbench.cli.programs.folded import check_folding
 from kernbench.cli.programs.reporting import (
     DONE,
     STDOUT,
+    context_of,
     guarded,
     make_room,
     report_console,
     run_and_report,
 )
 from kernbench.cli.programs.scripts import compile_program
-from kernbench.cli.programs.torch_programs import context_of, import_bridge
+from kernbench.cli.programs.torch_programs import import_bridge
 from kernbench.errors import UsageError
 from kernbench.outputs import Outputs
 

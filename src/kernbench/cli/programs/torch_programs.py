@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from itertools import accumulate
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kernbench.cli import options as common
 from kernbench.cli.programs.folded import check_folding, is_folded, run_ranks
 from kernbench.cli.programs.importing import import_to_stay
-from kernbench.cli.programs.reporting import DONE, guarded, make_room
+from kernbench.cli.programs.reporting import DONE, context_of, guarded, make_room
 from kernbench.cli.programs.scripts import compile_program, find_script
 from kernbench.errors import UsageError
 from kernbench.outputs import Outputs
@@ -181,27 +181,6 @@ def _run(
         ),
         options.debug,
     )
-
-
-def context_of(
-    options: common.ProgramOptions, machine: Machine, changes: list[str]
-) -> Callable[..., RuntimeContext]:
-    """Return what makes a run of a program; with ``is_watched``, one with lines and memory."""
-
-    def make_context(*, is_watched: bool = False) -> RuntimeContext:
-        from kernbench.runtime_api import RuntimeContext
-
-        context = RuntimeContext(
-            machine=machine,
-            data=options.data,
-            record_memory=options.records_memory or is_watched,
-            record_lines=options.records_lines or is_watched,
-            **options.checks,
-        )
-        context.run.remarks.append(lambda: changes)
-        return context
-
-    return make_context
 
 
 def _log_dir(options: TorchrunOptions) -> Path | None:
