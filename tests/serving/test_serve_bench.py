@@ -80,6 +80,19 @@ def test_ranks_of_an_engine_take_what_the_first_one_takes(tmp_path: Path) -> Non
     assert load["figures"]["tpot_s"]["p50"] > one["tpot_s"]["p50"]
 
 
+@pytest.mark.adr("0291-D1")
+def test_folded_ranks_serve_as_all_of_them_do(tmp_path: Path) -> None:
+    options = ("--concurrency", "4", "--tp", "4")
+    (whole,), (folded,) = (served(tmp_path, *options, *more)["loads"] for more in ((), ("--fold",)))
+    assert folded["figures"]["tpot_s"] == whole["figures"]["tpot_s"]
+    # Python that a library runs once for each shape is run by one of the ranks, or by each.
+    energies = [load["figures"]["energy_j"] for load in (folded, whole)]
+    assert energies[0] == pytest.approx(energies[1], rel=0.01)
+    for row, expected in zip(folded["requests"], whole["requests"], strict=True):
+        assert row["decode_s"] == expected["decode_s"]
+        assert row["ttft_s"] == pytest.approx(expected["ttft_s"], abs=1e-6)
+
+
 @pytest.mark.campaign
 def test_a_sweep_has_what_was_served_in_its_table(tmp_path: Path) -> None:
     axes = ("--grid", "rate=500,200000", "--arg", "requests=8", "--machine", "h100-sxm")
@@ -128,6 +141,7 @@ def test_two_runs_give_the_same_bytes_with_any_hash_seed(tmp_path: Path) -> None
             ("vllm", "--rate", "1", "--model", "llama-3-70b"),
             "llama-3-70b has 141 GB of weights, and 1 device has 85 GB: give --tp 2",
         ),
+        (("vllm", "--rate", "1", "--fold"), "--fold needs ranks: pass --tp N"),
         (("vllm", "--rate", "1", "--tp", "16"), "--tp 16: h100-sxm has 8 devices"),
     ],
 )

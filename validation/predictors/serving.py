@@ -72,8 +72,7 @@ def program_of(row: Row) -> Program:
     Raises:
         ProgramError: Nothing of it runs here, for a reason that the error says.
     """
-    fields = row.fields
-    engine, model = fields["framework"], fields["model"]
+    engine, model = (row.fields[name] for name in ("framework", "model"))
     if engine != "vllm":
         raise ProgramError(f"{engine} is not run: of engines, vLLM is")
     if row.op != TTFT and row.op != "aggregated":
@@ -105,4 +104,5 @@ def program_of(row: Row) -> Program:
         *(f"--engine-arg={name}={json.dumps(value)}" for name, value in of_engine.items()),
         ranks=ranks,
     )
+    program = replace(program, folded_to=0 if ranks > 1 else None)
     return replace(program, reads_first=r"^first token ([\d.]+) ms", installed=("vllm",))

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from kernbench.analysis.tables import SHOWN_LINES, TableColumn, fitting_table
 from kernbench.errors import UsageError
-from kernbench.op_log import energy_of, of_all
+from kernbench.op_log import energy_of
 from kernbench.report import format_share
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def saved_energy(run: SavedRun, within: Window | None = None) -> EnergyReport:
         raise no_energy(run.machine.name)
     if run.log.instances and not any(instance.template.energy_pj for instance in run.log.instances):
         raise UsageError(f"{run.path} was saved without energies; save it again")
-    return energy if run.log.running is None else of_all(energy, run.log.running)
+    return energy
 
 
 def no_energy(machine: str) -> UsageError:

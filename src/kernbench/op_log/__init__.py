@@ -48,7 +48,6 @@ from kernbench.op_log.run_energy import (
     EnergyReport,
     average_watts,
     energy_of,
-    of_all,
     power_over_time,
 )
 from kernbench.op_log.steps import (

@@ -131,7 +131,7 @@ def energy_of(
         float(item.watts[:-1][np.diff(window.until(rank, item.times_ps)) > 0].max(initial=0))
         for rank, item in enumerate(drawn)
     ]
-    return {
+    energy: EnergyReport = {
         "devices": ranks,
         "energy_j": total / _PJ_PER_J,
         "average_w": total / sum(lengths_ps) if any(lengths_ps) else 0.0,
@@ -149,9 +149,10 @@ def energy_of(
         ],
         "uses": _by_name(uses, powers),
     }
+    return energy if log.running is None else _of_all(energy, log.running)
 
 
-def of_all(energy: EnergyReport, running: Sequence[int]) -> EnergyReport:
+def _of_all(energy: EnergyReport, running: Sequence[int]) -> EnergyReport:
     """Return the energy of all ranks, each of which does what one of those that ran does."""
     known = energy["per_rank"]
     times = len(known) // len(running)

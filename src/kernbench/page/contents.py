@@ -30,7 +30,6 @@ from kernbench.op_log import (
     build_spans,
     energy_of,
     find_steps,
-    of_all,
     power_over_time,
     range_names,
 )
@@ -236,8 +235,6 @@ def energy(run: SavedRun) -> dict[str, Any] | None:
     is_counted = any(instance.template.energy_pj for instance in run.log.instances)
     if energy_report is None or not is_counted:
         return None
-    if run.log.running is not None:
-        energy_report = of_all(energy_report, run.log.running)
     edges = np.linspace(0, run.log.end_ps, BINS + 1)
     rows = []
     curves = power_over_time(run.log, run.machine, run.ranks)

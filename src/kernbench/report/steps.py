@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from kernbench.op_log import build_spans, energy_of, find_steps, of_all
+from kernbench.op_log import build_spans, energy_of, find_steps
 from kernbench.report.units import format_amount, format_ns, format_share
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ def steps_of(log: OpLog, machine: Machine, ranks: int, peaks: Peaks) -> StepsRep
     steady = steps.steps[steps.steady].window
     energy = energy_of(log, machine, ranks, spans, steady)
     if energy is not None:
-        whole = energy if log.running is None else of_all(energy, log.running)
-        report["step_j"] = whole["energy_j"]
+        report["step_j"] = energy["energy_j"]
     price = machine.spec.usd_per_device_hour
     if price is not None:
         report["step_usd"] = float(price) * ranks * steady.mean_ps / 1000 / _NS_PER_HOUR

@@ -22,7 +22,6 @@ from kernbench.op_log import (
     energy_of,
     exposed_ps,
     host_columns,
-    of_all,
 )
 from kernbench.report.accuracy import FamilyReport, TimeRange, accuracy_of, likenesses, range_of
 from kernbench.report.columns import (
@@ -148,8 +147,6 @@ def build_report(
     if steps is not None:
         report["steps"] = steps
     energy = energy_of(log, machine, ranks, spans)
-    if energy is not None and log.running is not None:
-        energy = of_all(energy, log.running)
     if energy is not None:
         report["energy"] = energy
     price = machine.spec.usd_per_device_hour

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ class VllmEngine:
 
     def __init__(self, settings: EngineSettings, release: str) -> None:
         from vllm import EngineArgs, SamplingParams
+        from vllm.sampling_params import RequestOutputKind
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -93,7 +95,13 @@ class VllmEngine:
         model = self._engine.model_config
         self.longest: int = model.max_model_len
         self.vocabulary: int = model.get_vocab_size()
-        self._sampling = SamplingParams
+        self._sampling = partial(
+            SamplingParams,
+            temperature=0,
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
 
     def _logger(self, config: Any, index: int = 0) -> _StateLog:
         return _StateLog(self)
@@ -104,13 +112,7 @@ class VllmEngine:
 
     def add(self, number: int, prompt: Sequence[int], output_tokens: int) -> None:
         """Take a request that is to make so many tokens."""
-        params = self._sampling(
-            max_tokens=output_tokens,
-            temperature=0,
-            ignore_eos=True,
-            detokenize=False,
-            output_kind=_delta(),
-        )
+        params = self._sampling(max_tokens=output_tokens)
         self._engine.add_request(str(number), {"prompt_token_ids": list(prompt)}, params)
 
     def step(self) -> Iterator[Output]:
@@ -153,17 +155,7 @@ class _StateLog:
                 scheduler_stats.num_running_reqs, waiting, scheduler_stats.kv_cache_usage
             )
 
-    def log_engine_initialized(self) -> None:
+    def log(self, *_: Any) -> None:
         """Say nothing."""
 
-    def log(self) -> None:
-        """Say nothing."""
-
-    def record_sleep_state(self, is_awake: int, level: int) -> None:
-        """Say nothing."""
-
-
-def _delta() -> Any:
-    from vllm.sampling_params import RequestOutputKind
-
-    return RequestOutputKind.DELTA
+    log_engine_initialized = record_sleep_state = log

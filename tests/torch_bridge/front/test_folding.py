@@ -28,7 +28,9 @@ from kernbench.torch_bridge import run_torchrun
 from tests.forked import PYTORCH, run_forked
 from tests.retiming.retiming import assert_same, retime, save
 from tests.tiers import of_campaigns
+from tests.torch_bridge.replaced.test_operators_of_engines import OF_PEERS
 from tests.torch_bridge.running import PROGRAMS, simulated
+from tests.torch_bridge.shared_objects import make_engine
 
 PROGRAM = PROGRAMS / "folded.py"
 
@@ -160,6 +162,60 @@ def test_groups_that_share_links_count(capfd: pytest.CaptureFixture[str]) -> Non
     )
     # What an absent rank would have sent is what the rank that runs has.
     assert capfd.readouterr().out.strip() == str(["rank 0"] * 4)
+
+
+@pytest.mark.adr("0291-D1", "0291-D2")
+def test_what_ranks_mark_and_send_in_turns_is_as_with_all(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    simulated("folded.py", "in_turns", nprocs=4, data=False)
+    (whole,) = set(capfd.readouterr().out.splitlines())
+    folded("in_turns", 4, "ahbm:4")
+    assert capfd.readouterr().out.splitlines() == [whole]
+
+
+@pytest.mark.adr("0291-D3")
+def test_a_queue_for_ranks_that_do_not_run_has_no_readers(tmp_path: Path) -> None:
+    """By a package that is laid out as vLLM is, whose queue waits for its readers."""
+    folder = tmp_path / "vllm/distributed/device_communicators"
+    folder.mkdir(parents=True)
+    for package in (folder, folder.parent, folder.parent.parent):
+        (package / "__init__.py").touch()
+    (folder / "shm_broadcast.py").write_text(
+        "class MessageQueue:\n"
+        "    def __init__(self, n_reader, n_local_reader):\n"
+        "        self.readers = n_reader, n_local_reader\n"
+        "    @staticmethod\n"
+        "    def create_from_process_group(group, size):\n"
+        "        return MessageQueue(3, 3)\n"
+    )
+    program = tmp_path / "queues.py"
+    program.write_text(
+        "import sys\n"
+        "import torch.distributed as dist\n"
+        "from vllm.distributed.device_communicators.shm_broadcast import MessageQueue\n"
+        "dist.init_process_group('gloo')\n"
+        "queue = MessageQueue.create_from_process_group(dist.group.WORLD, 1)\n"
+        "expected = (0, 0) if sys.argv[1] == 'folded' else (3, 3)\n"
+        "assert queue.readers == expected, queue.readers\n"
+    )
+    simulated(program, "whole", nprocs=4, data=False)
+    folded("folded", 4, "ahbm:4", program=program)
+
+
+@pytest.mark.adr("0291-D4")
+def test_an_engines_own_all_reduce_takes_as_long_as_with_all(tmp_path: Path) -> None:
+    make_engine(tmp_path, {"_C": ("_C_custom_ar", OF_PEERS)}, "engine_of_peers")
+    program, args = PROGRAMS / "custom_all_reduce.py", f"{tmp_path} timed"
+    machine = "h100-sxm:4"
+    whole = simulated(program, *args.split(), nprocs=4, machine=machine, data=False).op_log
+    times = [
+        [(name, end_ps - start_ps) for name, start_ps, end_ps in commands(op_log, 0)]
+        for op_log in (whole, folded(args, 4, machine, program=program).op_log)
+    ]
+    reduced = [[row for row in rows if "all_reduce" in row[0]] for rows in times]
+    assert reduced[1] == reduced[0]
+    assert len(reduced[0]) >= 4
 
 
 def test_ranks_in_a_ring_of_all_are_not_folded() -> None:

@@ -45,6 +45,21 @@ def replicas() -> None:
     torch.cuda.synchronize()
 
 
+def in_turns() -> None:
+    """Each rank marks its own place, and sends to all in its turn, as engines do as they start."""
+    group = dist.new_group(backend="gloo")
+    marks, counts = torch.zeros(ranks, dtype=torch.int32), torch.full((ranks,), 2)
+    marks[rank] = 1
+    for tensor in (marks, counts):
+        dist.all_reduce(tensor, group=group)
+    sent = []
+    for root in range(ranks):
+        box = [{"from": "a root"} if root == rank else None]
+        dist.broadcast_object_list(box, root, group=group)
+        sent += box
+    print(marks.tolist(), counts.tolist(), sent)
+
+
 def branching() -> None:
     x = torch.ones(64, 64, device="cuda")
     for _ in range(1 + rank):

@@ -216,7 +216,7 @@ def test_products_of_packed_weights_are_timed_by_their_bytes(many_operators: Pat
     assert took["engine_more.moe_wna16_marlin_gemm"] < 0.75 * took["engine_more.cutlass_moe_mm"]
 
 
-_OF_PEERS = (
+OF_PEERS = (
     "init_custom_ar(int[] ipc_tensors, Tensor rank_data, int rank, bool fully_connected) -> int",
     "all_reduce(int fa, Tensor inp, Tensor! out, int reg_buffer, int reg_buffer_sz_bytes) -> ()",
     "register_buffer(int fa, int[] ipc_tensors) -> ()",
@@ -232,7 +232,7 @@ _OF_PEERS = (
 @pytest.mark.adr("0268-D4")
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_engines_own_all_reduce_takes_the_time_of_its_kernels(tmp_path: Path, ranks: int) -> None:
-    make_engine(tmp_path, {"_C": ("_C_custom_ar", _OF_PEERS)}, "engine_of_peers")
+    make_engine(tmp_path, {"_C": ("_C_custom_ar", OF_PEERS)}, "engine_of_peers")
     context = simulated("custom_all_reduce.py", tmp_path, nprocs=ranks, machine=f"h100-sxm:{ranks}")
     took = [
         max(instance.ends_ps) - max(instance.starts_ps)

@@ -24,6 +24,7 @@ from kernbench.outputs import Outputs
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from kernbench.cli.options import ProgramOptions
     from kernbench.hardware import Machine
     from kernbench.op_log import OpLog
     from kernbench.report import Report
@@ -68,6 +69,27 @@ class ReportOptions(Protocol):
 
     @property
     def energy(self) -> bool: ...
+
+
+def context_of(
+    options: ProgramOptions, machine: Machine, changes: list[str]
+) -> Callable[..., RuntimeContext]:
+    """Return what makes a run of a program; with ``is_watched``, one with lines and memory."""
+
+    def make_context(*, is_watched: bool = False) -> RuntimeContext:
+        from kernbench.runtime_api import RuntimeContext
+
+        context = RuntimeContext(
+            machine=machine,
+            data=options.data,
+            record_memory=options.records_memory or is_watched,
+            record_lines=options.records_lines or is_watched,
+            **options.checks,
+        )
+        context.run.remarks.append(lambda: changes)
+        return context
+
+    return make_context
 
 
 def guarded(action: Callable[[], int], debug: bool, *, usage: bool = False) -> int:

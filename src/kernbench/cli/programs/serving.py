@@ -13,9 +13,11 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from kernbench.cli.programs.folded import check_folding
 from kernbench.cli.programs.reporting import (
     DONE,
     STDOUT,
+    context_of,
     guarded,
     make_room,
     report_console,
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from kernbench.cli.commands.serve_bench import ServeOptions
-    from kernbench.hardware import Machine
     from kernbench.runtime_api import RuntimeContext
 
 _MILLION = 1_000_000
@@ -57,6 +58,7 @@ def serve_bench(options: ServeOptions) -> int:
     """Serve, print what came of it, and return the exit status."""
 
     def start() -> int:
+        from kernbench.runtime_api import Folding
         from kernbench.serving import PROGRAM, check_fits, parse_settings
         from kernbench.torch_bridge import check_torch
 
@@ -70,6 +72,8 @@ def serve_bench(options: ServeOptions) -> int:
             )
         if of_engine.tp > 1:
             machine, changes = options.load_machine(str(options.machine), of_engine.tp)
+        if options.fold:
+            check_folding(options.data, of_engine.tp, machine, "--tp N")
         device_bytes = machine.sip_at(0).hbm_bytes
         check_fits(of_engine.model, of_engine.quantization, of_engine.tp, device_bytes)
         check_torch()
@@ -79,7 +83,9 @@ def serve_bench(options: ServeOptions) -> int:
         with files, make_room(run, options.machine, [PROGRAM]) as outputs:
             import_bridge()
             code = compile_program(PROGRAM, "serve-bench")
-            context = _context(options, machine, changes)
+            context = context_of(options, machine, changes)()
+            if options.fold:
+                Folding(of_engine.tp).begin(context.run)
 
             def work() -> int:
                 from kernbench.torch_bridge import run_torchrun
@@ -103,20 +109,6 @@ def serve_bench(options: ServeOptions) -> int:
         return guarded(start, options.debug, usage=True)
     finally:
         gc.unfreeze()
-
-
-def _context(options: ServeOptions, machine: Machine, changes: list[str]) -> RuntimeContext:
-    from kernbench.runtime_api import RuntimeContext
-
-    context = RuntimeContext(
-        machine=machine,
-        data=options.data,
-        record_memory=options.records_memory,
-        record_lines=options.records_lines,
-        **options.checks,
-    )
-    context.run.remarks.append(lambda: changes)
-    return context
 
 
 def _priced(serving: dict[str, Any], context: RuntimeContext) -> dict[str, Any]:

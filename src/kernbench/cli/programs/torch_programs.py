@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kernbench.cli import options as common
 from kernbench.cli.programs.folded import check_folding, is_folded, run_ranks
 from kernbench.cli.programs.importing import import_to_stay
-from kernbench.cli.programs.reporting import DONE, guarded, make_room
+from kernbench.cli.programs.reporting import DONE, context_of, guarded, make_room
 from kernbench.cli.programs.scripts import compile_program, find_script
 from kernbench.errors import UsageError
 from kernbench.outputs import Outputs
@@ -175,21 +175,11 @@ def _run(
             return exit_status(end)
         return DONE
 
-    def make_context(*, is_watched: bool = False) -> RuntimeContext:
-        from kernbench.runtime_api import RuntimeContext
-
-        context = RuntimeContext(
-            machine=machine,
-            data=options.data,
-            record_memory=options.records_memory or is_watched,
-            record_lines=options.records_lines or is_watched,
-            **options.checks,
-        )
-        context.run.remarks.append(lambda: changes)
-        return context
-
     return guarded(
-        lambda: run_ranks(make_context, num_ranks, work, options, outputs, code), options.debug
+        lambda: run_ranks(
+            context_of(options, machine, changes), num_ranks, work, options, outputs, code
+        ),
+        options.debug,
     )
 
 

@@ -540,22 +540,54 @@ def _versioned(outputs: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...]:
     return tuple(tensor for tensors in outputs for tensor in tensors if not tensor.is_inference())
 
 
-def _apart(calls: Sequence[Call]) -> list[Sequence[Tensor]]:
-    """Return outputs for all ranks; those of ranks that another one runs for go nowhere."""
+def _compute_apart(
+    meeting: Collective,
+    parts: Sequence[TorchPart],
+    calls: Sequence[Call],
+    inputs: Any,
+    outputs: Any,
+) -> None:
+    """Compute the outputs of all ranks; those of ranks that another one runs for go nowhere.
+
+    Each marks its own place where that one does, and sends in its turn what that one has sent.
+    """
     seen: set[Call] = set()
     tensors: list[Sequence[Tensor]] = []
-    for call in calls:
-        tensors.append(
-            [tensor.clone() for tensor in call.outputs] if call in seen else call.outputs
-        )
+    sent = current().session.sent_in_turn
+    for place, (call, own) in enumerate(zip(calls, outputs, strict=True)):
+        is_own, described = call not in seen, call.signature
+        targets = list(own) if is_own else [tensor.clone() for tensor in own]
+        if described.op == "all_reduce" and not is_own:
+            targets[0] = targets[0].roll(_to_own_mark(targets[0], place, calls))
+        for index, tensor in enumerate(targets):
+            if described.op == "broadcast" and described.root == place:
+                key = (meeting.ranks, parts[place].rank, tensor.shape, tensor.dtype)
+                if is_own:
+                    sent[key] = tensor.clone()
+                targets[index] = tensor if is_own else sent.get(key, tensor)
+        tensors.append(targets)
         seen.add(call)
-    return tensors
+    calls[0].compute(inputs, tensors)
+
+
+def _to_own_mark(tensor: Tensor, place: int, calls: Sequence[Call]) -> int:
+    """Return how far the mark of a rank is from where one that runs for it marks its own place.
+
+    A mark is the only 1 of whole numbers, of which there is one for each rank.
+    """
+    if tensor.shape != (len(calls),) or tensor.is_floating_point():
+        return 0
+    marks = tensor.nonzero().flatten().tolist()
+    is_mark = len(marks) == 1 and tensor[marks[0]] == 1 and calls[marks[0]] is calls[place]
+    return place - marks[0] if is_mark else 0
 
 
 def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
     calls = [part.call for part in parts if part.call is not None]
     inputs, outputs = [call.inputs for call in calls], [call.outputs for call in calls]
-    compute = calls[0].compute
+    compute: Compute = calls[0].compute
+    if len(set(calls)) < len(calls):
+        compute = partial(_compute_apart, meeting, parts, calls)
     if any(is_meta(tensor) for tensors in outputs for tensor in tensors):
         compute = partial(follow_collective, compute)
     written = () if calls[0].compute is all_gather else _versioned(outputs)
@@ -566,7 +598,7 @@ def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
         try:
             # NCCL writes below autograd; only a list of outputs is copied from where it gathers.
             with _unsafe_preserve_version_counter(written):
-                compute(inputs, _apart(calls) if len(set(calls)) < len(calls) else outputs)
+                compute(inputs, outputs)
         except KernbenchError as error:
             meeting.fail(error)
         except (RuntimeError, ValueError) as error:

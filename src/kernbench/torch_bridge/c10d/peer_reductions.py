@@ -90,9 +90,12 @@ def _free(call: OperatorCall) -> None:
     ignores="fully_connected full_nvlink",
 )
 def _init(call: OperatorCall) -> int:
-    ranks = tuple((ipc_tensor >> _RANK_SHIFT) - 1 for ipc_tensor in call.ipc_tensors)
+    ranks = sorted((ipc_tensor >> _RANK_SHIFT) - 1 for ipc_tensor in call.ipc_tensors)
+    folding = current().session.run.folding
     for group, to_position in c10d._world.pg_group_ranks.items():
-        if isinstance(group, NcclGroup) and tuple(sorted(to_position)) == tuple(sorted(ranks)):
+        # What ranks gather that another one runs for is that one's.
+        of_group = [folding.representative(rank) if folding else rank for rank in to_position]
+        if isinstance(group, NcclGroup) and sorted(of_group) == ranks:
             own = _own()
             own.groups.append(group)
             return len(own.groups)
@@ -102,23 +105,21 @@ def _init(call: OperatorCall) -> int:
     )
 
 
-@defines(*_in_engines("register_buffer"), on_host=True, ignores="fa ipc_tensors")
-def _register(call: OperatorCall) -> None:
-    pass
-
-
 @defines(*_in_engines("get_graph_buffer_ipc_meta"), on_host=True, ignores="fa")
 def _graph_buffers(call: OperatorCall) -> tuple[list[int], list[int]]:
     return [], []
 
 
-@defines(*_in_engines("register_graph_buffers"), on_host=True, ignores="fa handles offsets")
-def _register_graph(call: OperatorCall) -> None:
-    pass
-
-
-@defines(*_in_engines("dispose"), on_host=True, ignores="fa")
-def _dispose(call: OperatorCall) -> None:
+@defines(
+    *(
+        name
+        for item in ("register_buffer", "register_graph_buffers", "dispose")
+        for name in _in_engines(item)
+    ),
+    on_host=True,
+    ignores="fa ipc_tensors handles offsets",
+)
+def _note(call: OperatorCall) -> None:
     pass
 
 

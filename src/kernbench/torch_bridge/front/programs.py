@@ -28,6 +28,7 @@ from kernbench.torch_bridge.assigned import Assignments
 from kernbench.torch_bridge.base.device_limit import check_one_node
 from kernbench.torch_bridge.base.patches import Patches, install_all
 from kernbench.torch_bridge.base.refusals import missing_kernels_by_name
+from kernbench.torch_bridge.c10d import broadcast_queues
 from kernbench.torch_bridge.device.module import architecture_of
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import observer_of
@@ -127,6 +128,7 @@ class Programs:
             queues.ALIKE: queues.patch_alike,
             locks.BARS: locks.patch_bars,
             event_loops.IN_C: event_loops.patch_loops_in_c,
+            broadcast_queues.MODULE: broadcast_queues.patch,
         }
         self.assignments = Assignments(self._base, is_last)
         packages = Packages(private)

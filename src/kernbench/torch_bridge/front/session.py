@@ -44,6 +44,8 @@ class Session:
         self.pairs: dict[Any, list[Collective]] = {}
         """Unmatched sends and receives, by group, ranks and tag."""
         self.pair_calls: dict[Any, int] = {}
+        self.sent_in_turn: dict[Any, torch.Tensor] = {}
+        """In a folded run, what ranks have sent to all as their root, the latest of each shape."""
         self._orders: dict[ProcessGroup, CallOrder] = {}
         self.pids = count(1)
         """Process ids of those started by ``multiprocessing``."""

@@ -96,7 +96,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         self._loaded = base
         self._names: list[str] = []
         """Names of per-process modules; each process keeps its modules in this order."""
-        self._shared: set[str] = set()
+        self.shared: set[str] = set()
         self._known: dict[str, ModuleType] = {}
         """The modules of all, also those in whose place a process has others."""
         self._version = ctypes.c_uint64.from_address(id(sys.modules) + 24)
@@ -115,7 +115,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
             # Imported by an earlier run of this process.
             if name in sys.modules:
                 patch(sys.modules[name], patches)
-        let_imports_wait(patches, self._shared.__contains__)
+        let_imports_wait(patches, self.shared.__contains__)
         self._patches = patches
 
     def load(self, process: Process) -> None:
@@ -211,10 +211,12 @@ class ProcessModules(importlib.abc.MetaPathFinder):
                 self._own.add(fullname)
                 self._names.append(fullname)
                 self._expect(spec)
+            if fullname in self._late:
+                spec.loader = _BaseLoader(spec.loader, self)
             if self._has_seeds and type(spec.loader) is SourceFileLoader:
                 spec.loader = SeededLoader(spec.loader.name, spec.loader.path)
         elif spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            self._shared.add(fullname)
+            self.shared.add(fullname)
             spec.loader = _BaseLoader(spec.loader, self)
         return spec
 
@@ -230,6 +232,10 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         """Record a shared library's module."""
         self._states.meet(module)
         self._assignments.meet(module)
+        self.patch(module)
+
+    def patch(self, module: ModuleType) -> None:
+        """Replace parts of a module that are known to need it."""
         patch = self._late.get(module.__name__)
         if patch is not None:
             patch(module, self._patches)
@@ -242,7 +248,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
 
 
 class _BaseLoader(LoaderAround):
-    """Executes a library's module as the process that started all ranks."""
+    """Executes a library's module as the process that started all ranks, unless it is private."""
 
     def __init__(self, loader: Any, modules: ProcessModules) -> None:
         super().__init__(loader)
@@ -252,6 +258,10 @@ class _BaseLoader(LoaderAround):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
+        if module.__name__ not in self._modules.shared:
+            self._loader.exec_module(module)
+            self._modules.patch(module)
+            return
         # Another rank that finds it in sys.modules waits until its import ends.
         lock = lock_for_all(module.__name__)
         lock.acquire()
