@@ -59,7 +59,8 @@ def scan(text: str) -> Scan:
                 modules[name.asname or name.name] = f"{node.module}.{name.name}"
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
-            marks = {_dotted(_called(expr), modules) for expr in node.decorator_list}
+            called = [getattr(expr, "func", expr) for expr in node.decorator_list]
+            marks = {_dotted(expr, modules) for expr in called}
             if any(mark.endswith((".jit", "gluon.jit")) for mark in marks):
                 result.kernels.add(node.name)
         for line in _tricks_of(node, modules):
@@ -71,10 +72,6 @@ def scan(text: str) -> Scan:
     parts = {part for module in modules.values() for part in module.split(".")}
     result.cuda = next((item for item in _CUDA if item in names | parts), "")
     return result
-
-
-def _called(node: ast.expr) -> ast.expr:
-    return node.func if isinstance(node, ast.Call) else node
 
 
 def _dotted(node: Any, modules: dict[str, str]) -> str:

@@ -454,7 +454,8 @@ def _visits(log: OpLog, site: Site) -> dict[int, list[_Named]]:
         came = [
             next(visits)[1]
             for is_there, visits in groupby(
-                _lines_of_host(log, rank), lambda pair: _is_at(pair[0], site)
+                _lines_of_host(log, rank),
+                lambda pair: pair[0][1] == site[1] and _is_in(pair[0], site[0]),
             )
             if is_there
         ]
@@ -463,10 +464,6 @@ def _visits(log: OpLog, site: Site) -> dict[int, list[_Named]]:
             edges = pairwise([*came, last])
             values[rank] = [_Named(f"step {k}", *edge) for k, edge in enumerate(edges)]
     return values
-
-
-def _is_at(site: Site, wanted: Site) -> bool:
-    return site[1] == wanted[1] and _is_in(site, wanted[0])
 
 
 def _is_in(site: Site, file: str) -> bool:

@@ -141,8 +141,9 @@ def _of_config(values: Any, path: Path) -> ModelShape:
     expert_inner = size("moe_intermediate_size", otherwise=inner) if experts else 0
     rank = size("kv_lora_rank", otherwise=0)
     latent = rank + size("qk_rope_head_dim", otherwise=0) if rank else 0
+    of_file = path.parent.resolve().name if path.stem == "config" else path.stem
     return ModelShape(
-        name=str(values.get("_name_or_path") or _name_of(path)),
+        name=str(values.get("_name_or_path") or of_file),
         hidden=hidden,
         layers=size("num_hidden_layers", "n_layer"),
         heads=heads,
@@ -160,10 +161,6 @@ def _of_config(values: Any, path: Path) -> ModelShape:
         latent_kv=latent,
         latent_weights=_latent_weights(size, hidden, heads, rank) if rank else 0,
     )
-
-
-def _name_of(path: Path) -> str:
-    return path.parent.resolve().name if path.stem == "config" else path.stem
 
 
 def _latent_weights(size: Any, hidden: int, heads: int, rank: int) -> int:

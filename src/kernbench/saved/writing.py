@@ -118,15 +118,12 @@ def _write_templates(
         else:
             arrays.append(pa.array(values, field.type))
     write_table(archive, ROWS.part, pa.table(arrays, schema=ROWS.schema), repeats=True)
-    files = {code for column in parts["file"] for code in np.unique(_distinct(column)).tolist()}
+    # A column with one value for all rows repeats it.
+    numbers = [column[:1] if column.strides == (0,) else column for column in parts["file"]]
+    files = {code for column in numbers for code in np.unique(column).tolist()}
     return {rank: number for number, rank in enumerate(ranks)}, [
         texts[code] for code in sorted(files)
     ]
-
-
-def _distinct(column: Column) -> Column:
-    """Return a column without what is one value for all rows."""
-    return column[:1] if column.strides == (0,) else column
 
 
 def _value(template: Template, name: str) -> Any:

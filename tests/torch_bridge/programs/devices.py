@@ -570,6 +570,8 @@ def the_module_describes_the_machine() -> None:
     with torch.cuda.device(1):
         assert torch.cuda.current_device() == 1
     assert torch.cuda.current_device() == 3
+    with pytest.raises(AssertionError, match="cuda:4 does not exist"):
+        torch.cuda.get_device_properties(4)
     properties = torch.cuda.get_device_properties(0)
     assert properties.total_memory > 1 << 30
     assert "ahbm" in properties.name

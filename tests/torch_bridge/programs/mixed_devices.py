@@ -43,6 +43,10 @@ def put(host: Tensor, *indices: Any, value: Any = 7) -> Tensor:
     return host
 
 
+def _generator(of: Tensor) -> torch.Generator:
+    return torch.Generator(of.device)
+
+
 ASSIGNED: dict[str, Case] = {
     "number": lambda d, h: put(h, d[0].long() - 1, d[0].long()),
     "mask": lambda d, h: put(h, d > 0),
@@ -94,6 +98,18 @@ CASES: dict[str, Case] = {
     "attention": lambda d, h: F.scaled_dot_product_attention(d.unsqueeze(0), h[None], h[None]),
     "views": lambda d, h: h[None] + d.unsqueeze(0),
     "searchsorted": lambda d, h: torch.searchsorted(h, d),
+    "stack_of_numbers": lambda d, h: torch.stack([d.sum(), h.sum()]),
+    "index_of_number": lambda d, h: d.index_select(0, h.sum().long() - 6),
+    "close": lambda d, h: torch.isclose(d, h),
+    "all_close": lambda d, h: d.new_tensor(torch.allclose(d, h)),
+    "sum_to_host": lambda d, h: torch.add(d, 1, out=h),
+    "sum_to_device": lambda d, h: torch.add(h, 1, out=d),
+    "product_to_host": lambda d, h: torch.mm(d, d.t(), out=torch.empty(2, 2)),
+    "total_to_host": lambda d, h: torch.sum(d, 0, out=torch.empty(3)),
+    "lengths": lambda d, h: pack_padded_sequence(d[..., None], d[:, 0].long(), True).data,
+    "generator_of_host": lambda d, h: torch.randn(2, device=d.device, generator=_generator(h)),
+    "generator_of_device": lambda d, h: torch.randperm(2, generator=_generator(d)),
+    "filled_by_host": lambda d, h: torch.empty_like(d).normal_(generator=_generator(h)),
     # Not refused.
     "index_of_device": lambda d, h: d[h[0, :2].long() - 1],
     "mask_of_host": lambda d, h: d[h > 0],
@@ -103,6 +119,12 @@ CASES: dict[str, Case] = {
     "copy": lambda d, h: h.copy_(d),
     "copy_into_views": lambda d, h: copied(d, h),
     "powers": lambda d, h: torch.vander(d[0]),
+    "counted_to_device": lambda d, h: torch.arange(3, out=d.select(0, 0)),
+    "number_to_device": lambda d, h: torch.add(d, h.sum(), out=d),
+    "generator_without_data": lambda d, h: torch.empty(2, device="meta").normal_(
+        generator=_generator(d)
+    ),
+    "generators": lambda d, h: torch.randn(2, device=d.device, generator=_generator(d)),
     "unpacked": lambda d, h: unpacked(d),
     "padded": lambda d, h: pad_sequence([d, d[:1]]),
 }
@@ -112,7 +134,8 @@ def outcome(case: Case, device: Tensor, host: Tensor) -> list[str]:
     try:
         result = case(device, host)
     except RuntimeError as error:
-        if re.search("same device|Mismatching .* device", str(error)) is None:
+        words = "same device|Mismatching .* device|device type for generator|1D CPU int64"
+        if re.search(words, str(error)) is None:
             raise
         return ["refused", host.device.type]
     return [result.device.type, host.device.type]

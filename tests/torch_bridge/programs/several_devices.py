@@ -34,6 +34,19 @@ def gradient_of_a_copy(source, target, data):
             torch.testing.assert_close(w.grad.cpu(), torch.outer(mine, mine))
 
 
+class _Doubled(torch.autograd.Function):
+    """Computes with a gradient that autograd makes where there is none, as ``gradcheck`` tries."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2 * ctx.saved_tensors[0]
+
+
 def second_derivatives():
     x = torch.linspace(0.5, 1.5, 4, dtype=torch.float64, device="cuda:0", requires_grad=True)
 
@@ -41,6 +54,7 @@ def second_derivatives():
         return (x.to("cuda:1") ** 3).cpu()
 
     assert torch.autograd.gradcheck(there, x)
+    assert torch.autograd.gradcheck(_Doubled.apply, x)
     assert torch.autograd.gradgradcheck(there, x)
     (result,) = torch.autograd.grad(there(x).sum(), x, create_graph=True)
     (twice,) = torch.autograd.grad(result.sum(), x)

@@ -389,6 +389,12 @@ def unwritten(how):
     )
 
 
+def unwritten_added_to():
+    x, y = torch.empty(8, 8, device="cuda"), torch.ones(8, 8, device="cuda")
+    # Of what a product is added to, nothing is read where it counts for nothing.
+    assert torch.addmm(x, y, y, beta=int(bad)).sum().item() == 8**3
+
+
 def half_written():
     x = torch.empty(n, device="cuda")
     x[: n // 2] = 1

@@ -8,7 +8,7 @@ import gc
 import io
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -164,8 +164,11 @@ def print_serving(serving: dict[str, Any], console: Console) -> None:
     title = f"\n{serving['engine']}, {serving['model']} on {devices} of {serving['machine']}:"
     console.print(Text(title))
     loads = serving["loads"]
+    present = {
+        name for load in loads for name, value in load["figures"].items() if value is not None
+    }
     for columns in (_WAITS, _RATES):
-        known = [(title, cell) for title, name, cell in columns if _has(loads, name)]
+        known = [(title, cell) for title, name, cell in columns if name in present]
         titles = [TableColumn("load", is_number=False), *(TableColumn(title) for title, _ in known)]
         rows = [[load["load"], *(cell(load["figures"]) for _, cell in known)] for load in loads]
         console.print("", fitting_table(console, titles, rows), sep="\n")
@@ -173,10 +176,6 @@ def print_serving(serving: dict[str, Any], console: Console) -> None:
     if result is not None:
         bounds = "" if result["above"] is None else f"; at {result['above']:.4g} they do not"
         console.print(Text(f"\nrequests keep to the SLO at {result['rate']:.4g} a second{bounds}"))
-
-
-def _has(loads: Sequence[dict[str, Any]], name: str) -> bool:
-    return any(load["figures"].get(name) is not None for load in loads)
 
 
 def _time(name: str, which: str) -> Callable[[dict[str, Any]], str]:

@@ -47,7 +47,8 @@ def reshape(value: Separable, shape: Shape) -> Separable:
     """
     pairs = factor(value.shape, shape)
     axes = _moved_axes(pairs, value.shape, shape)
-    if axes is not None and not _terms_over(value, _units(value.shape)):
+    units = tuple(axis for axis, length in enumerate(value.shape) if length == 1)
+    if axes is not None and not _terms_over(value, units):
         return value.with_shape(shape, axes)
     result = Separable(shape, value.const)
     for left, right in pairs:
@@ -84,10 +85,6 @@ def _moved_axes(
             return None
         axes.update(zip(old, new, strict=True))
     return axes
-
-
-def _units(shape: Shape) -> tuple[int, ...]:
-    return tuple(axis for axis, length in enumerate(shape) if length == 1)
 
 
 def _has_axis(dims: tuple[int, ...]) -> bool:

@@ -145,11 +145,6 @@ def _async_copy(run: Evaluator, op: Op) -> None:
     _fill(run, op, 1, Issued(access, mask, other, op.line, run.commands))
 
 
-def _is_done(run: Evaluator, op: Op, index: int) -> bool:
-    """Return whether a predicated operation is carried out, by all programs."""
-    return len(op.operands) <= index or run.decide(op, op.operands[index])
-
-
 def _block(run: Evaluator, op: Op) -> tuple[Descriptor, tuple[Separable, ...]]:
     tensor = run.get(op.operands[0])
     if not isinstance(tensor, Descriptor):
@@ -164,7 +159,8 @@ def _tma_load(run: Evaluator, op: Op) -> None:
     rank = len(tensor.block)
     if "offsets" in op.attrs.get("words", ()):
         raise run.unsupported(op, "it copies in im2col mode; load the pixels by their addresses")
-    if not _is_done(run, op, 3 + rank):
+    if len(op.operands) > 3 + rank and not run.decide(op, op.operands[3 + rank]):
+        # It is predicated, and carried out by no program.
         return
     access, inside = block_access(tensor, origin, tuple(range(rank)))
     other = Splat(float("nan"), access.shape, access.dtype) if tensor.pads_with_nan else None

@@ -149,13 +149,11 @@ def is_basic_index(index: object) -> bool:
         item is None
         or item is Ellipsis
         or isinstance(item, slice)
-        or (hasattr(item, "__index__") and not isinstance(item, bool) and not _has_dims(item))
+        or (
+            hasattr(item, "__index__") and type(item) is not bool and not getattr(item, "shape", ())
+        )
         for item in items
     )
-
-
-def _has_dims(item: object) -> bool:
-    return bool(getattr(item, "shape", ()))
 
 
 def indexed(offset: int, shape: Ints, strides: Ints, index: Any) -> tuple[int, Ints, Ints]:

@@ -70,7 +70,8 @@ class NonFinite(Check):
         steps: list[Step] = []
         for tile in results(command):
             if _is_float(tile.dtype.numpy):
-                op = command.op if isinstance(command, Math) else _op_name(command)
+                product = "tt.dot" if isinstance(command, Gemm) else "tt.reduce"
+                op = command.op if isinstance(command, Math) else product
                 number = self._number(f"{op} at {command.line}")
                 looks = np.isnan if self._nan_only else _is_not_finite
                 steps.append(partial(_note_made, group.chunks, number, tile.slot, looks))
@@ -170,7 +171,3 @@ def _by_program(bad: Array) -> Array:
 
 def _is_not_finite(value: Array) -> Array:
     return np.asarray(~np.isfinite(value))
-
-
-def _op_name(command: Command) -> str:
-    return "tt.dot" if isinstance(command, Gemm) else "tt.reduce"

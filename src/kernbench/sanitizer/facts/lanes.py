@@ -80,7 +80,8 @@ def strided_spans(offset: int, shape: Sequence[int], strides: Sequence[int], siz
 
 def access_spans(offset: Separable, mask: Predicate, itemsize: int) -> Spans:
     """Return the bytes that active lanes of all programs touch, relative like ``offset``."""
-    unit = math.gcd(itemsize, offset.const, *(_gcd(term) for term in offset.terms.values()))
+    steps = [int(np.gcd.reduce(term, axis=None)) for term in offset.terms.values()]
+    unit = math.gcd(itemsize, offset.const, *steps)
     parts = [_sums(itemsize // unit, sets) for sets in _classes(offset, mask, unit)]
     if not parts:
         return NO_SPANS
@@ -90,10 +91,6 @@ def access_spans(offset: Separable, mask: Predicate, itemsize: int) -> Spans:
     for part_low, flags in parts:
         total[part_low - low : part_low - low + len(flags)] |= flags
     return flagged_spans(total, offset.const + unit * low, unit)
-
-
-def _gcd(array: Array) -> int:
-    return int(np.gcd.reduce(array, axis=None))
 
 
 def _classes(offset: Separable, mask: Predicate, unit: int) -> Iterator[list[Array]]:

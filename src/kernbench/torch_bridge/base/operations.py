@@ -70,22 +70,23 @@ _OF_GROUPS = {
     "aten._scaled_grouped_mm_v2.default": 8,
 }
 """The position of the tensor that says where groups end, ``offs``, of products of groups."""
-# Apart from pointwise ones: operations whose operands PyTorch requires on one device.
-_NAMES_ON_ONE_DEVICE = """
-    mm addmm bmm baddbmm addbmm mv addmv dot vdot addr linear convolution _cudnn_rnn cat gather
-    scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index _unsafe_index
-    index_put index_put_ _index_put_impl_ index_select index_add index_add_ index_copy
-    index_copy_ index_fill index_fill_ index_reduce index_reduce_ take put put_ masked_select
-    masked_scatter masked_scatter_ embedding _embedding_bag _embedding_bag_forward_only
-    masked_fill masked_fill_ searchsorted bucketize bincount native_layer_norm native_group_norm
-    native_batch_norm
-    _fused_rms_norm mse_loss smooth_l1_loss huber_loss binary_cross_entropy nll_loss_forward
-    nll_loss2d_forward _cdist_forward grid_sampler_2d grid_sampler_3d equal linalg_cross
-    linalg_lu_solve linalg_solve_triangular _linalg_solve_ex stack isin dist cholesky_solve
+# Apart from pointwise ones: operations whose operands PyTorch requires on one device, in place too.
+_NAMES_WITH_NUMBERS = """
+    _cudnn_rnn index _unsafe_index index_put _index_put_impl index_fill masked_fill mse_loss
+    smooth_l1_loss binary_cross_entropy dist allclose
 """
-_ON_ONE_DEVICE = _aten(_NAMES_ON_ONE_DEVICE)
+_NAMES_ON_ONE_DEVICE = """
+    mm addmm bmm baddbmm addbmm mv addmv dot vdot addr linear convolution cat gather scatter
+    scatter_add scatter_reduce index_select index_add index_copy index_reduce take put masked_select
+    masked_scatter embedding _embedding_bag _embedding_bag_forward_only searchsorted bucketize
+    bincount native_layer_norm native_group_norm native_batch_norm _fused_rms_norm huber_loss
+    nll_loss_forward nll_loss2d_forward _cdist_forward grid_sampler_2d grid_sampler_3d equal
+    linalg_cross linalg_lu_solve linalg_solve_triangular _linalg_solve_ex stack isin cholesky_solve
+"""
+_WITH_NUMBERS = _aten(_NAMES_WITH_NUMBERS)
+_ON_ONE_DEVICE = _aten(_NAMES_ON_ONE_DEVICE) | _WITH_NUMBERS
 """Besides elementwise ones. Source: ``device_check`` in PyTorch's native_functions.yaml, and checks
-of CUDA's own kernels."""
+of CUDA's own kernels; those with ``NoCheck`` take a number from the host, as elementwise ones."""
 
 _WRITTEN_UNSAID = {
     "aten.native_batch_norm.default": (3, 4),
@@ -134,7 +135,9 @@ class Operation:
     makes_empty: bool
     """Whether it leaves that memory uninitialized."""
     is_on_one_device: bool
-    """Whether all its operands must be on one device, except numbers."""
+    """Whether all its operands must be on one device."""
+    takes_numbers: bool
+    """Whether one without dims that it reads need not be."""
     is_composite: bool
     """Whether it is composed of other operations. Below autograd (in the handlers of wrappers)
     PyTorch does not decompose it before it reaches a backend."""
@@ -167,7 +170,7 @@ class Operation:
 
 def describe(func: Any) -> Operation:
     """Return the properties of an overload. It is not cached here: callers keep it."""
-    schema, full_name = func._schema, str(func)
+    schema, full_name, packet = func._schema, str(func), str(func._overloadpacket)
     if func.namespace in _REFUSED_NAMESPACES and full_name not in OF_SYMMETRIC_MEMORY:
         raise UnsupportedTorchError(f"torch.ops.{full_name}: {WITHOUT_SYMMETRIC_MEMORY}")
     shows = any(
@@ -183,6 +186,7 @@ def describe(func: Any) -> Operation:
     )
     is_read = full_name in _READ_BY_HOST
     is_random = torch.Tag.nondeterministic_seeded in func.tags
+    is_pointwise = torch.Tag.pointwise in func.tags
     makes_memory = any(item.alias_info is None for item in schema.returns)
     # Some have both, and a backend's own kernel rounds otherwise (silu_backward).
     is_composite = (
@@ -203,7 +207,7 @@ def describe(func: Any) -> Operation:
     return Operation(
         call=_counting(func._op, written) if counts else func._op,
         # A device's attention has the name without what says that the host computes it.
-        name=str(func._overloadpacket).replace("_for_cpu", ""),
+        name=packet.replace("_for_cpu", ""),
         full_name=full_name,
         is_free=is_free,
         shows=shows,
@@ -214,8 +218,8 @@ def describe(func: Any) -> Operation:
         makes_memory=makes_memory,
         has_host_results=full_name in _HOST_RESULTS,
         makes_empty=full_name.startswith(("aten.empty", "aten.new_empty")),
-        is_on_one_device=not is_copy
-        and (torch.Tag.pointwise in func.tags or str(func._overloadpacket) in _ON_ONE_DEVICE),
+        is_on_one_device=not is_copy and (is_pointwise or packet.rstrip("_") in _ON_ONE_DEVICE),
+        takes_numbers=is_pointwise or packet.rstrip("_") in _WITH_NUMBERS,
         is_composite=is_composite,
         is_view=shows and not makes_memory and not is_composite,
         is_custom=is_custom,
@@ -228,7 +232,7 @@ def describe(func: Any) -> Operation:
         moves_indices=full_name in _PUT,
         has_choices=has_choices,
         ends_at=ends_at,
-        is_elementwise=torch.Tag.pointwise in func.tags or full_name in _ELEMENTWISE,
+        is_elementwise=is_pointwise or full_name in _ELEMENTWISE,
         is_by_layout=full_name in _BY_LAYOUT,
         host_part=host_part(func, full_name, is_free=is_free),
         written=written,

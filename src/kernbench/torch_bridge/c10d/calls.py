@@ -535,11 +535,6 @@ def _meet_on_a_device(meeting: Collective, parts: Sequence[TorchPart]) -> bool:
     return False
 
 
-def _versioned(outputs: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...]:
-    """Return the tensors whose writes autograd counts."""
-    return tuple(tensor for tensors in outputs for tensor in tensors if not tensor.is_inference())
-
-
 def _compute_apart(
     meeting: Collective,
     parts: Sequence[TorchPart],
@@ -590,9 +585,10 @@ def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
         compute = partial(_compute_apart, meeting, parts, calls)
     if any(is_meta(tensor) for tensors in outputs for tensor in tensors):
         compute = partial(follow_collective, compute)
-    written = () if calls[0].compute is all_gather else _versioned(outputs)
+    versioned = [item for tensors in outputs for item in tensors if not item.is_inference()]
     # What was made in inference mode is written outside of it, too: NCCL knows of no mode.
-    in_mode = any(tensor.is_inference() for tensors in outputs for tensor in tensors)
+    in_mode = len(versioned) < sum(map(len, outputs))
+    written = () if calls[0].compute is all_gather else tuple(versioned)
     below = torch.inference_mode() if in_mode else torch.no_grad()
     with below, _disable_current_modes(), torch._C.DisableTorchFunction():
         try:

@@ -128,17 +128,13 @@ def _counting_guards(original: Callable[..., None], unguarded: list[_Entry]) -> 
 
 
 def _num_guards(manager: Any) -> int:
-    leaves = manager.get_leaf_guards()
-    count = sum(not _is_ours(leaf) for leaf in leaves)
+    texts = [leaf.verbose_code_parts() for leaf in manager.get_leaf_guards()]
+    count = sum(not any(str(part).startswith(_OF_DEVICE) for part in parts) for parts in texts)
     below = list(manager.get_child_managers())
     if hasattr(manager, "get_key_value_managers"):
         for pair in manager.get_key_value_managers().values():
             below.extend(item for item in pair if item is not None)
     return count + sum(_num_guards(item) for item in below)
-
-
-def _is_ours(guard: Any) -> bool:
-    return any(str(part).startswith(_OF_DEVICE) for part in guard.verbose_code_parts())
 
 
 def _entered(graph: Callable[..., Any], entry: _Entry) -> Callable[..., Any]:

@@ -5,24 +5,27 @@ Importing the compiler takes seconds, so that only a program that compiles pays 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib
 import os
 import pkgutil
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch._library.triton
 import torch.compiler.config
-from torch.fx.experimental.proxy_tensor import _MakefxTracer
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_any_only, tree_leaves
+from torch.utils._pytree import tree_leaves
 
 import kernbench
 from kernbench.errors import KernbenchError, UnsupportedOpError, UsageError, nearest
@@ -43,7 +46,6 @@ from kernbench.torch_bridge.compiler import (
 )
 from kernbench.torch_bridge.compiler.numbering import Numbering
 from kernbench.torch_bridge.device import streams
-from kernbench.torch_bridge.device.tensors import on_device
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import EagerObserver, Observer
 from kernbench.torch_bridge.processes.call_counts import uncounted, unseen
@@ -91,6 +93,7 @@ _OF_STREAMS = (streams.Stream, streams.Event, streams.StreamContext)
 """What graphs break at: streams and events that C++ does not know."""
 _BY_FUNCTION = ("get_torch_obj_rule_map", "get_tensor_method")
 """What makes Dynamo's rules by function, and keeps them."""
+_TORCH = str(Path(torch.__file__).parent)
 _ENTRIES = (
     ("torch._dynamo.convert_frame", "CatchErrorsWrapper.__call__"),
     ("torch._dynamo.aot_compile", "aot_compile_fullgraph"),
@@ -127,7 +130,7 @@ class Compiler:
     def tracing(self) -> Iterator[None]:
         """Show what the compiler sees of PyTorch to another one, which is made of its parts."""
         self.prepare()
-        with self.views.compiling(), _disable_current_modes():
+        with self.views.compiling(), _disable_current_modes(), fakes.WithIndices():
             yield
 
     def import_tracer(self) -> None:
@@ -402,19 +405,25 @@ def install(
     patches.on_close(compiler.leave)
     without_compiler.install(patches, compiler.import_tracer)
     patches.set(torch, "compile", compiler.compile)
-    patches.set(_MakefxTracer, "trace", _with_fakes(_MakefxTracer.trace, compiler))
+    patches.set_all(FakeTensorMode, _entering(FakeTensorMode, compiler))
     return compiler
 
 
-def _with_fakes(trace: Callable[..., Any], compiler: Compiler) -> Callable[..., Any]:
-    """Return ``make_fx``'s trace, to which fake tensors of devices show as to the compiler."""
+def _entering(mode: Any, compiler: Compiler) -> dict[str, Callable[..., Any]]:
+    """Return what enters and leaves a mode of fake tensors: it sees them as the compiler does."""
+    enter, leave = mode.__enter__, mode.__exit__
 
-    @functools.wraps(trace)
-    def call(self: Any, function: Any, *args: Any) -> Any:
-        has_fakes = self.tracing_mode != "real" and not COMPILING.depth
-        if not has_fakes or not tree_any_only(torch.Tensor, on_device, args):
-            return trace(self, function, *args)
-        with compiler.tracing(), fakes.WithIndices():
-            return trace(self, function, *args)
+    def begin(self: Any) -> Any:
+        is_own = sys._getframe(1).f_code.co_filename.startswith(_TORCH)
+        is_traced = not is_own and HERE.process is not None and not COMPILING.depth
+        surroundings = vars(self).setdefault("_kernbench_surroundings", [])
+        surroundings.append(compiler.tracing() if is_traced else contextlib.nullcontext())
+        surroundings[-1].__enter__()
+        return enter(self)
 
-    return call
+    def end(self: Any, *error: Any) -> Any:
+        with contextlib.ExitStack() as stack:
+            stack.push(vars(self)["_kernbench_surroundings"].pop())
+            return leave(self, *error)
+
+    return {"__enter__": begin, "__exit__": end}

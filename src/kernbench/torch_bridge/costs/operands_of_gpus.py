@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.base.refusals import RefusedOperandsError
+from kernbench.torch_bridge.placement.residence import residence_of
 
 if TYPE_CHECKING:
     from kernbench.hardware import MachineSpec
@@ -115,10 +116,16 @@ def check_operands(operation: Operation, args: Any, spec: MachineSpec) -> None:
     Raises:
         RefusedOperandsError: The operation does not take them.
     """
+    if operation.has_host_results and residence_of(args[1]) is not None:
+        raise RefusedOperandsError(
+            "'lengths' argument should be a 1D CPU int64 tensor, but it is on a device; hand it "
+            "lengths.cpu()"
+        )
     kernels = _OF_FLOATS.get(operation.full_name)
     if kernels is not None:
-        if spec.cuda_architecture is not None and not _is_of_floats(args[0].dtype):
-            dtype = args[0].dtype
+        dtype = args[0].dtype
+        is_of_floats = dtype.is_floating_point or dtype.is_complex
+        if spec.cuda_architecture is not None and not is_of_floats:
             raise RefusedOperandsError(
                 f"{kernels} not implemented for '{_NAMES.get(dtype, dtype)}': GPUs multiply "
                 f"matrices of floats, but these are of {dtype}; cast them, or multiply int8 by "
@@ -131,10 +138,6 @@ def check_operands(operation: Operation, args: Any, spec: MachineSpec) -> None:
     a, b = args[:2]
     if a.dim() == b.dim() == 2 and (why := refusal(a, b, spec) or _blocks(args[2:], spec)):
         raise RefusedOperandsError(f"torch.{operation.name.removeprefix('aten.')}: {why}")
-
-
-def _is_of_floats(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point or dtype.is_complex
 
 
 def _blocks(scales: tuple[Any, ...], spec: MachineSpec) -> str:

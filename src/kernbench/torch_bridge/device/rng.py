@@ -21,6 +21,7 @@ from torch.distributed.device_mesh import _get_device_handle
 
 from kernbench.torch_bridge.base.arguments import checked
 from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.refusals import MixedDevicesError
 from kernbench.torch_bridge.device.streams import refuse_in_capture
 from kernbench.torch_bridge.placement.names import (
     CPU,
@@ -328,6 +329,15 @@ def known_generator(generator: Any) -> Generator | None:
     return None if generator is None else _OF_DEVICES.get(generator._cdata)
 
 
+def check_generator(generator: Any, kind: str) -> None:
+    """Refuse a generator that is not of the kind of device that an operation draws on."""
+    actual = CPU.type if known_generator(generator) is None else DEVICE_TYPE
+    if generator is not None and actual != kind:
+        raise MixedDevicesError(
+            f"Expected a '{kind}' device type for generator but found '{actual}'"
+        )
+
+
 def skip_numbers(num_elements: int, generator: Any = None) -> None:
     """Advance an offset as if this many numbers had been drawn."""
     state = state_for(generator)
@@ -339,9 +349,7 @@ def skip_numbers(num_elements: int, generator: Any = None) -> None:
 def device_generator(num_elements: int, generator: Any = None) -> Iterator[None]:
     """Let the CPU's default generator draw a device's numbers, and advance the device's state."""
     state = state_for(generator)
-    if state is None:
-        yield
-        return
+    assert state is not None
     drawing = torch.default_generator if generator is None else generator
     before = _Generator.get_state(drawing)
     if state.position is not None:

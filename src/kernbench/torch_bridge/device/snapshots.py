@@ -184,15 +184,14 @@ def _segment(device: int, blocks: list[MemoryBlock]) -> dict[str, Any]:
         "segment_pool_id": pool_of(first),
         "is_expandable": first.is_expandable,
         "frames": [],
-        "blocks": [_block(block) for block in blocks],
-    }
-
-
-def _block(block: MemoryBlock) -> dict[str, Any]:
-    return {
-        "address": address_of(block),
-        "size": block.size,
-        "requested_size": 0 if block.is_free else block.asked_bytes,
-        "state": "inactive" if block.is_free else "active_allocated",
-        "frames": [] if block.is_free else shown(block.frames),
+        "blocks": [
+            {
+                "address": address_of(block),
+                "size": block.size,
+                "requested_size": 0 if block.is_free else block.asked_bytes,
+                "state": "inactive" if block.is_free else "active_allocated",
+                "frames": [] if block.is_free else shown(block.frames),
+            }
+            for block in blocks
+        ],
     }

@@ -90,7 +90,7 @@ def device_of(tensor: Tensor) -> torch.device:
     inner = inner_of(tensor)
     if inner is not None:
         return device_of(inner)
-    asked: torch.device | None = vars(tensor).get(_ASKED)
+    asked: torch.device | None = getattr(tensor, "fake_device", None) or vars(tensor).get(_ASKED)
     return asked or cpp_device(tensor)
 
 

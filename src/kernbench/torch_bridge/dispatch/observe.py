@@ -26,10 +26,12 @@ from kernbench.torch_bridge.base.operations import (
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs import check_operands, num_bytes
 from kernbench.torch_bridge.device.pinned import NOT_PINNED, is_pinned, pinned
-from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
+from kernbench.torch_bridge.device.rng import check_generator, device_generator, skip_numbers
 from kernbench.torch_bridge.device.streams import refuse_in_capture
 from kernbench.torch_bridge.dispatch.known_values import follow, with_known_ends
 from kernbench.torch_bridge.dispatch.operands import (
+    are_open,
+    check_named_results,
     ends_of_copy,
     is_for_device,
     is_of_graph,
@@ -240,13 +242,14 @@ class Observer(Mode):
         source = residence_among(operation, args)
         if kwargs:
             check_named(operation, kwargs)
+            check_named_results(operation, args, kwargs, source)
         if MOVE.under_way:
             return self._move(func, operation, args, kwargs, source, MOVE.target)
         if source is None:
             if self._shapes is not None and comes_back(operation, args):
                 return args[0]
             # Numbers that are made in a tensor of the program's have no other operand.
-            source = _residence_of_out(kwargs)
+            source = residence_of(kwargs["out"]) if isinstance(kwargs.get("out"), Tensor) else None
             if source is None:
                 return self._on_host(func, operation, args, kwargs)
         if operation.is_copy:
@@ -398,6 +401,7 @@ class Observer(Mode):
                     skip_numbers(_first_numel(args), kwargs.get("generator"))
                 return self._shapes.execute(func, operation, args, kwargs)
             if operation.is_random:
+                check_generator(kwargs.get("generator"), DEVICE_TYPE)
                 with device_generator(_first_numel(args), kwargs.get("generator")):
                     return func(*args, **kwargs), None
             return operation.call(*args, **kwargs), None
@@ -462,6 +466,10 @@ class Observer(Mode):
     def _on_host(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
         """Execute an operation on memory of the host."""
         result = func(*args, **kwargs)
+        if operation.is_random and not getattr(result, "is_meta", False):
+            check_generator(kwargs.get("generator"), CPU.type)
+        if phase_now() is AutogradPhase.BACKWARD and are_open(args):
+            _leave_open(result)
         if self._touching is not None:
             self._touching.host(operation, args, kwargs, result)
         elif self._process.copies:
@@ -552,11 +560,6 @@ def _settle_all(result: Any, device: torch.device | None, label: str) -> None:
     elif isinstance(result, (list, tuple)):
         for item in result:
             _settle_all(item, device, label)
-
-
-def _residence_of_out(kwargs: dict[str, Any]) -> Residence | None:
-    out = kwargs.get("out")
-    return residence_of(out) if isinstance(out, Tensor) else None
 
 
 def _leave_open(result: Any) -> None:

@@ -73,16 +73,15 @@ def residence_among(operation: Operation, args: Any) -> Residence | None:
             continue
         if result is None:
             result = residence
-        elif result.device is not residence.device and result.device != residence.device:
+        elif result.device is not residence.device and (
+            result.device != residence.device and operation.is_on_one_device
+        ):
             _refuse_mix(operation, result.device, residence.device)
-    if result is not None and has_host and not _are_indices(operation, args):
+    are_indices = type(args) is not tuple and operation.full_name in OF_INDICES
+    if result is not None and has_host and not are_indices:
         arg = None  # A loop variable would count as a reference to a tensor.
         _check_host(operation, result.device, args)
     return result
-
-
-def _are_indices(operation: Operation, args: Any) -> bool:
-    return type(args) is not tuple and operation.full_name in OF_INDICES
 
 
 def is_for_device(operation: Operation, args: Any, kwargs: dict[str, Any]) -> bool:
@@ -101,14 +100,14 @@ def is_for_device(operation: Operation, args: Any, kwargs: dict[str, Any]) -> bo
 
 
 def _check_host(operation: Operation, device: Any, args: Any) -> None:
-    """Refuse host tensors among device tensors, unless they have no dims and are only read.
+    """Refuse host tensors among device tensors, but for numbers that an operation may read.
 
     One that no Python code refers to is not the program's: C++ made it inside a composite
     operation, for use with the device tensors, and it is placed on their device.
     """
     for position in range(len(args) if operation.is_on_one_device else 0):
-        is_read = position not in operation.written
-        if type(args[position]) not in PLAIN or (is_read and not args[position].dim()):
+        takes_number = operation.takes_numbers and position not in operation.written
+        if type(args[position]) not in PLAIN or (takes_number and not args[position].dim()):
             continue
         if args[position].layout is not torch.strided:  # It has no storage, and goes with both.
             continue
@@ -121,7 +120,29 @@ def _check_host(operation: Operation, device: Any, args: Any) -> None:
         settle(args[position], device, operation.name)
 
 
-def _is_of_cpp(args: Any, position: int) -> bool:
+def check_named_results(
+    operation: Operation, args: Any, kwargs: dict[str, Any], source: Residence | None
+) -> None:
+    """Refuse a tensor for a result (``out``) that is elsewhere than what it is computed of.
+
+    Raises:
+        RuntimeError: It is.
+    """
+    device = None if source is None else source.device
+    for name in operation.written_names.intersection(kwargs):
+        out = kwargs[name]
+        if type(out) not in PLAIN or not any(tensor.dim() for tensor in leaves(args)):
+            continue
+        known = known_residence(out)
+        place = None if known is None else known.device
+        out = None  # A variable would count as a reference to a tensor.
+        if place is None and device is not None and _is_of_cpp(kwargs, name):
+            settle(kwargs[name], device, operation.name)
+        elif place != device and not is_meta(kwargs[name]):
+            _refuse_mix(operation, device or CPU, place or CPU)
+
+
+def _is_of_cpp(args: Any, position: Any) -> bool:
     """Return whether no Python code refers to an argument, nor to the tensor that it is a view of.
 
     The caller has no variable for it.
@@ -155,8 +176,9 @@ def _references_of_modes(args: Any, position: int) -> int:
             if value is args[position]:
                 # One reference of the variable, and one of f_locals.
                 passed += 2
-            elif type(value) in (tuple, list):
-                passed += sum(item is args[position] for item in value)
+            elif type(value) in (tuple, list, dict):
+                items = value.values() if type(value) is dict else value
+                passed += sum(item is args[position] for item in items)
         if frame.f_code.co_name == "__call__" and frame.f_code.co_filename == _OVERLOADS:
             passed += _passed_by_overloads()
     return passed
@@ -202,8 +224,6 @@ def is_of_graph(func: Any) -> bool:
 
 
 def _refuse_mix(operation: Operation, first: Any, second: Any) -> None:
-    if not operation.is_on_one_device:
-        return
     raise MixedDevicesError(
         "Expected all tensors to be on the same device, but found at least two devices, "
         f"{first} and {second}! ({operation.full_name})"
@@ -260,6 +280,12 @@ def _is_far(tensor: Any, device: torch.device) -> bool:
     """Return whether a tensor is on another simulated device."""
     residence = residence_of(tensor) if isinstance(tensor, Tensor) else None
     return residence is not None and residence.device is not None and residence.device != device
+
+
+def are_open(args: Any) -> bool:
+    """Return whether C++ has made all tensors of a call, maybe for a device (``is_open``)."""
+    residences = [known_residence(tensor) for tensor in leaves(args)]
+    return bool(residences) and all(item is not None and item.is_open for item in residences)
 
 
 def leaves(values: Any) -> list[Tensor]:

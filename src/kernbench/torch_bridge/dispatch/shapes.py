@@ -139,16 +139,13 @@ def _shaped(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) 
         if written:
             # PyTorch has no function for their shapes: they are as the program made them.
             return written[0] if len(written) == 1 else written
+        # PyTorch's text then lists all its backends.
+        first_sentence = str(error).partition("\n")[0].partition(". ")[0]
         raise NoDataError(
             f"{operation.full_name}: the shape of its result depends on data, and a run with "
             f"--no-data has none on devices; run it with data, or keep this part on the host "
-            f"({_first_sentence(error)})"
+            f"({first_sentence})"
         ) from None
-
-
-def _first_sentence(error: Exception) -> str:
-    """Return what an error says first: PyTorch's then lists all its backends."""
-    return str(error).partition("\n")[0].partition(". ")[0]
 
 
 def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -239,14 +236,12 @@ def _layout(result: Any, args: Any, operands: Any) -> Any:
     for position, arg in enumerate(args):
         if arg is result:
             return position
-    if type(result) is not Tensor or not is_meta(result) or _is_part(result, operands):
+    if type(result) is not Tensor or not is_meta(result) or result.storage_offset():
+        return _UNKEPT
+    # It may have the memory of an operand, which its schema does not say.
+    if _memory(result) in map(_memory, leaves(operands)):
         return _UNKEPT
     return (tuple(result.shape), result.stride(), result.dtype)
-
-
-def _is_part(result: Tensor, operands: Any) -> bool:
-    """Return whether a result has the memory of an operand, which its schema may not say."""
-    return bool(result.storage_offset()) or _memory(result) in map(_memory, leaves(operands))
 
 
 def _memory(tensor: Tensor) -> int | None:

@@ -110,9 +110,15 @@ class Touching:
         Raises:
             DataRaceError: As :meth:`device`.
         """
-        if operation.is_free or not _any_followed(args, kwargs):
-            return
-        self.note(operation, args, kwargs, result, self._order.on_host())
+        used = leaves((args, list(kwargs.values())))
+        storages = [storage_of(leaf) for leaf in used if _has_storage(leaf)]
+        # One that is followed is pinned, or got what nothing has written.
+        if not operation.is_free and any(
+            getattr(storage, "_kernbench_pinned", False)
+            or getattr(storage, "_kernbench_contents", None) is not None
+            for storage in storages
+        ):
+            self.note(operation, args, kwargs, result, self._order.on_host())
 
     def replayed(self, func: Any, args: Any, kwargs: Any, results: Any, queue: Stream) -> None:
         """Take note of an operation in a graph's replay on a stream.
@@ -145,9 +151,14 @@ class Touching:
         ]
         written = [item for item, writes in tensors if writes]
         known = self._order.finds_unwritten and kind not in _MOVING and not operation.is_custom
+        # With a ``beta`` of 0, what products are added to is ignored, NaN as well.
+        read_from = tensors[kwargs.get("beta") == 0 :]
+        if kind.endswith("_like") or kind.startswith("new_"):
+            # It makes a tensor by the shape of another, whatever is in that.
+            read_from = []
         read = [
             (item, contents)
-            for item, writes in ([] if _is_factory(kind) else tensors)
+            for item, writes in read_from
             if not (writes and kind in _NOT_READING)
             for contents in (contents_of_tensor(self._order, item),)
             if contents is not None
@@ -268,11 +279,6 @@ def _is_of_pytorch() -> bool:
     return file.startswith(_TORCH) and not file.startswith(_MODULES)
 
 
-def _is_factory(kind: str) -> bool:
-    """Return whether an operation makes a tensor by the shape of another, whatever is in that."""
-    return kind.endswith("_like") or kind.startswith("new_")
-
-
 def _has_storage(tensor: Tensor) -> bool:
     if tensor.is_nested:
         return False
@@ -281,13 +287,3 @@ def _has_storage(tensor: Tensor) -> bool:
     except (NotImplementedError, RuntimeError):
         return False
     return True
-
-
-def _any_followed(args: Any, kwargs: dict[str, Any]) -> bool:
-    """Return whether a tensor of the host is pinned, or got what nothing has written."""
-    return any(
-        getattr(storage_of(leaf), "_kernbench_pinned", False)
-        or getattr(storage_of(leaf), "_kernbench_contents", None) is not None
-        for leaf in leaves((args, list(kwargs.values())))
-        if _has_storage(leaf)
-    )

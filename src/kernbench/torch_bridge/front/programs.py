@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernbench.clock import on_thread, taking_turns
+from kernbench.clock import on_thread, taking_turns, user_site
+from kernbench.errors import UsageError
 from kernbench.interrupts import unbroken
 from kernbench.open_files import LeftOpen
 from kernbench.runtime_api import RankState, with_restarts
@@ -43,6 +44,7 @@ from kernbench.torch_bridge.front.workers import Memory
 from kernbench.torch_bridge.memory.host_heap import HostHeap
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.processes.call_counts import counting_calls, unseen
+from kernbench.torch_bridge.processes.compiling import COMPILING
 from kernbench.torch_bridge.processes.eager_host import new_host
 from kernbench.torch_bridge.processes.gpu_trace import sanitizer_of
 from kernbench.torch_bridge.processes.host import Disturbed
@@ -294,13 +296,14 @@ class Programs:
         self, process: Process, name: str = "", interrupted: Callable[[], None] | None = None
     ) -> Carrier:
         name = name or f"rank {process.rank}"
-        return on_thread(
+        carrier = on_thread(
             name,
             lambda: self._enter(process),
             lambda target: threading.Thread(target=target, name=name, daemon=True),
             interrupted,
             self.assignments.pause,
         )
+        return lambda run: _with_checked_waits(*carrier(run))
 
     def start_worker(
         self, work: Callable[[Process], object], memory: Memory, pid: int, name: str
@@ -389,6 +392,20 @@ class Programs:
         self._memory = memory
         if memory is not None:
             memory.show()
+
+
+def _with_checked_waits(worker: Any, to_main: Callable[[Any], object]) -> Any:
+    """Refuse a rank's wait while all ranks would find PyTorch as its compiler does."""
+
+    def wait(handle: Any) -> object:
+        if COMPILING.depth:
+            raise UsageError(
+                f"a rank waits for others inside of FakeTensorMode, at {user_site()}, where "
+                "nothing takes simulated time; wait before or after it"
+            )
+        return to_main(handle)
+
+    return worker, wait
 
 
 @contextmanager

@@ -20,7 +20,8 @@ META = torch.device("meta")
 _without_functions = torch._C.DisableTorchFunction
 
 
-class InvalidDeviceError(UsageError, torch.AcceleratorError):
+# ``torch.cuda.get_device_properties`` raises the last one, in Python.
+class InvalidDeviceError(UsageError, torch.AcceleratorError, AssertionError):
     """A program names a device that its host does not have; it may catch what PyTorch raises."""
 
 

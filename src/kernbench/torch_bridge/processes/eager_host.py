@@ -76,7 +76,9 @@ class EagerHost(Host):
         self._owed_ps += of_parts[part]
         self._view_ps = of_parts[_VIEW]
         if part is _FOREACH:
-            self._owed_ps += len(_tensors_of(args)) * times.foreach_tensor_ps
+            # Of a number's powers, the exponents are the first list.
+            tensors = args[0] if isinstance(args[0], (list, tuple)) else args[1]
+            self._owed_ps += len(tensors) * times.foreach_tensor_ps
 
     def owe_for(self, once: str, counted: str = "", count: int = 0) -> None:
         times = vars(self.times)
@@ -136,11 +138,6 @@ class EagerHost(Host):
         if calls.num_shared:
             num_calls, calls.num_shared = num_calls + calls.num_shared, 0
         return self.noted(num_calls) if self.noted and num_calls else num_calls
-
-
-def _tensors_of(args: Any) -> Any:
-    """Return the first list of a foreach operation: of a number's powers, the exponents."""
-    return args[0] if isinstance(args[0], (list, tuple)) else args[1]
 
 
 def _requires_grad(args: Any) -> bool:

@@ -58,7 +58,8 @@ def patch(module: ModuleType, patches: Patches) -> None:
                 times.append(time_hook())
                 if callback:
                     callback(number, times[-1])
-                is_enough = sum(times) >= min_run_time or _is_steady(times)
+                is_steady = len(times) > 1 and abs(times[-1] - times[-2]) <= times[-1] / 100
+                is_enough = sum(times) >= min_run_time or is_steady
                 if stop_hook(times) and is_enough:
                     break
                 if max_run_time and sum(times) > max_run_time:
@@ -72,7 +73,3 @@ def patch(module: ModuleType, patches: Patches) -> None:
             "_threaded_measurement_loop": measurement_loop,
         },
     )
-
-
-def _is_steady(times: list[float]) -> bool:
-    return len(times) > 1 and abs(times[-1] - times[-2]) <= times[-1] / 100

@@ -77,7 +77,12 @@ class Packages:
         if top in self._shared:
             return False
         site = next(item for item in (path, *path.parents) if item.name in _INSTALLED)
-        return not _has_extensions(site / top)
+        # Extension modules refer to the modules around them.
+        return not any(
+            name.endswith(tuple(EXTENSION_SUFFIXES)) and not name.startswith("lib")
+            for _, _, names in os.walk(site / top)
+            for name in names
+        )
 
     @cached_property
     def _shared(self) -> frozenset[str]:
@@ -115,15 +120,6 @@ def _place_of(spec: ModuleSpec) -> str | None:
     if spec.has_location:
         return spec.origin
     return next(iter(spec.submodule_search_locations or ()), None)
-
-
-def _has_extensions(folder: Path) -> bool:
-    """Return whether a folder has extension modules, which refer to the modules around them."""
-    return any(
-        name.endswith(tuple(EXTENSION_SUFFIXES)) and not name.startswith("lib")
-        for _, _, names in os.walk(folder)
-        for name in names
-    )
 
 
 def _packages_required_by(roots: Collection[str]) -> Iterator[str]:

@@ -21,7 +21,6 @@ from kernbench.torch_bridge.processes.process import HERE, Process
 from kernbench.torch_bridge.processes.registrations import (
     BACKEND,
     COMPOSITES,
-    Registrations,
     has_kernel,
 )
 
@@ -163,7 +162,14 @@ def _call_own(name: str, key: str, before: Any, keyset: Any, /, *args: Any, **kw
     own = None if process is None else process.registrations
     if own is not None:
         is_on_device = any(residence_of(leaf) is not None for leaf in leaves(args))
-        if key in _AUTOGRAD_OF_TENSORS and is_on_device and _skips_autograd(own, name):
+        if (
+            is_on_device
+            and key in _AUTOGRAD_OF_TENSORS
+            and own.find(name, BACKEND) is not None
+            and own.find(name, f"Autograd{BACKEND}", "Autograd") is None
+            and has_kernel(name, _COMPOSITE)
+        ):
+            # A composite operator has a device kernel, and therefore no gradient.
             with _below_autograd():
                 return overload(name)(*args, **kwargs)
         kernel = own.find(name, *_keys_of(key, is_on_device))
@@ -181,15 +187,6 @@ def _call_own(name: str, key: str, before: Any, keyset: Any, /, *args: Any, **kw
             "registered no kernel for it with torch.library"
         )
     return overload(name).redispatch(keyset & after, *args, **kwargs)
-
-
-def _skips_autograd(own: Registrations, name: str) -> bool:
-    """Return whether a composite operator has a device kernel, and therefore no gradient."""
-    return (
-        own.find(name, BACKEND) is not None
-        and own.find(name, f"Autograd{BACKEND}", "Autograd") is None
-        and has_kernel(name, _COMPOSITE)
-    )
 
 
 def _keys_of(key: str, is_on_device: bool) -> tuple[str, ...]:

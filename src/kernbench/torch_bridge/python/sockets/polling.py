@@ -119,7 +119,8 @@ class WaitingSelector(_Base):
 
     def select(self, timeout: float | None = None) -> Any:
         """Return what is ready, as ``selectors.BaseSelector.select`` does."""
-        return self.keys_of(self.files().wait(_at_least_none(timeout), self.label))
+        at_least_none = None if timeout is None else max(timeout, 0.0)
+        return self.keys_of(self.files().wait(at_least_none, self.label))
 
     def files(self) -> FilesWait:
         """Return a wait for what is registered."""
@@ -143,10 +144,6 @@ class WaitingSelector(_Base):
 def _poll_events(events: int) -> int:
     can_read = select.POLLIN if events & selectors.EVENT_READ else 0
     return can_read | (select.POLLOUT if events & selectors.EVENT_WRITE else 0)
-
-
-def _at_least_none(timeout_s: float | None) -> float | None:
-    return None if timeout_s is None else max(timeout_s, 0.0)
 
 
 class WaitingPoll:

@@ -244,7 +244,8 @@ class ZmqCore(Watchable):
         for channel, sender, reader in ((pipe.outgoing, self, other), (pipe.incoming, other, self)):
             channel.connect(wire)
             hwm = sender.options[Option.SNDHWM], reader.options[Option.RCVHWM]
-            channel.capacity = _NO_LIMIT if reader.options[Option.CONFLATE] else _most(*hwm)
+            is_limited = not reader.options[Option.CONFLATE] and 0 not in hwm
+            channel.capacity = sum(hwm) if is_limited else _NO_LIMIT
         pipe.other = other
         theirs = Pipe(pipe.outgoing, pipe.incoming, None)
         theirs.other = self
@@ -567,11 +568,6 @@ class ZmqContextCore(Watchable):
             names = ", ".join(core.describe() for core in self.cores)
             label = f"term of a context of ZeroMQ whose sockets are open: {names}"
             wait_until(lambda: not self.cores, [self], None, label)
-
-
-def _most(sends: int, receives: int) -> float:
-    """Return how many messages both queues of a connection hold; 0 is no limit."""
-    return sends + receives if sends and receives else _NO_LIMIT
 
 
 def _tell(pipe: Pipe, topic: bytes, is_new: bool, now_ps: int) -> None:

@@ -80,17 +80,14 @@ def _check(input: Tensor, shape: list[int], weight: Tensor | None) -> None:
         )
 
 
-def _dims(shape: Sequence[int]) -> list[int]:
-    return [-index for index in range(len(shape), 0, -1)]
-
-
 def _composed(
     input: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None
 ) -> tuple[Tensor, Tensor]:
     """Return the norm, and what rows were multiplied by."""
     wide = input.float() if input.dtype in _HALVES else input
     least = torch.finfo(wide.dtype).eps if eps is None else eps
-    scale = torch.rsqrt(torch.pow(wide, 2).mean(_dims(shape), keepdim=True).add_(least))
+    dims = list(range(-len(shape), 0))
+    scale = torch.rsqrt(torch.pow(wide, 2).mean(dims, keepdim=True).add_(least))
     mul = wide.mul(scale)
     if weight is not None:
         mul = mul.mul(weight)
