@@ -15,14 +15,20 @@ from importlib.util import spec_from_file_location
 from itertools import count
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from kernbench.clock import on_thread, taking_turns
+from kernbench.clock import Carrier, Rank, Simulation, on_thread, taking_turns
 from kernbench.interrupts import unbroken
 from kernbench.open_files import LeftOpen
-from kernbench.runtime_api import RankState, with_restarts
+from kernbench.runtime_api import (
+    RankState,
+    RuntimeContext,
+    SpawnContext,
+    StartedRank,
+    with_restarts,
+)
 from kernbench.torch_bridge import c10d
 from kernbench.torch_bridge.assigned import Assignments
 from kernbench.torch_bridge.base.device_limit import check_one_node
@@ -54,10 +60,6 @@ from kernbench.torch_bridge.python.modules import ProcessModules
 from kernbench.torch_bridge.python.packages import Packages
 from kernbench.torch_bridge.python.rank_threads import RankThreads, interrupt, show_daemon, starting
 from kernbench.triton_backend import activate, announced_target, around_launches
-
-if TYPE_CHECKING:
-    from kernbench.clock import Carrier, Rank, Simulation
-    from kernbench.runtime_api import RuntimeContext, SpawnContext, StartedRank
 
 
 class StartedWorker:

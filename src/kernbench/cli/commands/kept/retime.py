@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,9 +14,7 @@ from kernbench.cli.programs.reporting import (
     make_room,
     run_and_report,
 )
-
-if TYPE_CHECKING:
-    from kernbench.hardware import Machine
+from kernbench.hardware import Machine
 
 
 @dataclass(frozen=True, kw_only=True)
