@@ -131,7 +131,7 @@ def _run(
 ) -> int:
     """Run the program on so many nodes, and processes of each; return its exit status."""
     from kernbench.cli.programs.parameters import exit_status, say_whose_options
-    from kernbench.torch_bridge import check_private, run_torchrun
+    from kernbench.torch_bridge import check_private
 
     nnodes, nprocs = processes
     num_ranks = nnodes * nprocs
@@ -140,6 +140,8 @@ def _run(
     args = options.args or []
     say_whose_options(path, args, options.own_options)
     import_bridge()
+    from kernbench.torch_bridge import run_torchrun
+
     check_private(options.private or (), path.parent)
     log_dir = _log_dir(options)
 
