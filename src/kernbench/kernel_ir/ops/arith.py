@@ -126,8 +126,8 @@ def binary(run: Evaluator, op: Op) -> Held:
         result = integers.binary(op.name, a, b, op.results[0].type.bits)
         note_overflow(run, op, a, b)
         return result
-    are_known = isinstance(a, Predicate) and isinstance(b, Predicate)
-    if are_known and op.name in integers.BOOLEAN_BINARY:
+    is_boolean = op.name in integers.BOOLEAN_BINARY
+    if is_boolean and isinstance(a, Predicate) and isinstance(b, Predicate):
         return integers.binary_boolean(op.name, a, b)
     raise NotSeparableError
 
@@ -240,15 +240,19 @@ def _select(run: Evaluator, op: Op) -> None:
 
 def _select_known(condition: Predicate, a: Held, b: Held) -> Held | None:
     """Return the choice if phase 1 can know it."""
+    chosen: Held | None = None
+    are_integers = isinstance(a, Separable) and isinstance(b, Separable)
     with suppress(NotSeparableError):
-        if isinstance(a, Separable) and isinstance(b, Separable):
-            return integers.select(condition, a, b)
-        if isinstance(a, Predicate) and isinstance(b, Predicate):
-            return integers.select(condition, a, b)
-        are_pointers = isinstance(a, Pointer) and isinstance(b, Pointer)
-        if are_pointers and a.param == b.param and a.gather is b.gather:
-            return Pointer(a.param, integers.select(condition, a.offset, b.offset), a.gather)
-    return None
+        if are_integers or (isinstance(a, Predicate) and isinstance(b, Predicate)):
+            chosen = integers.select(condition, a, b)
+        elif (
+            isinstance(a, Pointer)
+            and isinstance(b, Pointer)
+            and a.param == b.param
+            and a.gather is b.gather
+        ):
+            chosen = Pointer(a.param, integers.select(condition, a.offset, b.offset), a.gather)
+    return chosen
 
 
 @DIALECT.op(
