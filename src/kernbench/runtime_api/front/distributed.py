@@ -250,11 +250,12 @@ class Distributed(Groups):
                     f"group's {size} ranks; give input_split_sizes and output_split_sizes"
                 )
             _check_numel(f"{what}: output", output, 1, input)
-            even = (num_elements // size,) * size
-            return self._exchange(input, output, even, even, group, async_op, algorithm, protocol)
-        sent = _split_counts(what, "input", input, input_split_sizes, size)
-        taken = _split_counts(what, "output", output, output_split_sizes, size)
-        return self._exchange(input, output, sent, taken, group, async_op, algorithm, protocol)
+            sent = taken = (num_elements // size,) * size
+        else:
+            sent = _split_counts(what, "input", input, input_split_sizes, size)
+            taken = _split_counts(what, "output", output, output_split_sizes, size)
+        signature = _same_signature("all_to_all", (), input.dtype, "", 0, algorithm, 0, protocol)
+        return self._call(signature, group, (input,), (output,), async_op, sent, taken)
 
     def all_to_all(
         self,
@@ -328,20 +329,6 @@ class Distributed(Groups):
         work.wait()
         assert src is not None
         return src
-
-    def _exchange(
-        self,
-        input: Tensor,
-        output: Tensor,
-        sent: tuple[int, ...],
-        taken: tuple[int, ...],
-        group: ProcessGroup | None,
-        async_op: bool,
-        algorithm: str,
-        protocol: str,
-    ) -> Work | None:
-        signature = _same_signature("all_to_all", (), input.dtype, "", 0, algorithm, 0, protocol)
-        return self._call(signature, group, (input,), (output,), async_op, sent, taken)
 
     def _root_list(
         self,
