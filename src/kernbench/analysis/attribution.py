@@ -6,16 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kernbench.analysis.resources import Resources
-from kernbench.op_log import Window
-
-if TYPE_CHECKING:
-    from kernbench.hardware import Machine
-    from kernbench.op_log import HostSpan, Instance, OpLog, Site
+from kernbench.hardware import Machine
+from kernbench.op_log import HostSpan, Instance, OpLog, Site, Window
 
 OF_HOST = {
     "launch": "host launch",

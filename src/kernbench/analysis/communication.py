@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from rich.console import Console
 from rich.text import Text
 
 from kernbench.analysis.tables import is_wide, plain_table
-from kernbench.op_log import Column, RowReader, Rows, Template
+from kernbench.op_log import Column, OpLog, RowReader, Rows, Template
 from kernbench.report import format_amount
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from kernbench.op_log import OpLog
 
 MOST_CELLS = 64
 """Rows and columns of the matrix; of more ranks, neighbours are put together."""

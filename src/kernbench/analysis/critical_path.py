@@ -5,10 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from kernbench.op_log import HostSpan, Instance, OpLog, Window
+from kernbench.op_log import HostSpan, Instance, OpLog, Window
 
 Kind = Literal[
     "kernel", "collective", "copy", "fill",

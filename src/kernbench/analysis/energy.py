@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from kernbench.analysis.tables import SHOWN_LINES, TableColumn, fitting_table
 from kernbench.errors import UsageError
-from kernbench.op_log import energy_of
+from kernbench.op_log import EnergyReport, Window, energy_of
 from kernbench.report import format_share
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rich.console import Console
 
-    from kernbench.op_log import EnergyReport, Window
     from kernbench.saved import SavedRun
 
 _UNITS = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "uJ"))

@@ -6,21 +6,17 @@ import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from kernbench.analysis.tables import is_wide, plain_table
 from kernbench.errors import UnknownNameError
-from kernbench.op_log import RowReader, overlap_ps
+from kernbench.op_log import OpLog, RowReader, Template, Window, overlap_ps
 from kernbench.report import format_amount, format_ns, format_share
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from kernbench.op_log import OpLog, Template, Window
 
 _FAR = 3
 """Lines without time between two with time that are still shown."""

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
+from rich.console import Console
 from rich.text import Text
 
 from kernbench.analysis.tables import SHOWN_LINES, TableColumn, fitting_table
 from kernbench.errors import UsageError
 from kernbench.memory import FIELDS, NEVER, Allocation, AllocationLog, Phase, steps_in_use
+from kernbench.op_log import OpLog, Window
 from kernbench.report import format_ns, format_share, format_size
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from kernbench.op_log import OpLog, Window
 
 Column = npt.NDArray[np.int64]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
+from rich.console import Console
 from rich.text import Text
 
+from kernbench.analysis.critical_path import Segment
 from kernbench.analysis.program_lines import (
     Caused,
     CausedSums,
@@ -18,13 +20,8 @@ from kernbench.analysis.program_lines import (
     titles_of_caused,
 )
 from kernbench.analysis.tables import plain_table, ranks_said
+from kernbench.op_log import OpLog, Window
 from kernbench.report import format_ns
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from kernbench.analysis.critical_path import Segment
-    from kernbench.op_log import OpLog, Window
 
 OUTSIDE = "(outside of modules)"
 _SEPARATORS = re.compile(r"[./]")

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import Any, TypedDict, cast
 
 import numpy as np
+from rich.console import Console
 from rich.text import Text
 
-from kernbench.analysis.critical_path import critical_path
+from kernbench.analysis.critical_path import Segment, critical_path
 from kernbench.analysis.lines import lines_table, short_path, shown_lines, source_line
 from kernbench.analysis.tables import is_wide, ranks_said
 from kernbench.errors import UsageError
-from kernbench.op_log import ProgramLines, RowReader, overlap_ps
+from kernbench.op_log import (
+    Instance,
+    OpLog,
+    ProgramLines,
+    RowReader,
+    Site,
+    Template,
+    Window,
+    overlap_ps,
+)
 from kernbench.report import format_amount, format_ns, format_share, format_size
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from kernbench.analysis.critical_path import Segment
-    from kernbench.op_log import Instance, OpLog, Site, Template, Window
 
 _NOWHERE = ("", 0)
 _MOST_FILES = 6

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from kernbench.errors import UnknownNameError, UsageError
-from kernbench.op_log import all_steps, find_steps, joined, line_visits, named_windows, range_names
+from kernbench.op_log import (
+    OpLog,
+    RunSteps,
+    Window,
+    all_steps,
+    find_steps,
+    joined,
+    line_visits,
+    named_windows,
+    range_names,
+)
 from kernbench.report import format_ns
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from kernbench.op_log import OpLog, RunSteps, Window
 
 ALL, STARTUP, REST = "all", "start-up", "rest"
 """Ranges that every run with steps has: all of it, what is before its first step, and what is in

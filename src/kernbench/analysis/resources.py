@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernbench.op_log import Limit, RowReader
-
-if TYPE_CHECKING:
-    from kernbench.hardware import Machine
-    from kernbench.op_log import Instance, Template
+from kernbench.hardware import Machine
+from kernbench.op_log import Instance, Limit, RowReader, Template
 
 PEERS = "in-kernel wait"
 """A kernel moves bytes to or from other SIPs, or waits for a signal, and nothing else runs."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
 from kernbench.report import LEAST_COLUMNS, WIDE_COLUMNS
-
-if TYPE_CHECKING:
-    from rich.console import Console, JustifyMethod
 
 SHOWN_LINES = 12
 """The lines that a long table shows; the last one sums up the others."""

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
+from rich.console import Console
 from rich.text import Text
 
 from kernbench.analysis.attribution import RANKS, Spent, attribution
 from kernbench.analysis.critical_path import critical_path
 from kernbench.analysis.program_lines import lines_of_path
-from kernbench.analysis.ranges import ALL, STARTUP
+from kernbench.analysis.ranges import ALL, STARTUP, RunPart
 from kernbench.analysis.tables import SHOWN_LINES, TableColumn, fitting_table, ranks_said
+from kernbench.hardware import Machine
+from kernbench.op_log import OpLog, Window
 from kernbench.report import FamilyReport, accuracy_line, format_ns, format_share
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from kernbench.analysis.ranges import RunPart
-    from kernbench.hardware import Machine
-    from kernbench.op_log import OpLog, Window
 
 _LEAST_WAIT = 0.01
 """The least share of all ranks' time: with less waiting for each other there is no straggler."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from rich.console import Console
 
 from kernbench.api.results import Printed
 from kernbench.cli.options import load_changed
@@ -15,9 +16,6 @@ from kernbench.errors import UnknownNameError, nearest
 from kernbench.hardware import file_of
 from kernbench.notebooks import notebook_progress
 from kernbench.plans import SHARDS, AllowedSizes, Job, TimedLayout, model_of
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 StrPath = str | os.PathLike[str]
 _KINDS = ("tp", "pp", "cp", "dp", "ep")

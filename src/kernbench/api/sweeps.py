@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
 
 from kernbench.api.results import Printed
 from kernbench.cli.sweeps.engines import check_engine
@@ -19,9 +21,6 @@ from kernbench.cli.sweeps.study import Study, as_text
 from kernbench.cli.sweeps.table import flat, show, tokens_of
 from kernbench.errors import UsageError
 from kernbench.notebooks import notebook_progress
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 StrPath = str | os.PathLike[str]
 Grid = Mapping[str, Iterable[object]]

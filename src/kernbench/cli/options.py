@@ -97,14 +97,6 @@ Set = Annotated[
         help="Change a key of the machine: sip.cube.hbm_bandwidth_gbps=4000, or =2x; repeatable.",
     ),
 ]
-Scenario = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="Noise and faults: keys of the machine's section scenario; --set scenario.KEY=VALUE "
-        "gives single ones.",
-    ),
-]
 MaxRestarts = Annotated[
     int,
     typer.Option(
@@ -117,33 +109,6 @@ MaxRestarts = Annotated[
 ]
 Data = Annotated[
     bool, typer.Option("--data/--no-data", help="Compute numbers, or time and shapes only.")
-]
-Tf32 = Annotated[
-    Literal["round", "truncate", "ieee"],
-    typer.Option(help="float32 products whose kernel asks for tf32 or the like; ieee: in float32."),
-]
-Log = Annotated[str | None, typer.Option(metavar="FILE", help="Write the op log as Parquet.")]
-Trace = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Write a timeline for ui.perfetto.dev.")
-]
-Json = Annotated[
-    str | None, typer.Option(metavar="FILE|-", help="Write the report as JSON; - is stdout.")
-]
-Save = Annotated[
-    str | None,
-    typer.Option(metavar="RUN", help="Keep the run in a file, for kernbench why and the like."),
-]
-Lines = Annotated[
-    bool,
-    typer.Option(
-        "--lines", help="Show what each line of the program caused, and the longest kernels' lines."
-    ),
-]
-Memory = Annotated[
-    bool, typer.Option("--memory", help="Show what was in device memory, and at its peak.")
-]
-ShowEnergy = Annotated[
-    bool, typer.Option("--energy", help="Show where the energy went, and what kernels draw.")
 ]
 Price = Annotated[
     float | None,
@@ -170,59 +135,9 @@ Steps = Annotated[
     str | None,
     typer.Option(metavar="2:", help="Only those steps, or those ranges of NAME: 3, 2:, 2:5, -1."),
 ]
-Check = Annotated[
-    bool | None,
-    typer.Option(
-        "--check/--no-check",
-        help="Look for races, unwritten memory and the like [default: KERNBENCH_CHECK].",
-    ),
-]
-CheckNan = Annotated[
-    bool, typer.Option("--check-nan", help="As --check, and the first NaN or Inf is an error.")
-]
-Allow = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="MISTAKE,...",
-        callback=_allowed,
-        help="Let pass: masked-lanes (without other= they are zeros), out-of-bounds-reads (zeros, "
-        "and a warning) [default: KERNBENCH_ALLOW].",
-    ),
-]
-ParamOfAll = Annotated[
-    list[str] | None,
-    typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter at all points."),
-]
 ArgsOfAll = Annotated[
     list[str] | None,
     typer.Argument(metavar="ARGS", help="Behind --: what a program is given at all points."),
-]
-ArgOfAll = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=VALUE,...", help="An option --NAME of the program, whatever its text says."
-    ),
-]
-FoldOfAll = Annotated[
-    bool, typer.Option("--fold", help="Run one rank for all that do the same; with --no-data.")
-]
-TokensOfAll = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N|A*B", help="Tokens of a step, for tokens/s: numbers, and options of the program."
-    ),
-]
-MachineOfAll = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME|FILE", help="Machine; the bench's, else ahbm.", autocompletion=machines_from
-    ),
-]
-ResultsFolder = Annotated[
-    str | None,
-    typer.Option(
-        "--output", "-o", metavar="DIR", help="Where results are kept [default: sweeps/NAME]."
-    ),
 ]
 SweepEngine = Annotated[
     str,
@@ -234,37 +149,9 @@ Workers = Annotated[
     int | None,
     typer.Option("--workers", "-j", metavar="N", help="Local processes [default: all cores]."),
 ]
-PointTimeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", min=0.001, help="The longest a point may run.")
-]
-PointMemory = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="The most a point may hold: 2GB, 512MB.")
-]
 Debug = Annotated[bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")]
 
 
-Fold = Annotated[
-    bool,
-    typer.Option(
-        "--fold",
-        help="Run one of all ranks that do the same, for all of them; with --no-data. "
-        "--fold=check also compares others with it.",
-    ),
-]
-FoldCheck = Annotated[
-    int,
-    typer.Option(
-        metavar="N", min=-1, help="Fold, run N others in the stead of those that ran, and compare."
-    ),
-]
-FoldBound = Annotated[
-    bool,
-    typer.Option(
-        "--fold-bound/--no-fold-bound",
-        help="Run a few ranks of a folded program in one process, to bound what its times leave "
-        "out.",
-    ),
-]
 COVERING = -1
 """As many as cover every place in a node and every group; up to eight ranks all of them."""
 _SPELLED, _MEANT = "--fold=check", f"--fold-check={COVERING}"
@@ -403,30 +290,65 @@ class RangeOptions(AnalysisOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgramOptions(CommandOptions):
-    """What all commands that run a program take: what they write, and what they look for."""
+class ReportOptions(CommandOptions):
+    """What all commands take that report a run: its machine, and what they show and write."""
 
     program: str = ""
     machine: str | None = None
     settings: Set = None
-    scenario: Scenario = None
-    data: Data = True
-    log: Log = None
-    trace: Trace = None
-    json: Json = None
-    save: Save = None
-    lines: Lines = False
-    memory: Memory = False
-    energy: ShowEnergy = False
+    scenario: str | None = option(
+        None,
+        metavar="FILE",
+        help="Noise and faults: keys of the machine's section scenario; --set scenario.KEY=VALUE "
+        "gives single ones.",
+    )
+    log: str | None = option(None, metavar="FILE", help="Write the op log as Parquet.")
+    trace: str | None = option(None, metavar="FILE", help="Write a timeline for ui.perfetto.dev.")
+    json: str | None = option(None, metavar="FILE|-", help="Write the report as JSON; - is stdout.")
+    save: str | None = option(
+        None, metavar="RUN", help="Keep the run in a file, for kernbench why and the like."
+    )
+    lines: bool = option(
+        False,
+        "--lines",
+        help="Show what each line of the program caused, and the longest kernels' lines.",
+    )
+    memory: bool = option(
+        False, "--memory", help="Show what was in device memory, and at its peak."
+    )
+    energy: bool = option(
+        False, "--energy", help="Show where the energy went, and what kernels draw."
+    )
     price: Price = None
-    check: Check = None
-    check_nan: CheckNan = False
-    allow: Allow = None
     debug: Debug = False
 
-    def load_machine(self, name: str, ranks: int | None) -> tuple[LoadedMachine, list[str]]:
+    def load_machine(
+        self, name: str | LoadedMachine, ranks: int | None
+    ) -> tuple[LoadedMachine, list[str]]:
         """Return a machine, changed as options say, and a remark on that for the report."""
         return load_changed(name, ranks, self.settings, self.price, self.energy, self.scenario)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramOptions(ReportOptions):
+    """What those take that run a program."""
+
+    data: Data = True
+    check: bool | None = option(
+        None,
+        "--check/--no-check",
+        help="Look for races, unwritten memory and the like [default: KERNBENCH_CHECK].",
+    )
+    check_nan: bool = option(
+        False, "--check-nan", help="As --check, and the first NaN or Inf is an error."
+    )
+    allow: list[str] | None = option(
+        None,
+        metavar="MISTAKE,...",
+        callback=_allowed,
+        help="Let pass: masked-lanes (without other= they are zeros), out-of-bounds-reads (zeros, "
+        "and a warning) [default: KERNBENCH_ALLOW].",
+    )
 
     @property
     def records_memory(self) -> bool:
@@ -449,8 +371,75 @@ class ProgramOptions(CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FoldOptions(ProgramOptions):
+    """What those take whose ranks may be folded."""
+
+    fold: bool = option(
+        False,
+        "--fold",
+        help="Run one of all ranks that do the same, for all of them; with --no-data. "
+        "--fold=check also compares others with it.",
+    )
+    fold_check: int = option(
+        0,
+        metavar="N",
+        min=-1,
+        help="Fold, run N others in the stead of those that ran, and compare.",
+    )
+    fold_bound: bool = option(
+        True,
+        "--fold-bound/--no-fold-bound",
+        help="Run a few ranks of a folded program in one process, to bound what its times leave "
+        "out.",
+    )
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether one rank runs for many; to compare with others asks for it, too."""
+        return self.fold or self.fold_check != 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class KernelOptions(ProgramOptions):
     """What commands take besides that use no PyTorch of their own."""
 
     seed: int = option(0, help="Seed of kernbench's random numbers.")
-    tf32: Tf32 = "round"
+    tf32: Literal["round", "truncate", "ieee"] = option(
+        "round", help="float32 products whose kernel asks for tf32 or the like; ieee: in float32."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointsOptions(CommandOptions):
+    """What those take that run a program at many points."""
+
+    program: str = argument(..., metavar="FILE", help="What kernbench run takes.")
+    args: ArgsOfAll = None
+    arg: list[str] | None = option(
+        None,
+        metavar="NAME=VALUE,...",
+        help="An option --NAME of the program, whatever its text says.",
+    )
+    param: list[str] | None = option(
+        None, "--param", "-p", metavar="NAME=VALUE", help="A parameter at all points."
+    )
+    machine: str | None = option(
+        None,
+        metavar="NAME|FILE",
+        help="Machine; the bench's, else ahbm.",
+        autocompletion=machines_from,
+    )
+    ranks: Ranks = None
+    fold: bool = option(
+        False, "--fold", help="Run one rank for all that do the same; with --no-data."
+    )
+    output: str | None = option(
+        None, "--output", "-o", metavar="DIR", help="Where results are kept [default: sweeps/NAME]."
+    )
+    engine: SweepEngine = "local"
+    workers: Workers = None
+    timeout: float | None = option(
+        None, metavar="SECONDS", min=0.001, help="The longest a point may run."
+    )
+    memory: str | None = option(None, metavar="SIZE", help="The most a point may hold: 2GB, 512MB.")
+    debug: Debug = False

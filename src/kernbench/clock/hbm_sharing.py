@@ -15,17 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from simpy import Event
 
 from kernbench.clock.handles import Handle
 from kernbench.clock.simulation import Simulation
-from kernbench.op_log import Draw, shared_clock
-
-if TYPE_CHECKING:
-    from kernbench.hardware import PowerSpec
-    from kernbench.op_log import Template
+from kernbench.hardware import PowerSpec
+from kernbench.op_log import Draw, Template, shared_clock
 
 WHOLE = 64
 """A SIP's HBM bandwidth in units of demand."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from simpy import Environment, Event
 
@@ -12,9 +12,7 @@ from kernbench.clock.handles import Handle, Timer
 from kernbench.clock.hbm_sharing import HbmSharing
 from kernbench.clock.simulation import Simulation
 from kernbench.errors import raisable
-
-if TYPE_CHECKING:
-    from kernbench.op_log import Template
+from kernbench.op_log import Template
 
 _NEVER_PS = 1 << 62
 """The launch of a command that will not begin."""

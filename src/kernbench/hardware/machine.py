@@ -8,6 +8,8 @@ from fractions import Fraction
 from functools import cached_property
 from html import escape
 
+import numpy as np
+
 from kernbench.errors import MachineError, UsageError
 from kernbench.hardware.joining import Shape, build_topology
 from kernbench.hardware.link_specs import LinkOverride, LinksSpec, ScaleOutSpec
@@ -23,7 +25,7 @@ from kernbench.hardware.scenarios.chosen import (
 )
 from kernbench.hardware.sources import leaves
 from kernbench.hardware.specs import MachineSpec, SipSpec
-from kernbench.hardware.topology import SWITCH, Places, Topology, TwoLevels
+from kernbench.hardware.topology import NO_LINK, SWITCH, Places, Topology, TwoLevels
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +193,9 @@ class Machine:
         key = (src_sip, dst_sip)
         result = self._routes.get(key)
         if result is None:
-            self._check_sip(src_sip)
-            self._check_sip(dst_sip)
-            result = (
-                ()
-                if src_sip == dst_sip or self._topology is None
-                else self._topology.route(src_sip, dst_sip)
-            )
-            self._routes[key] = result
+            hops = self.hops(np.array([src_sip]), np.array([dst_sip]))
+            links = [int(link[0]) for link in hops]
+            result = self._routes[key] = tuple(link for link in links if link != NO_LINK)
         return result
 
     def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from math import prod
 from typing import Protocol
 
@@ -37,13 +37,10 @@ class Topology(Protocol):
     def ends(self) -> list[Ends]:
         """Return (source SIP, destination SIP) of every link, in order of link index."""
 
-    def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
-        """Return the links that lead from one SIP to another one."""
-
     def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:
-        """Yield the first link of every route, then the second, ...; ``NO_LINK`` after its end.
+        """Yield the first link of the route of every pair, then the second, ...
 
-        What :meth:`route` says of each pair, for many at once and without keeping any.
+        ``NO_LINK`` after its end.
         """
 
 
@@ -61,15 +58,6 @@ class Ring:
             return [(0, 1), (1, 0)]
         clockwise = [(sip, (sip + 1) % count) for sip in range(count)]
         return clockwise + [(sip, (sip - 1) % count) for sip in range(count)]
-
-    def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
-        count = self.num_sips
-        if count == 2:
-            return (src_sip,)
-        ahead = (dst_sip - src_sip) % count
-        if ahead <= count - ahead:
-            return tuple((src_sip + hop) % count for hop in range(ahead))
-        return tuple(count + (src_sip - hop) % count for hop in range(count - ahead))
 
     def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:
         count = self.num_sips
@@ -96,10 +84,6 @@ class OneWayRing:
     def ends(self) -> list[Ends]:
         count = self.num_sips
         return [] if count == 1 else [(sip, (sip + 1) % count) for sip in range(count)]
-
-    def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
-        count = self.num_sips
-        return tuple((src_sip + hop) % count for hop in range((dst_sip - src_sip) % count))
 
     def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:
         links = np.tile(np.arange(self.num_sips), 2)
@@ -139,16 +123,6 @@ class Grid:
                 pairs += [(sip, other) for other in towards if other not in (None, sip)]
         return pairs
 
-    def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
-        stops = [src_sip]
-        for axis in reversed(range(len(self.shape))):
-            here, there = self._place(src_sip, axis), self._place(dst_sip, axis)
-            for _ in range(self._distance(here, there, axis)):
-                following = self._next(stops[-1], axis, self._direction(here, there, axis))
-                assert following is not None
-                stops.append(following)
-        return tuple(self._index[ends] for ends in pairwise(stops))
-
     def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:
         # Per axis, in the order in which routes go along them: the port, and the hop that ends it.
         ports, ends = [], []
@@ -173,18 +147,6 @@ class Grid:
     def _place(self, sip: int, axis: int) -> int:
         return sip // self._strides[axis] % self.shape[axis]
 
-    def _direction(self, here: int, there: int, axis: int) -> int:
-        if not self.wraps:
-            return 1 if there > here else -1
-        ahead = (there - here) % self.shape[axis]
-        return 1 if 2 * ahead <= self.shape[axis] else -1
-
-    def _distance(self, here: int, there: int, axis: int) -> int:
-        if not self.wraps:
-            return abs(there - here)
-        ahead = (there - here) % self.shape[axis]
-        return min(ahead, self.shape[axis] - ahead)
-
     def _next(self, sip: int, axis: int, by: int) -> int | None:
         place, count = self._place(sip, axis), self.shape[axis]
         if not self.wraps and not 0 <= place + by < count:
@@ -207,15 +169,6 @@ class LinkGraph:
 
     def ends(self) -> list[Ends]:
         return self._ends
-
-    def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
-        towards = self._all_towards(dst_sip)
-        links: list[int] = []
-        here = src_sip
-        while here != dst_sip:
-            links.append(towards[here])
-            here = self._ends[towards[here]][1]
-        return tuple(links)
 
     def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:
         targets, which = np.unique(dst_sips, return_inverse=True)
@@ -256,9 +209,6 @@ class FullyConnected:
         every = range(self.num_sips)
         return [(src, dst) for src in every for dst in every if src != dst]
 
-    def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
-        return (src_sip * (self.num_sips - 1) + dst_sip - (dst_sip > src_sip),)
-
     def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:
         links = src_sips * (self.num_sips - 1) + dst_sips - (dst_sips > src_sips)
         yield np.where(src_sips == dst_sips, NO_LINK, links)
@@ -275,9 +225,6 @@ class Switch:
             return []
         up = [(sip, SWITCH) for sip in range(self.num_sips)]
         return up + [(SWITCH, sip) for sip in range(self.num_sips)]
-
-    def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
-        return (src_sip, self.num_sips + dst_sip)
 
     def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:
         stays = src_sips == dst_sips
@@ -336,19 +283,6 @@ class TwoLevels:
             for place in range(size)
             for src, dst in self._outer_ends
         ]
-
-    def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
-        src_node, src_place = divmod(src_sip, self.sips_per_node)
-        dst_node, dst_place = divmod(dst_sip, self.sips_per_node)
-        inner = () if src_place == dst_place else self.inner.route(src_place, dst_place)
-        inside = tuple(dst_node * len(self._inner_ends) + link for link in inner)
-        if src_node == dst_node:
-            return inside
-        if self.outer is None:
-            links = self._outside(np.array([src_sip]), np.array([dst_sip]))
-            return tuple(int(link[0]) for link in links if link[0] != NO_LINK)
-        first = self.first_outer_link + src_place * len(self._outer_ends)
-        return tuple(first + link for link in self.outer.route(src_node, dst_node)) + inside
 
     def ports_of(self, sips: Places) -> tuple[Places, Places]:
         """Return the links of SIPs to the network, and from there."""

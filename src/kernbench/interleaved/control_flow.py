@@ -264,16 +264,12 @@ def _decide_while(strand: Strand, frame: RegionFrame, op: Op) -> None:
 
 def _return_from_function(strand: Strand, held: tuple[Held, ...]) -> None:
     while not strand.frames[-1].is_function:
-        _abandon_region(strand)
+        if strand.frames.pop().records:
+            strand.recording.leave_loop()
     outer = strand.frames[-1].outer
     if outer is not None:
         strand.values = outer
     _leave_region(strand, held)
-
-
-def _abandon_region(strand: Strand) -> None:
-    if strand.frames.pop().records:
-        strand.recording.leave_loop()
 
 
 def _leave_region(strand: Strand, results: Sequence[Held]) -> None:

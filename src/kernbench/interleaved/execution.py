@@ -36,11 +36,10 @@ from kernbench.errors import BadPointerError
 from kernbench.interleaved.partial import known_part
 from kernbench.interleaved.values import PickedRows
 from kernbench.kernel_ir import ABSOLUTE, Op, SplitPrograms
-from kernbench.replay import GroupPlan, Watch, reads, results
+from kernbench.replay import Frame, GroupPlan, Watch, reads, results
 
 if TYPE_CHECKING:
     from kernbench.interleaved.strand import Strand
-    from kernbench.replay import Frame
 
 Array = npt.NDArray[Any]
 

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.errors import KernbenchError, UnsupportedOpError, UsageError
 from kernbench.judging.candidate import CandidateFailed, CandidateProcess
@@ -31,9 +31,7 @@ from kernbench.judging.tasks import (
 from kernbench.judging.timing import executed_lines
 from kernbench.judging.values import BESIDES, DRAWN, EXTREMES, ITS_OWN, SentTensor
 from kernbench.judging.verdict import Failure, SizeResult, Verdict
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api import RuntimeContext
+from kernbench.runtime_api import RuntimeContext
 
 _MOST_ELEMENTS = 1 << 22
 """The most elements of inputs at which records are executed with values."""

@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kernbench.errors import UsageError
 from kernbench.inputs import read_text
@@ -21,9 +20,7 @@ from kernbench.judging.simulation import in_simulation
 from kernbench.judging.speed import SpeedJudge
 from kernbench.judging.tasks import JudgedTask, load_task, of_the_task
 from kernbench.judging.verdict import Outcome, Verdict
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api import RuntimeContext
+from kernbench.runtime_api import RuntimeContext
 
 _MOST_SOURCE_BYTES = 1 << 20
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,11 +18,7 @@ from kernbench.judging.simulation import on_ranks
 from kernbench.judging.tasks import JudgedTask, of_the_task
 from kernbench.judging.timing import TimedRecord, floor_ns, machine_time, time_record
 from kernbench.judging.verdict import Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kernbench.runtime_api import RuntimeContext
+from kernbench.runtime_api import RuntimeContext
 
 _RankTimes = tuple[TimedRecord, TimedRecord, TimedRecord | None, float]
 """Of the candidate, of eager, of what is compiled, and the least time of its bytes in ns."""

@@ -13,19 +13,17 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from kernbench.analysis import kernels_by_time, lines_of_kernels
+from kernbench.analysis import KernelLines, kernels_by_time, lines_of_kernels
 from kernbench.judging.executing import Executor
 from kernbench.judging.record import Record, descriptions
 from kernbench.judging.tasks import TaskSize
 from kernbench.judging.verdict import Gain, KernelResources, MachineTime, TimedKernel, TimedLine
-from kernbench.op_log import Instance, Limit, covered_ps
+from kernbench.op_log import Instance, Limit, OpLog, covered_ps
 from kernbench.report import HOST, kind_of, likenesses, range_of
 from kernbench.torch_bridge import unseen
 from kernbench.triton_backend import active_launcher
 
 if TYPE_CHECKING:
-    from kernbench.analysis import KernelLines
-    from kernbench.op_log import OpLog
     from kernbench.runtime_api import RuntimeContext
     from kernbench.triton_backend import KernelBinary
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from kernbench.hardware import SipSpec
 from kernbench.library_kernels.engine import kept_share
-
-if TYPE_CHECKING:
-    from kernbench.hardware import SipSpec
 
 
 class AutogradPhase(IntEnum):

@@ -11,6 +11,9 @@ from kernbench.analysis import (
     ALL,
     STARTUP,
     KernelLines,
+    RunPart,
+    Segment,
+    Spent,
     attribution,
     clipped,
     communication,
@@ -27,6 +30,9 @@ from kernbench.hardware import leaves
 from kernbench.memory import NEVER, Allocation, Phase
 from kernbench.op_log import (
     Column,
+    OpLog,
+    Template,
+    Window,
     build_spans,
     energy_of,
     find_steps,
@@ -38,8 +44,6 @@ from kernbench.page.packing import packed
 from kernbench.report import accuracy_line, kernels_within
 
 if TYPE_CHECKING:
-    from kernbench.analysis import RunPart, Segment, Spent
-    from kernbench.op_log import OpLog, Template, Window
     from kernbench.saved import SavedRun
 
 

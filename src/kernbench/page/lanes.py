@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from kernbench.analysis import Segment
 from kernbench.commands import PE_ENGINES, Engine
-from kernbench.op_log import Column, RowReader, Template
+from kernbench.hardware import Machine
+from kernbench.op_log import Column, OpLog, RowReader, Template
 from kernbench.page.packing import packed
 from kernbench.report import merged_slices
-
-if TYPE_CHECKING:
-    from kernbench.analysis import Segment
-    from kernbench.hardware import Machine
-    from kernbench.op_log import OpLog
 
 MOST_SLICES = 1_000_000
 """The most slices of all lanes of a page: what a browser draws without delay, in 8 MB."""

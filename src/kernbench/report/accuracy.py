@@ -10,13 +10,12 @@ from importlib import resources
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
-from kernbench.op_log import Limit, Template
+from kernbench.op_log import Limit, OpLog, Template
 from kernbench.report.idle import idle_parts
 from kernbench.report.units import format_ns
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
-    from kernbench.op_log import OpLog
     from kernbench.report.summary import RankReport
 
 HOST = "host"

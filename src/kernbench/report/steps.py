@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from math import prod
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from kernbench.op_log import build_spans, energy_of, find_steps
+from kernbench.hardware import Machine
+from kernbench.op_log import (
+    OpLog,
+    RunSteps,
+    Spans,
+    Template,
+    build_spans,
+    energy_of,
+    find_steps,
+)
+from kernbench.report.peaks import Peaks
 from kernbench.report.units import format_amount, format_ns, format_share
-
-if TYPE_CHECKING:
-    from kernbench.hardware import Machine
-    from kernbench.op_log import OpLog, RunSteps, Spans, Template
-    from kernbench.report.peaks import Peaks
 
 SHOWN_STEPS = 8
 _MORE = 1000

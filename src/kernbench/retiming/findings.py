@@ -22,8 +22,15 @@ from kernbench.analysis import (
     fitting_table,
 )
 from kernbench.errors import MachineError
-from kernbench.op_log import Limit
-from kernbench.report import format_ns, format_share, pair_line, published_error, published_errors
+from kernbench.op_log import Instance, Limit, Site
+from kernbench.report import (
+    FamilyAccuracy,
+    format_ns,
+    format_share,
+    pair_line,
+    published_error,
+    published_errors,
+)
 from kernbench.retiming.host_changes import (
     compiled,
     in_graphs,
@@ -37,8 +44,6 @@ from kernbench.retiming.sensitivity import WhatIf
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kernbench.op_log import Instance, Site
-    from kernbench.report import FamilyAccuracy
     from kernbench.saved import SavedRun
 
     _ToTry = Callable[[SavedRun, list[Spent], float], Iterator[tuple[WhatIf, list[Spent]]]]

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernbench.analysis import source_line
 from kernbench.errors import UsageError
-from kernbench.op_log import find_steps
+from kernbench.op_log import Site, find_steps
 from kernbench.runtime_api import Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kernbench.op_log import Site
     from kernbench.saved import Actions, Actor, SavedRun
 
 _WIDTH = 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Any
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.logs import logger
 from kernbench.memory import AllocationLog
-from kernbench.op_log import uncollected
+from kernbench.op_log import OpLog, Template, uncollected
 from kernbench.runtime_api import Folding, KernelEngine, Player, RuntimeContext, Timetable, unfolded
 from kernbench.saved import at_other_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kernbench.commands import Tf32
     from kernbench.hardware import Machine
-    from kernbench.op_log import OpLog, Template
     from kernbench.saved import Actions, SavedRun
 
 

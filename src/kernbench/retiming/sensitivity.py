@@ -13,7 +13,7 @@ from rich.text import Text
 from kernbench.analysis import WHOLE_RUN, RunPart, TableColumn, fitting_table
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.hardware import Machine, changed_machine, leaves, set_keys
-from kernbench.op_log import energy_of
+from kernbench.op_log import OpLog, Template, energy_of
 from kernbench.report import cost_usd, format_ns
 from kernbench.retiming.retiming import Retiming
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from kernbench.links import Transferred
-    from kernbench.op_log import OpLog, Template
     from kernbench.retiming.host_changes import ChangedActions
     from kernbench.saved import SavedRun
 

@@ -10,16 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from kernbench.memory import steps_in_use
-from kernbench.op_log import UNKNOWN_SITE
+from kernbench.op_log import UNKNOWN_SITE, OpLog, Site
 from kernbench.report import format_ns, format_size
-from kernbench.runtime_api import Action
-
-if TYPE_CHECKING:
-    from kernbench.op_log import OpLog, Site
-    from kernbench.runtime_api import RuntimeContext
+from kernbench.runtime_api import Action, RuntimeContext
 
 _WIDTH = 4
 _COUNTED = {

@@ -26,7 +26,7 @@ _MINUTE_S, _HOUR_S = 60, 3600
 
 @dataclass(frozen=True, kw_only=True)
 class GoodputOptions(common.AnalysisOptions):
-    """What ``kernbench goodput`` was common."""
+    """What ``kernbench goodput`` was given."""
 
     run: str | None = common.argument(
         None, metavar="[RUN]", help="A run that --save has kept, of --steps steps."

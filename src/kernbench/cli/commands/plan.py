@@ -28,7 +28,7 @@ Count = Annotated[int, typer.Option(min=1)]
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(common.CommandOptions):
-    """What ``kernbench plan`` was common."""
+    """What ``kernbench plan`` was given."""
 
     program: str | None = common.argument(
         None,

@@ -23,11 +23,9 @@ _MOST_SHOWN = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions(common.CommandOptions):
+class SearchOptions(common.PointsOptions):
     """What ``kernbench search`` was given."""
 
-    program: str = common.argument(..., metavar="FILE", help="What kernbench run takes.")
-    args: common.ArgsOfAll = None
     space: list[str] | None = common.option(
         None,
         "--space",
@@ -36,7 +34,6 @@ class SearchOptions(common.CommandOptions):
         help="What may vary: a parameter or option of the program, machine, ranks, nnodes, "
         "env.NAME, or a key of the machine with dots.",
     )
-    arg: common.ArgOfAll = None
     minimize: list[str] | None = common.option(
         None, metavar="time|step|memory|cost|energy", help="The goal, or several [default: time]."
     )
@@ -46,21 +43,11 @@ class SearchOptions(common.CommandOptions):
         metavar="MACHINE=PRICE",
         help="Of a device and hour, for the cost [default: of the machine].",
     )
-    param: common.ParamOfAll = None
-    machine: common.MachineOfAll = None
-    ranks: common.Ranks = None
     data: common.Data = True
-    fold: common.FoldOfAll = False
     seed: int = common.option(0, help="Seed of the proposals.")
-    output: common.ResultsFolder = None
     plot: str | None = common.option(
         None, metavar="FILE", help="A picture of all points: .png, .svg, .pdf."
     )
-    engine: common.SweepEngine = "local"
-    workers: common.Workers = None
-    timeout: common.PointTimeout = None
-    memory: common.PointMemory = None
-    debug: common.Debug = False
 
 
 @guarded_command(app, "search", cls=common.AxesCommand)

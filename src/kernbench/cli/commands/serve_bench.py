@@ -26,7 +26,9 @@ class ServeOptions(common.ProgramOptions):
         "llama-3-8b", metavar="NAME|CONFIG", help="As of kernbench plan, or a config.json."
     )
     tp: str = common.option("1", metavar="N", help="Devices that each layer is split over.")
-    fold: common.FoldOfAll = False
+    fold: bool = common.option(
+        False, "--fold", help="Run one of all ranks that a layer is split over, for all of them."
+    )
     quantization: str = common.option("", metavar="NAME", help="As the engine calls it: fp8.")
     max_model_len: str = common.option(
         "", metavar="N", help="Tokens of a request at most [default: the model's]."

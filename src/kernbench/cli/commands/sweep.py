@@ -28,7 +28,7 @@ _DEFAULT_TABLE = "results.parquet"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepOptions(common.CommandOptions):
+class SweepOptions(common.PointsOptions):
     """What ``kernbench sweep`` was given."""
 
     program: str = common.argument(
@@ -36,7 +36,6 @@ class SweepOptions(common.CommandOptions):
         metavar="FILE|STUDY",
         help="What kernbench run takes, serve-bench, or a study: a YAML or JSON file.",
     )
-    args: common.ArgsOfAll = None
     grid: list[str] | None = common.option(
         None,
         "--grid",
@@ -45,20 +44,18 @@ class SweepOptions(common.CommandOptions):
         help="An axis: a parameter or option of the program, machine, ranks, nnodes, "
         "env.NAME, or a key of the machine with dots.",
     )
-    arg: common.ArgOfAll = None
-    param: common.ParamOfAll = None
     set: list[str] | None = common.option(
         None, metavar="KEY=VALUE", help="A key of the machine at all points."
     )
-    machine: common.MachineOfAll = None
-    ranks: common.Ranks = None
-    fold: common.FoldOfAll = False
-    tokens: common.TokensOfAll = None
+    tokens: str | None = common.option(
+        None,
+        metavar="N|A*B",
+        help="Tokens of a step, for tokens/s: numbers, and options of the program.",
+    )
     data: bool | None = common.option(
         None, "--data/--no-data", help="Compute numbers, or time only."
     )
     seed: int | None = common.option(None, help="Seed of random numbers.")
-    output: common.ResultsFolder = None
     table: str | None = common.option(
         None, metavar="FILE", help="The table, .csv or .parquet [default: DIR/results.parquet]."
     )
@@ -68,13 +65,9 @@ class SweepOptions(common.CommandOptions):
     metric: str = common.option(
         "time_ns", metavar="COLUMN", help="The column that --plot shows.", needs=("plot",)
     )
-    engine: common.SweepEngine = "local"
-    workers: common.Workers = None
     shard: str | None = common.option(
         None, metavar="i/N", help="Run only every N-th point, from the i-th."
     )
-    timeout: common.PointTimeout = None
-    memory: common.PointMemory = None
     retry_failed: bool = common.option(
         False,
         "--retry-failed",
@@ -82,7 +75,6 @@ class SweepOptions(common.CommandOptions):
         not_with=("lists_only",),
     )
     lists_only: bool = common.option(False, "--list", help="Run nothing; show what there is.")
-    debug: common.Debug = False
 
 
 @guarded_command(app, "sweep", cls=common.AxesCommand)

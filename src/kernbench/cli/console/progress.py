@@ -12,15 +12,11 @@ from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
-from kernbench.clock import is_of_program, user_site
+from kernbench.clock import Handle, Rank, Simulation, UserSite, is_of_program, user_site
 from kernbench.interrupts import frame_of
 from kernbench.notebooks import notebook, notebook_progress
-
-if TYPE_CHECKING:
-    from kernbench.clock import Handle, Rank, Simulation, UserSite
-
 
 SHOWN_AFTER_S = 1.0
 _REFRESH_S = 0.2

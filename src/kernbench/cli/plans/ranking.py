@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
 
 from kernbench.cli.plans.running import LayoutPrograms, Proposals, missing
 from kernbench.errors import UnknownNameError, UsageError, nearest
@@ -23,10 +25,6 @@ from kernbench.plans import (
     node_of,
 )
 from kernbench.report import pair_line, peaks_of
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 _SLIGHT = 0.02
 """Differences below this share of the best time are not worth a word."""

@@ -16,15 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.errors import InternalError, KernbenchError
 from kernbench.hardware import Machine
-from kernbench.plans import PROGRAM, Job, ModelShape, PlanTimes, TimedLayout
-
-if TYPE_CHECKING:
-    from kernbench.plans import Layout
-
+from kernbench.plans import PROGRAM, Job, Layout, ModelShape, PlanTimes, TimedLayout
 
 _FEW = 50
 """So many layouts are timed here: a process takes a second to start."""

@@ -11,23 +11,19 @@ from functools import partial
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
 
 from kernbench.cli.plans.ranking import seconds
 from kernbench.cli.programs.bench_file import find_bench
 from kernbench.cli.programs.kinds import Kind, kind_of
-from kernbench.cli.sweeps.points import Point, SweptFile
+from kernbench.cli.sweeps.points import Point, Settings, SweptFile
 from kernbench.cli.sweeps.running import Limits, Progress, results_of
 from kernbench.cli.sweeps.store import ResultFolder
 from kernbench.cli.sweeps.table import flat
 from kernbench.errors import UsageError
-from kernbench.plans import GIB
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from kernbench.cli.sweeps.points import Settings
-    from kernbench.plans import AllowedSizes
+from kernbench.plans import GIB, AllowedSizes
 
 _SIZE = r"(_parallel(ism)?)?(_world)?(_(size|degree|dim))?"
 _NAMES = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.cli import options as common
 from kernbench.cli.programs.bench_file import Bench, load_bench
-from kernbench.cli.programs.folded import check_folding, is_folded, run_ranks
+from kernbench.cli.programs.folded import check_folding, run_ranks
 from kernbench.cli.programs.importing import import_to_stay
 from kernbench.cli.programs.reporting import DONE, guarded, imported, make_room, unused_tf32
 from kernbench.outputs import Outputs
@@ -70,16 +70,13 @@ def _users(scope: SymbolTable, names: frozenset[str]) -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchOptions(common.KernelOptions):
+class BenchOptions(common.KernelOptions, common.FoldOptions):
     """How to run a bench; see ``kernbench run --help``."""
 
     program: str
     machine: common.BenchMachine = None
     ranks: common.Ranks = None
     max_restarts: common.MaxRestarts = 0
-    fold: common.Fold = False
-    fold_check: common.FoldCheck = 0
-    fold_bound: common.FoldBound = True
     param: list[str] | None = common.option(
         None, "--param", "-p", metavar="NAME=VALUE", help="A parameter of the bench."
     )
@@ -101,7 +98,7 @@ def run_bench(options: BenchOptions) -> int:
 
     def start() -> int:
         plan = _plan(options)
-        if is_folded(options):
+        if options.is_folded:
             check_folding(options.data, plan.ranks, plan.machine, "--ranks N")
         with make_room(options, options.machine, [plan.bench.path, *imported()]) as outputs:
             return guarded(lambda: _run(plan, options, outputs), options.debug)

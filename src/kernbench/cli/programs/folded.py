@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from kernbench.cli.options import FoldOptions
 from kernbench.cli.programs.fold_checks import (
     axes_of_more,
     chosen,
@@ -22,7 +23,7 @@ from kernbench.cli.programs.fold_checks import (
     ranks_named_in,
     verdict,
 )
-from kernbench.cli.programs.reporting import ReportOptions, run_and_report
+from kernbench.cli.programs.reporting import run_and_report
 from kernbench.clock import listed
 from kernbench.errors import UsageError
 
@@ -40,24 +41,6 @@ Ask = Callable[..., Any]
 T = TypeVar("T")
 MOST_TRIED = 128
 """Up to how many ranks a program runs twice, so that times are those of all ranks."""
-
-
-class FoldOptions(ReportOptions, Protocol):
-    """What the command line says about folding, and about the report."""
-
-    @property
-    def fold(self) -> bool: ...
-
-    @property
-    def fold_check(self) -> int: ...
-
-    @property
-    def fold_bound(self) -> bool: ...
-
-
-def is_folded(options: FoldOptions) -> bool:
-    """Return whether one rank runs for many; to compare with others asks for it, too."""
-    return options.fold or options.fold_check != 0
 
 
 def check_folding(has_data: bool, num_ranks: int, machine: Machine, options: str) -> None:
@@ -181,7 +164,7 @@ def run_ranks(
     def report(context: RuntimeContext) -> int:
         return run_and_report(context, options, outputs, partial(work, context))
 
-    if is_folded(options):
+    if options.is_folded:
         named = ranks_named_in(code) if code is not None and options.fold_check else frozenset()
         return _run_folded(make_context, num_ranks, options, work, report, named)
     return report(make_context())

@@ -17,13 +17,12 @@ from kernbench.cli.programs.scripts import compile_program, run_program
 from kernbench.commands import KernelTrace
 from kernbench.errors import NeedsDataError, NoDataError, UnknownNameError, UsageError, nearest
 from kernbench.hardware import Machine, load_machine, ranks_of
-from kernbench.runtime_api import KernelEngine, RuntimeContext
+from kernbench.runtime_api import KernelEngine, LivePlan, RuntimeContext
 
 if TYPE_CHECKING:
     from kernbench.interleaved import Executed, InterleavedLaunch, Resolve
     from kernbench.kernel_time import Conditions
     from kernbench.op_log import Template
-    from kernbench.runtime_api import LivePlan
     from kernbench.sanitizer import LiveWatch
     from kernbench.triton_backend import KernelBinary
 

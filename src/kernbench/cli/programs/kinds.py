@@ -87,7 +87,9 @@ def _needs_torch(tree: ast.Module, folder: Path, seen: set[str], depth: int = 0)
                 return True
         elif top != "kernbench" and name not in seen:
             seen.add(name)
-            beside = _module_beside(name, folder)
+            path = folder.joinpath(*name.split("."))
+            pair = (path.with_suffix(".py"), path / "__init__.py")
+            beside = next((path for path in pair if path.is_file()), None)
             if beside is None:
                 if _requires_torch(top):
                     return True
@@ -113,13 +115,6 @@ def _imports(node: ast.AST, *, is_optional: bool) -> Iterator[tuple[str, bool]]:
     for item in ast.iter_child_nodes(node):
         is_tried = isinstance(node, ast.Try) and bool(node.handlers) and item in node.body
         yield from _imports(item, is_optional=is_optional or is_tried)
-
-
-def _module_beside(name: str, folder: Path) -> Path | None:
-    """Return the file of a module that lies beside a program, as Python would find it first."""
-    path = folder.joinpath(*name.split("."))
-    pair = (path.with_suffix(".py"), path / "__init__.py")
-    return next((path for path in pair if path.is_file()), None)
 
 
 def _requires_torch(package: str) -> bool:

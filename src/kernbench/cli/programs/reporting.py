@@ -8,12 +8,13 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from typer import Context, Typer
 
 from kernbench.cli.console.progress import is_terminal, progress
 from kernbench.cli.console.streams import ends_without_reader, interruptible, streams_of_command
+from kernbench.cli.options import ReportOptions
 from kernbench.cli.programs.kinds import Kind, kind_of
 from kernbench.cli.registry import options_command
 from kernbench.errors import MachineError, OutputError, UnknownNameError, UsageError
@@ -41,34 +42,6 @@ SURE_SPILLS = 32
 """Registers of a thread that a report names: fewer are within what is not known of a compiler."""
 COLUMNS_OF_FILES = 160
 """Columns of a report in a file, where names of operations need not be cut."""
-
-
-class ReportOptions(Protocol):
-    """What is asked of a run's report: the files that are written, and what is shown."""
-
-    @property
-    def program(self) -> str: ...
-
-    @property
-    def save(self) -> str | None: ...
-
-    @property
-    def log(self) -> str | None: ...
-
-    @property
-    def trace(self) -> str | None: ...
-
-    @property
-    def json(self) -> str | None: ...
-
-    @property
-    def lines(self) -> bool: ...
-
-    @property
-    def memory(self) -> bool: ...
-
-    @property
-    def energy(self) -> bool: ...
 
 
 def context_of(

@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.cli import options as common
 from kernbench.cli.programs.bench_file import installed_command, is_bench, reason_for_none
 from kernbench.cli.programs.reporting import DONE, guarded, make_room, run_and_report, unused_tf32
 from kernbench.errors import UnknownNameError, UsageError
+from kernbench.hardware import Machine
 from kernbench.open_files import LeftOpen
-
-if TYPE_CHECKING:
-    from kernbench.hardware import Machine
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.folded import check_folding, is_folded, run_ranks
+from kernbench.cli.programs.folded import check_folding, run_ranks
 from kernbench.cli.programs.importing import import_to_stay
 from kernbench.cli.programs.reporting import DONE, context_of, guarded, make_room
 from kernbench.cli.programs.scripts import compile_program, find_script
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchrunOptions(common.ProgramOptions):
+class TorchrunOptions(common.FoldOptions):
     """How to run a PyTorch program; see ``kernbench torchrun --help``."""
 
     program: str = common.argument("", metavar="SCRIPT", help="A PyTorch program.")
@@ -72,9 +72,6 @@ class TorchrunOptions(common.ProgramOptions):
         metavar="DIR",
         help="Write what the ranks of each node print to DIR/node0.log, node1.log, ...",
     )
-    fold: common.Fold = False
-    fold_check: common.FoldCheck = 0
-    fold_bound: common.FoldBound = True
     private: list[str] | None = common.option(
         None, metavar="PACKAGE", help="A package that each rank imports for itself; repeatable."
     )
@@ -103,12 +100,12 @@ def torchrun(options: TorchrunOptions) -> int:
         ranks = None if nprocs == 1 or nnodes > 1 else nprocs
         machine, changes = options.load_machine(name, ranks)
         check_nodes(machine, nprocs, nnodes)
-        if is_folded(options) and options.hash_seeds:
+        if options.is_folded and options.hash_seeds:
             raise UsageError(
                 "--fold runs one rank for all that do the same, but with --hash-seeds each goes "
                 "over sets of strings in an order of its own: leave one of them out"
             )
-        if is_folded(options):
+        if options.is_folded:
             asked = "--nproc-per-node, and --nnodes for several nodes"
             check_folding(options.data, nnodes * nprocs, machine, asked)
         check_torch()
@@ -131,7 +128,7 @@ def _run(
 ) -> int:
     """Run the program on so many nodes, and processes of each; return its exit status."""
     from kernbench.cli.programs.parameters import exit_status, say_whose_options
-    from kernbench.torch_bridge import check_private, run_torchrun
+    from kernbench.torch_bridge import check_private
 
     nnodes, nprocs = processes
     num_ranks = nnodes * nprocs
@@ -140,6 +137,8 @@ def _run(
     args = options.args or []
     say_whose_options(path, args, options.own_options)
     import_bridge()
+    from kernbench.torch_bridge import run_torchrun
+
     check_private(options.private or (), path.parent)
     log_dir = _log_dir(options)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from kernbench.cli.sweeps.engines import PointEngine
-from kernbench.cli.sweeps.points import Point, SweptProgram
+from kernbench.cli.sweeps.points import SweptProgram
 from kernbench.cli.sweeps.running import Limits, Progress, run_points
 from kernbench.cli.sweeps.store import ResultFolder
 from kernbench.cli.sweeps.table import say_what_is_long
@@ -267,7 +267,9 @@ class Search:
             ]
             if left == trials - told:
                 say_what_is_long(points, bench.settings)
-            self._run_batch(points, store, engine, limits, progress)
+            new = {point.key: point for point in points if store.row(point.key) is None}
+            progress.kept += len(points) - len(new)
+            run_points(new.values(), frozenset(), store, engine, limits, progress)
             for trial, point in zip(asked, points, strict=True):
                 row = store.row(point.key)
                 trial.set_user_attr("key", point.key)
@@ -276,18 +278,6 @@ class Search:
                 else:
                     self.study.tell(trial, state=self._states.PRUNED)
             left -= len(asked)
-
-    def _run_batch(
-        self,
-        points: Sequence[Point],
-        store: ResultFolder,
-        engine: PointEngine,
-        limits: Limits,
-        progress: Progress,
-    ) -> None:
-        new = {point.key: point for point in points if store.row(point.key) is None}
-        progress.kept += len(points) - len(new)
-        run_points(new.values(), frozenset(), store, engine, limits, progress)
 
     def best(self) -> list[tuple[dict[str, Any], list[float]]]:
         """Return the parameters and values of what nothing beats in every goal, by the first."""

@@ -6,14 +6,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
 
 from kernbench.cli.sweeps.points import Point, Settings, SweptProgram
 from kernbench.errors import UsageError
 from kernbench.outputs import whole_file
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _MOST_SHOWN = 40
 _MOST_ERRORS = 5

@@ -305,11 +305,15 @@ class Evaluator:
     def math(
         self,
         op: Op,
-        inputs: Sequence[Operand],
         attrs: dict[str, Any] | None = None,
         cost: MathClass | None = None,
+        inputs: Sequence[Operand] = (),
     ) -> None:
-        """Emit the op as a command on data, at its own cost if none is given; set its result."""
+        """Emit the op as a command on data, its operands if none is given; set its result.
+
+        It has its own cost if none is given.
+        """
+        inputs = inputs or [self.operand(op, index) for index in range(len(op.operands))]
         if cost is None:
             cost = self._costs[op.name]
         dst = self.result_tile(op)

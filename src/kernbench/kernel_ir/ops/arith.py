@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from kernbench.commands import (
     PROGRAM,
     MathClass,
     NotSeparableError,
-    Operand,
     Predicate,
     Separable,
     Splat,
@@ -24,7 +24,7 @@ from kernbench.kernel_ir.evaluation import integers
 from kernbench.kernel_ir.evaluation.overflow import note_overflow
 from kernbench.kernel_ir.evaluation.planned import MIXING, planned_values
 from kernbench.kernel_ir.evaluation.values import ABSOLUTE, Held, Pointer
-from kernbench.kernel_ir.ops.registry import Dialect
+from kernbench.kernel_ir.ops.registry import Dialect, where_known
 from kernbench.kernel_ir.text.cursor import dense, scalar
 from kernbench.kernel_ir.text.ir import Op
 from kernbench.kernel_ir.text.rules import (
@@ -98,8 +98,7 @@ def _resized(fits: Callable[[int, int], bool]) -> Check:
     cost=_CONVERT,
 )
 def _float(run: Evaluator, op: Op) -> None:
-    inputs = [run.operand(op, index) for index in range(len(op.operands))]
-    run.math(op, inputs)
+    run.math(op)
 
 
 @DIALECT.op(
@@ -117,29 +116,20 @@ def _float(run: Evaluator, op: Op) -> None:
     check=_INTEGERS,
     cost=_DIVIDE,
 )
-def binary(run: Evaluator, op: Op) -> None:
-    """Compute an operation on two integers where phase 1 knows them, else emit it on data."""
+@where_known
+def binary(run: Evaluator, op: Op) -> Held:
+    """Return the result of an operation on two integers."""
     a, b = run.get(op.operands[0]), run.get(op.operands[1])
-    type_ = op.results[0].type
-    try:
-        if isinstance(a, Separable) and isinstance(b, Separable):
-            if op.name in MIXING and _is_data(run, op, a, b):
-                raise NotSeparableError
-            result: Held = integers.binary(op.name, a, b, type_.bits)
-            note_overflow(run, op, a, b)
-        elif (
-            isinstance(a, Predicate)
-            and isinstance(b, Predicate)
-            and op.name in integers.BOOLEAN_BINARY
-        ):
-            result = integers.binary_boolean(op.name, a, b)
-        else:
+    if isinstance(a, Separable) and isinstance(b, Separable):
+        if op.name in MIXING and _is_data(run, op, a, b):
             raise NotSeparableError
-    except NotSeparableError:
-        inputs = [run.operand(op, 0), run.operand(op, 1)]
-        run.math(op, inputs)
-    else:
-        run.set(op.results[0], result)
+        result = integers.binary(op.name, a, b, op.results[0].type.bits)
+        note_overflow(run, op, a, b)
+        return result
+    is_boolean = op.name in integers.BOOLEAN_BINARY
+    if is_boolean and isinstance(a, Predicate) and isinstance(b, Predicate):
+        return integers.binary_boolean(op.name, a, b)
+    raise NotSeparableError
 
 
 def _is_data(run: Evaluator, op: Op, a: Separable, b: Separable) -> bool:
@@ -214,16 +204,14 @@ def _compare_integers(run: Evaluator, op: Op) -> None:
         else:
             raise NotSeparableError
     except NotSeparableError:
-        inputs = [run.operand(op, 0), run.operand(op, 1)]
-        run.math(op, inputs, {"predicate": predicate})
+        run.math(op, {"predicate": predicate})
     else:
         run.set(op.results[0], result)
 
 
 @DIALECT.op("arith.cmpf", operands=2, check=comparison(is_float), cost=_SIMPLE)
 def _compare_floats(run: Evaluator, op: Op) -> None:
-    predicate = op.attrs.get("words", ("",))[0]
-    run.math(op, [run.operand(op, 0), run.operand(op, 1)], {"predicate": predicate})
+    run.math(op, {"predicate": op.attrs.get("words", ("",))[0]})
 
 
 @DIALECT.op("arith.select", operands=3, check=_check_select, cost=_SIMPLE)
@@ -238,7 +226,7 @@ def _select(run: Evaluator, op: Op) -> None:
         if chosen is not None:
             run.set(result, chosen)
             return
-    inputs: list[Operand] = [run.operand(op, index) for index in range(3)]
+    inputs = [run.operand(op, index) for index in range(3)]
     shape = result.type.shape
     if inputs[0].shape != shape:
         # A scalar condition may choose between tensors.
@@ -247,24 +235,23 @@ def _select(run: Evaluator, op: Op) -> None:
         addresses = run.emit_math(op, op.name, inputs, _SIMPLE, int64, shape)
         run.set(result, Pointer(ABSOLUTE, Separable(shape), addresses))
         return
-    run.math(op, inputs)
+    run.math(op, inputs=inputs)
 
 
 def _select_known(condition: Predicate, a: Held, b: Held) -> Held | None:
     """Return the choice if phase 1 can know it."""
-    try:
-        if isinstance(a, Separable) and isinstance(b, Separable):
-            chosen: Held = integers.select(condition, a, b)
-        elif isinstance(a, Predicate) and isinstance(b, Predicate):
+    chosen: Held | None = None
+    are_integers = isinstance(a, Separable) and isinstance(b, Separable)
+    with suppress(NotSeparableError):
+        if are_integers or (isinstance(a, Predicate) and isinstance(b, Predicate)):
             chosen = integers.select(condition, a, b)
-        elif isinstance(a, Pointer) and isinstance(b, Pointer):
-            if a.param != b.param or a.gather is not b.gather:
-                return None
+        elif (
+            isinstance(a, Pointer)
+            and isinstance(b, Pointer)
+            and a.param == b.param
+            and a.gather is b.gather
+        ):
             chosen = Pointer(a.param, integers.select(condition, a.offset, b.offset), a.gather)
-        else:
-            return None
-    except NotSeparableError:
-        return None
     return chosen
 
 
@@ -278,25 +265,20 @@ def _select_known(condition: Predicate, a: Held, b: Held) -> Held | None:
     check=conversion(is_integer, is_integer),
     cost=_CONVERT,
 )
-def _resize(run: Evaluator, op: Op) -> None:
+@where_known
+def _resize(run: Evaluator, op: Op) -> Held:
     value = run.get(op.operands[0])
     source, target = op.operands[0].type, op.results[0].type
     is_unsigned = op.name in ("arith.extui", "arith.index_castui")
-    try:
-        if isinstance(value, Predicate):
-            result: Held = integers.boolean_to_integer(value, signed=not is_unsigned)
-        elif isinstance(value, Separable) and target.is_bool:
-            low_bit = integers.binary("arith.andi", value, Separable((), 1), source.bits)
-            result = integers.compare_integers("ne", low_bit, Separable(()), 64)
-        elif isinstance(value, Separable):
-            wide = integers.to_unsigned(value, source.bits) if is_unsigned else value
-            result = integers.wrap(wide, target.bits)
-        else:
-            raise NotSeparableError
-    except NotSeparableError:
-        run.math(op, [run.operand(op, 0)])
-    else:
-        run.set(op.results[0], result)
+    if isinstance(value, Predicate):
+        return integers.boolean_to_integer(value, signed=not is_unsigned)
+    if not isinstance(value, Separable):
+        raise NotSeparableError
+    if target.is_bool:
+        low_bit = integers.binary("arith.andi", value, Separable((), 1), source.bits)
+        return integers.compare_integers("ne", low_bit, Separable(()), 64)
+    wide = integers.to_unsigned(value, source.bits) if is_unsigned else value
+    return integers.wrap(wide, target.bits)
 
 
 @DIALECT.op("arith.bitcast", cost=MathClass.FREE)
@@ -306,4 +288,4 @@ def _bitcast(run: Evaluator, op: Op) -> None:
     if isinstance(value, Separable | Predicate) and op.operands[0].type.dtype == target.dtype:
         run.set(op.results[0], value)
     else:
-        run.math(op, [run.operand(op, 0)])
+        run.math(op)

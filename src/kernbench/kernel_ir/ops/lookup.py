@@ -16,14 +16,12 @@ DIALECT = Dialect()
 
 @DIALECT.op("tt.gather", cost=MathClass.SIMPLE)
 def _gather(run: Evaluator, op: Op) -> None:
-    source, indices = run.operand(op, 0), run.operand(op, 1)
-    axis = op.attrs.get("axis")
-    if not isinstance(axis, int) or not 0 <= axis < len(source.shape):
-        raise run.unsupported(op, f"axis {axis!r} of a tile of shape {source.shape}")
-    run.math(op, [source, indices], {"axis": axis})
+    axis, shape = op.attrs.get("axis"), op.operands[0].type.shape
+    if not isinstance(axis, int) or not 0 <= axis < len(shape):
+        raise run.unsupported(op, f"axis {axis!r} of a tile of shape {shape}")
+    run.math(op, {"axis": axis})
 
 
 @DIALECT.op("tt.histogram", cost=MathClass.REDUCE)
 def _histogram(run: Evaluator, op: Op) -> None:
-    inputs = [run.operand(op, index) for index in range(len(op.operands))]
-    run.math(op, inputs)
+    run.math(op)

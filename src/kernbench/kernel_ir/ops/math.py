@@ -39,4 +39,4 @@ _SIMPLE, _TRANSCENDENTAL = MathClass.SIMPLE, MathClass.TRANSCENDENTAL
 @DIALECT.op("math.atan2", "math.powf", operands=2, check=_FLOATS, cost=_TRANSCENDENTAL)
 @DIALECT.op("math.fpowi", operands=2, cost=_TRANSCENDENTAL)
 def _elementwise(run: Evaluator, op: Op) -> None:
-    run.math(op, [run.operand(op, index) for index in range(len(op.operands))])
+    run.math(op)

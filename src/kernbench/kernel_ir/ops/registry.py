@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING
 
-from kernbench.commands import MathClass
+from kernbench.commands import MathClass, NotSeparableError
 from kernbench.errors import InternalError
+from kernbench.kernel_ir.evaluation.values import Held
 from kernbench.kernel_ir.text.ir import Op
 from kernbench.kernel_ir.text.rules import Check, Rule
 
@@ -14,6 +16,24 @@ if TYPE_CHECKING:
     from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 Handler = Callable[["Evaluator", Op], None]
+
+
+def where_known(compute: Callable[[Evaluator, Op], Held]) -> Handler:
+    """Return the handler that sets what ``compute`` returns, or else emits the op on data.
+
+    ``compute`` raises :class:`NotSeparableError` where phase 1 does not know the result.
+    """
+
+    @wraps(compute)
+    def handle(run: Evaluator, op: Op) -> None:
+        try:
+            held = compute(run, op)
+        except NotSeparableError:
+            run.math(op)
+        else:
+            run.set(op.results[0], held)
+
+    return handle
 
 
 class Dialect:

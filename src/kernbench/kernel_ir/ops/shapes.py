@@ -14,7 +14,6 @@ from kernbench.commands import (
     Predicate,
     Separable,
     Splat,
-    Tile,
 )
 from kernbench.dtypes import int64
 from kernbench.kernel_ir.evaluation.reshape import reshape, reshape_predicate
@@ -91,22 +90,19 @@ def _check_joined(op: Op) -> str | None:
 def _apply(run: Evaluator, op: Op, relabel: Relabel, attrs: dict[str, Any] | None = None) -> None:
     """Relabel a known value, or emit the op on data."""
     value = run.get(op.operands[0])
-    if isinstance(value, Tile):
-        run.math(op, [value], attrs)
-        return
     result = op.results[0]
     shape = result.type.shape
     if isinstance(value, Separable | Predicate):
         try:
             run.set(result, relabel(value))
         except NotSeparableError:
-            run.math(op, [run.operand(op, 0)], attrs)
+            run.math(op, attrs)
     elif isinstance(value, Splat | Param):
         run.set(result, replace(value, shape=shape))
     elif isinstance(value, Pointer):
         run.set(result, _pointer(run, op, value, relabel, attrs))
     else:
-        run.math(op, [run.operand(op, 0)], attrs)
+        run.math(op, attrs)
 
 
 def _pointer(
@@ -183,7 +179,7 @@ def _reshape(run: Evaluator, op: Op) -> None:
 @DIALECT.op("tt.join", "tt.cat", operands=2, check=_check_joined, cost=MathClass.FREE)
 def _join(run: Evaluator, op: Op) -> None:
     """Join two tiles: ``tt.join`` along a new last axis, ``tt.cat`` along the first."""
-    run.math(op, [run.operand(op, 0), run.operand(op, 1)])
+    run.math(op)
 
 
 @DIALECT.op("tt.split", operands=1, results=2, check=_shaped(_splits), cost=MathClass.FREE)

@@ -155,7 +155,7 @@ def _bitcast(run: Evaluator, op: Op) -> None:
     if isinstance(value, Pointer) or source.dtype == target.dtype:
         run.set(op.results[0], value)
     else:
-        run.math(op, [run.operand(op, 0)])
+        run.math(op)
 
 
 @DIALECT.op("tt.int_to_ptr")
@@ -258,27 +258,20 @@ def multiply(run: Evaluator, op: Op, a: Operand, b: Operand, acc: Operand) -> No
 
 @DIALECT.op("tt.fp_to_fp", operands=1, check=conversion(is_float, is_float), cost=MathClass.CONVERT)
 def _fp_to_fp(run: Evaluator, op: Op) -> None:
-    rounding = str(op.attrs.get("rounding", "rtne"))
-    run.math(op, [run.operand(op, 0)], {"rounding": rounding})
+    run.math(op, {"rounding": str(op.attrs.get("rounding", "rtne"))})
 
 
 @DIALECT.op("tt.clampf", operands=3, check=_FLOATS, cost=MathClass.SIMPLE)
 def _clamp(run: Evaluator, op: Op) -> None:
-    inputs = [run.operand(op, index) for index in range(3)]
-    propagate = str(op.attrs.get("propagateNan", "none"))
-    run.math(op, inputs, {"propagate_nan": propagate == "all"})
+    run.math(op, {"propagate_nan": str(op.attrs.get("propagateNan", "none")) == "all"})
 
 
 @DIALECT.op(
     *("tt.precise_divf", "tt.approx_divf"), operands=2, check=_FLOATS, cost=MathClass.DIVIDE
 )
-def _precise_divide(run: Evaluator, op: Op) -> None:
-    run.math(op, [run.operand(op, 0), run.operand(op, 1)])
-
-
 @DIALECT.op("tt.precise_sqrt", operands=1, check=_FLOATS, cost=MathClass.TRANSCENDENTAL)
-def _precise_sqrt(run: Evaluator, op: Op) -> None:
-    run.math(op, [run.operand(op, 0)])
+def _precise(run: Evaluator, op: Op) -> None:
+    run.math(op)
 
 
 @DIALECT.op("tt.extern_elementwise", cost=MathClass.TRANSCENDENTAL)
@@ -287,8 +280,7 @@ def _extern(run: Evaluator, op: Op) -> None:
     symbol = str(op.attrs.get("symbol", ""))
     stem = symbol.removeprefix("__nv_").removeprefix("__ocml_")
     cost = MathClass.SIMPLE if stem.startswith(_EXTERN_SIMPLE) else None
-    inputs = [run.operand(op, index) for index in range(len(op.operands))]
-    run.math(op, inputs, {"symbol": symbol}, cost)
+    run.math(op, {"symbol": symbol}, cost)
 
 
 @DIALECT.op("tt.elementwise_inline_asm", cost=MathClass.TRANSCENDENTAL)
@@ -303,5 +295,4 @@ def _inline_asm(run: Evaluator, op: Op) -> None:
             f"assembly is for one GPU ({text[:40]!r}); write it in Triton, or as a libdevice call",
         )
     cost = MathClass.SIMPLE if symbol.removeprefix("__nv_").startswith(_EXTERN_SIMPLE) else None
-    inputs = [run.operand(op, index) for index in range(len(op.operands))]
-    run.math(op, inputs, {"symbol": symbol}, cost)
+    run.math(op, {"symbol": symbol}, cost)

@@ -14,7 +14,7 @@ faster. What a load adds to that is its occupancy: :func:`overlapped`.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -37,8 +37,6 @@ from kernbench.commands import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kernbench.kernel_time.program.timed_plan import LoopNode, Node
 
 Slots = tuple[int, ...]

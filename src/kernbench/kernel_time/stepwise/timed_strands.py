@@ -141,7 +141,8 @@ class TimedStrands:
         plan = build_program_plan(commands, num_slots)
         if plan.sites:
             costs = self._part_costs(strand, commands, num_slots)
-            run = self._resume(strand, plan, costs, num_slots)
+            run = PipelineRun(plan, costs.program.times, True)
+            self._load(run, strand, num_slots)
             self._settle(strand, plan, costs, run, *run.nodes(plan.nodes, strand.floor_ps))
         self._pass_views(strand, commands, num_slots)
         return strand.end_ps
@@ -295,13 +296,6 @@ class TimedStrands:
         count = len(strand.program_ids)
         active = min(max(self.active, count), self.num_pes)
         return self._costs.of(commands, count, num_slots, active, frozenset(self.peers))
-
-    def _resume(
-        self, strand: TimedStrand, plan: ProgramPlan, costs: PartCosts, num_slots: int
-    ) -> PipelineRun:
-        run = PipelineRun(plan, costs.program.times, True)
-        self._load(run, strand, num_slots)
-        return run
 
     def _load(self, run: PipelineRun, strand: TimedStrand, num_slots: int) -> None:
         """Resume a run from the state of the strand's queues and values."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from kernbench.hardware import SipSpec
 from kernbench.library_kernels.aten.unlike import alike, unlike
 from kernbench.library_kernels.blocks import BlockLaunch, Sweep
-
-if TYPE_CHECKING:
-    from kernbench.hardware import SipSpec
 
 _MOST_THREADS, _WARP = 512, 32
 _VECTOR = 4

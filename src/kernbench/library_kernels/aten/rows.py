@@ -9,14 +9,11 @@ far as it holds the rows that are under way.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from kernbench.hardware import SipSpec
 from kernbench.library_kernels.aten.unlike import alike
 from kernbench.library_kernels.blocks import BlockLaunch, Sweep
 from kernbench.library_kernels.engine import kept_share
-
-if TYPE_CHECKING:
-    from kernbench.hardware import SipSpec
 
 _VECTOR = 4
 """Elements that a thread of a layer norm loads at a time, whatever their dtype."""

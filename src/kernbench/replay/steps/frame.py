@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kernbench.commands import Print
 from kernbench.dtypes import Array
 from kernbench.memory import Buffer
-
-if TYPE_CHECKING:
-    from kernbench.replay.steps.outside import OutsideReads
+from kernbench.replay.steps.outside import OutsideReads
 
 
 class PointerArg(NamedTuple):

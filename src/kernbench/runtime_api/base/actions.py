@@ -11,20 +11,14 @@ import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.clock import frame_of_program
-from kernbench.op_log import UNKNOWN_SITE
-from kernbench.saved import Action, Actor
-
-if TYPE_CHECKING:
-    from kernbench.clock import Handle, Rank, Simulation, Stream
-    from kernbench.op_log import OpLog, Site
-    from kernbench.saved import Actions
-
+from kernbench.clock import Handle, Rank, Simulation, Stream, frame_of_program
+from kernbench.op_log import UNKNOWN_SITE, OpLog, Site
+from kernbench.saved import Action, Actions, Actor
 
 _COPIES = ("copy_from_host", "copy_to_host")
 _LAUNCH, _HOST_LAUNCH, _ARRIVE = Action.LAUNCH.value, Action.HOST_LAUNCH.value, Action.ARRIVE.value

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from kernbench.clock import DeviceEngine, HbmSharing, Stream
+from kernbench.clock import Callers, DeviceEngine, HbmSharing, Simulation, Stream
+from kernbench.hardware import Machine, SipSpec
 from kernbench.kernel_time import CacheContents, CacheSteps
 from kernbench.memory import BytePool, DeviceMemory, sip_base
-
-if TYPE_CHECKING:
-    from kernbench.clock import Callers, Simulation
-    from kernbench.hardware import Machine, SipSpec
-    from kernbench.runtime_api.base.memory_recorder import MemoryRecorder
+from kernbench.runtime_api.base.memory_recorder import MemoryRecorder
 
 
 @dataclass(frozen=True, slots=True, eq=False)

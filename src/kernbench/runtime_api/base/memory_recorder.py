@@ -8,15 +8,13 @@ from inspect import isabstract, unwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kernbench.clock import is_of_program
-from kernbench.memory import LiveAllocation
+from kernbench.clock import Simulation, is_of_program
+from kernbench.memory import AllocationLog, Buffer, LiveAllocation, Place
 from kernbench.op_log import UNKNOWN_SITE
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-    from kernbench.clock import Simulation
-    from kernbench.memory import AllocationLog, Buffer, Place
     from kernbench.runtime_api.base.actions import Keeper
     from kernbench.runtime_api.base.rank_state import RankState
     from kernbench.runtime_api.base.recorder import LineRecorder

@@ -8,16 +8,13 @@ follows what its ranks bring to it. Nothing else orders anything, whatever the m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from kernbench.clock import user_site
+from kernbench.clock import Handle, Stream, UserSite, user_site
+from kernbench.memory import Buffer
+from kernbench.runtime_api.base.rank_state import RankState
 from kernbench.runtime_api.memory.storage import BufferView, byte_span
 from kernbench.sanitizer import Clock, Touch, TouchKind, TouchPart, record_touch, strided_spans
-
-if TYPE_CHECKING:
-    from kernbench.clock import Handle, Stream, UserSite
-    from kernbench.memory import Buffer
-    from kernbench.runtime_api.base.rank_state import RankState
 
 Record = Callable[[], None]
 Touched = tuple[BufferView, TouchKind]

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kernbench.clock import Handle, Stream
 from kernbench.errors import UsageError
-
-if TYPE_CHECKING:
-    from kernbench.clock import Handle, Stream
-    from kernbench.runtime_api.base.streams import DeviceStream
+from kernbench.runtime_api.base.streams import DeviceStream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any
 
-from kernbench.op_log import UNKNOWN_SITE, ProgramLines
+from kernbench.memory import Buffer, LiveAllocation, Place
+from kernbench.op_log import UNKNOWN_SITE, Each, OpLog, ProgramLines, Site, Template
 from kernbench.runtime_api.base.memory_recorder import ProgramPlaces
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import FrameType
-
-    from kernbench.memory import Buffer, LiveAllocation, Place
-    from kernbench.op_log import Each, OpLog, Site, Template
 
 
 class Recorder:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from kernbench.checks import Allowed, Checks
-from kernbench.clock import Handle, Simulation, Stream
+from kernbench.clock import Handle, Simulation, Stream, StreamCommand
 from kernbench.commands import Engine, Space
 from kernbench.errors import UsageError
-from kernbench.hardware import Machine, described, host_noise, load_machine, ranks_of
+from kernbench.hardware import Machine, SipSpec, described, host_noise, load_machine, ranks_of
 from kernbench.logs import logger, show_logs_asked_for
 from kernbench.memory import AllocationLog
-from kernbench.op_log import Limit, OpLog, Template, WorkCounts, pace_of
+from kernbench.op_log import Column, Limit, OpLog, Template, WorkCounts, pace_of
 from kernbench.replay import OutsideReads
 from kernbench.runtime_api.base.actions import Keeper
 from kernbench.runtime_api.base.devices import Devices
@@ -29,22 +29,17 @@ from kernbench.runtime_api.base.replay_queue import ReplayQueue
 from kernbench.runtime_api.base.signals import Signals
 from kernbench.runtime_api.base.streams import DeviceStream
 from kernbench.runtime_api.memory.host_tensor import LentMemory
-from kernbench.runtime_api.memory.storage import BufferView, find_in_flight
+from kernbench.runtime_api.memory.storage import BufferView, View, find_in_flight
 from kernbench.sanitizer import TouchKind
-from kernbench.saved import Action
+from kernbench.saved import Action, Actions
 from kernbench.triton_backend import cache_remarks
 
 if TYPE_CHECKING:
-    from kernbench.clock import StreamCommand
-    from kernbench.hardware import SipSpec
     from kernbench.kernel_time import StrandCosts, TimedStrands
     from kernbench.links import Network
-    from kernbench.op_log import Column
     from kernbench.runtime_api.base.folding import Folding
     from kernbench.runtime_api.base.transfers import DeviceCommand
-    from kernbench.runtime_api.memory.storage import View
     from kernbench.sanitizer import Sanitizer
-    from kernbench.saved import Actions
 
 
 TransferKind = Literal["fill", "copy", "copy_from_host", "copy_to_host"]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kernbench.commands import Atomic, DmaRead
+from kernbench.commands import Atomic, DmaRead, Transfer
 
 if TYPE_CHECKING:
     from kernbench.clock import Handle, Simulation
-    from kernbench.commands import Transfer
     from kernbench.interleaved import Span, Watched
     from kernbench.memory import Buffer
     from kernbench.runtime_api.base.replay_queue import ReplayQueue

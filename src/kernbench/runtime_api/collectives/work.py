@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from kernbench.clock import Handle, UserSite
 from kernbench.errors import CollectiveTimeoutError, KernbenchError
-from kernbench.memory import Phase
+from kernbench.memory import Buffer, Phase
 from kernbench.runtime_api.collectives.collective_data import build_record
 from kernbench.runtime_api.memory.storage import BufferView, Span, byte_span
 
 if TYPE_CHECKING:
     from kernbench.collectives import Schedule
-    from kernbench.memory import Buffer
     from kernbench.runtime_api.base.run import Run
     from kernbench.runtime_api.collectives.collective import Collective
     from kernbench.runtime_api.tensors.tensor import Tensor

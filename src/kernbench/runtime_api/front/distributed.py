@@ -12,12 +12,11 @@ from kernbench.clock import user_site
 from kernbench.errors import RankFailedError, UnknownNameError, UsageError, nearest
 from kernbench.runtime_api.collectives.collective import Collective
 from kernbench.runtime_api.collectives.work import Signature, Work
-from kernbench.runtime_api.front.groups import Groups
+from kernbench.runtime_api.front.groups import Groups, ProcessGroup
 from kernbench.runtime_api.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.base.run import Run
-    from kernbench.runtime_api.front.groups import ProcessGroup
     from kernbench.runtime_api.front.symmetric_memory import SymmetricMemory
 
 
@@ -251,11 +250,12 @@ class Distributed(Groups):
                     f"group's {size} ranks; give input_split_sizes and output_split_sizes"
                 )
             _check_numel(f"{what}: output", output, 1, input)
-            even = (num_elements // size,) * size
-            return self._exchange(input, output, even, even, group, async_op, algorithm, protocol)
-        sent = _split_counts(what, "input", input, input_split_sizes, size)
-        taken = _split_counts(what, "output", output, output_split_sizes, size)
-        return self._exchange(input, output, sent, taken, group, async_op, algorithm, protocol)
+            sent = taken = (num_elements // size,) * size
+        else:
+            sent = _split_counts(what, "input", input, input_split_sizes, size)
+            taken = _split_counts(what, "output", output, output_split_sizes, size)
+        signature = _same_signature("all_to_all", (), input.dtype, "", 0, algorithm, 0, protocol)
+        return self._call(signature, group, (input,), (output,), async_op, sent, taken)
 
     def all_to_all(
         self,
@@ -329,20 +329,6 @@ class Distributed(Groups):
         work.wait()
         assert src is not None
         return src
-
-    def _exchange(
-        self,
-        input: Tensor,
-        output: Tensor,
-        sent: tuple[int, ...],
-        taken: tuple[int, ...],
-        group: ProcessGroup | None,
-        async_op: bool,
-        algorithm: str,
-        protocol: str,
-    ) -> Work | None:
-        signature = _same_signature("all_to_all", (), input.dtype, "", 0, algorithm, 0, protocol)
-        return self._call(signature, group, (input,), (output,), async_op, sent, taken)
 
     def _root_list(
         self,

@@ -21,12 +21,11 @@ from kernbench.errors import UsageError
 from kernbench.policy import DPPolicy
 from kernbench.runtime_api.base.transfers import Fill, HostToDevice
 from kernbench.runtime_api.memory.storage import MOST_ELEMENTS, as_elements
-from kernbench.runtime_api.memory.views import as_shape
+from kernbench.runtime_api.memory.views import Ints, as_shape
 from kernbench.runtime_api.tensors.tensor import Tensor, allocate
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.front.context import RuntimeContext
-    from kernbench.runtime_api.memory.views import Ints
 
 
 def empty(context: RuntimeContext, *size: Any, **options: Any) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from kernbench.clock import StreamCommand, UserSite, on_greenlet
+from kernbench.clock import Handle, Stream, StreamCommand, UserSite, on_greenlet
 from kernbench.errors import UsageError
 from kernbench.kernel_time import KernelOperand, KernelOperands, meet_operands
 from kernbench.runtime_api.base.streams import Marker, WaitFor
@@ -17,15 +17,13 @@ from kernbench.runtime_api.front.multiprocessing import SpawnContext
 from kernbench.runtime_api.launches.kept_launches import launch_of
 from kernbench.runtime_api.launches.kernel_plan import KernelEntry
 from kernbench.runtime_api.launches.launcher import KernelLaunch
-from kernbench.saved import ON_HANDLES, Action
+from kernbench.saved import ON_HANDLES, Action, Actions
 
 if TYPE_CHECKING:
-    from kernbench.clock import Handle, Stream
     from kernbench.collectives import Schedule
     from kernbench.op_log import Template
     from kernbench.runtime_api.base.folding import CollectiveTimes, Place
     from kernbench.runtime_api.base.rank_state import RankState
-    from kernbench.saved import Actions
 
 _WIDTH = 4
 P = TypeVar("P", bound="PlayedPart")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernbench.errors import BadPointerError, UnreachableError
-from kernbench.memory import sip_of
+from kernbench.memory import Buffer, sip_of
 from kernbench.runtime_api.memory.storage import unreachable
 
 if TYPE_CHECKING:
-    from kernbench.memory import Buffer
     from kernbench.runtime_api.base.run import Run
 
 

@@ -9,9 +9,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from kernbench.commands import IN_FLOAT32, Gemm, MaskTile, Rounding, Tf32, build_roundings
+from kernbench.commands import (
+    IN_FLOAT32,
+    Gemm,
+    KernelTrace,
+    MaskTile,
+    Rounding,
+    SourceLine,
+    Tf32,
+    build_roundings,
+)
 from kernbench.dtypes import float32
-from kernbench.kernel_ir import NO_CUDA, footprints, out_of_bounds
+from kernbench.kernel_ir import NO_CUDA, Footprint, OutOfBounds, footprints, out_of_bounds
 from kernbench.kernel_time import (
     Conditions,
     Tables,
@@ -23,19 +32,16 @@ from kernbench.kernel_time import (
     schedule_kernel,
     schedule_key,
 )
-from kernbench.replay import run_kernel
+from kernbench.replay import OutsideReads, run_kernel
 from kernbench.runtime_api.launches.kept_plans import KeptPlans
 from kernbench.runtime_api.launches.kernel_plan import KernelEntry
 
 if TYPE_CHECKING:
-    from kernbench.commands import KernelTrace, SourceLine
     from kernbench.hardware import Machine
     from kernbench.interleaved import Executed, InterleavedLaunch, Resolve
-    from kernbench.kernel_ir import Footprint, OutOfBounds
     from kernbench.kernel_time import StrandCosts
     from kernbench.op_log import Template
     from kernbench.policy import DPPolicy
-    from kernbench.replay import OutsideReads
     from kernbench.runtime_api.launches.live_launch import LivePlan
     from kernbench.sanitizer import Launched, LiveWatch, Sanitizer
     from kernbench.triton_backend import KernelBinary

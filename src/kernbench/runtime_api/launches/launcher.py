@@ -10,7 +10,7 @@ from kernbench.clock import StreamCommand
 from kernbench.kernel_ir import check_alignment
 from kernbench.kernel_time import Tables, cached_shares, meet_operands
 from kernbench.replay import PointerArg
-from kernbench.runtime_api.base.rank_state import PLAIN_LAUNCH, LaunchAttributes, Probe
+from kernbench.runtime_api.base.rank_state import PLAIN_LAUNCH, LaunchAttributes, Probe, RankState
 from kernbench.runtime_api.launches.argument_errors import (
     check_race,
     pointer_argument,
@@ -38,7 +38,6 @@ from kernbench.triton_backend import DeviceRates
 if TYPE_CHECKING:
     from kernbench.memory import Buffer
     from kernbench.op_log import Template
-    from kernbench.runtime_api.base.rank_state import RankState
     from kernbench.runtime_api.base.run import Run
     from kernbench.triton_backend import KernelBinary
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench.clock import StreamCommand
-from kernbench.commands import Atomic, DmaRead, DmaWrite, Loop
+from kernbench.commands import Atomic, DmaRead, DmaWrite, KernelTrace, Loop, Transfer
 from kernbench.dtypes import Array
 from kernbench.errors import RankFailedError
 from kernbench.hardware import PS_PER_NS
-from kernbench.interleaved import Decisions, of_programs, parts_of
+from kernbench.interleaved import Decisions, InterleavedLaunch, Span, Strand, of_programs, parts_of
 from kernbench.kernel_ir import SplitPrograms
 from kernbench.replay import PointerArg
-from kernbench.runtime_api.base.signals import Knowledge
+from kernbench.runtime_api.base.signals import Heard, Knowledge
 from kernbench.runtime_api.launches.paced_strands import (
     Commands,
     NoData,
@@ -34,13 +34,10 @@ from kernbench.runtime_api.launches.paced_strands import (
 )
 
 if TYPE_CHECKING:
-    from kernbench.commands import KernelTrace, Transfer
-    from kernbench.interleaved import InterleavedLaunch, Span, Strand
     from kernbench.kernel_time import StrandCosts, TimedStrands
     from kernbench.memory import Buffer
     from kernbench.op_log import Template
     from kernbench.runtime_api.base.run import Run
-    from kernbench.runtime_api.base.signals import Heard
     from kernbench.sanitizer import Clock, LiveWatch
 
 Timed = Generator[int | None, None, int]

@@ -11,7 +11,7 @@ from kernbench.kernel_time import KernelOperands, cached_shares, meet_operands
 from kernbench.replay import PointerArg
 from kernbench.runtime_api.launches.kernel_plan import KernelPlan
 from kernbench.runtime_api.launches.live_launch import LivePlan, Reach
-from kernbench.sanitizer import Launched
+from kernbench.sanitizer import Clock, Launched
 
 if TYPE_CHECKING:
     from kernbench.interleaved import InterleavedLaunch
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.launches.kernel_engine import Policies
     from kernbench.runtime_api.launches.launcher import KernelLauncher
     from kernbench.runtime_api.launches.paced_launch import PacedLaunch
-    from kernbench.sanitizer import Clock
 
 
 def paced_plan(

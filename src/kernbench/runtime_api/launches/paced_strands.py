@@ -6,12 +6,11 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from kernbench.interleaved import capture, spans_of
+from kernbench.interleaved import InterleavedLaunch, Span, Strand, capture, spans_of
 
 if TYPE_CHECKING:
     from kernbench.clock import Task
     from kernbench.commands import Command
-    from kernbench.interleaved import InterleavedLaunch, Span, Strand
     from kernbench.kernel_time import TimedStrand
     from kernbench.runtime_api.base.replay_queue import ReplayQueue
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import UsageError
 from kernbench.kernel_time import gathered_params
-from kernbench.runtime_api.base.rank_state import PLAIN_LAUNCH
+from kernbench.runtime_api.base.rank_state import PLAIN_LAUNCH, RankState
 from kernbench.runtime_api.launches.live_launch import LivePlan, Reach, run_on_copies
 from kernbench.runtime_api.launches.paced_plan import paced_plan
 from kernbench.runtime_api.launches.tables import tables_of
@@ -15,7 +15,6 @@ from kernbench.runtime_api.memory.storage import KnownMemory
 from kernbench.sanitizer import Launched
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api.base.rank_state import RankState
     from kernbench.runtime_api.launches.kernel_engine import Grid, Policies
     from kernbench.runtime_api.launches.kernel_plan import KernelPlan
     from kernbench.runtime_api.launches.launcher import KernelLauncher

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from kernbench.clock import Handle
 from kernbench.dtypes import Array, DType
 from kernbench.errors import UsageError
 from kernbench.memory import Buffer, DeviceMemory, Layout, Phase
 from kernbench.replay import PointerArg
-
-if TYPE_CHECKING:
-    from kernbench.clock import Handle
 
 
 @dataclass(slots=True, eq=False)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.errors import UsageError
-
-if TYPE_CHECKING:
-    from kernbench.hardware import Machine
+from kernbench.hardware import Machine
 
 DEVICE_TYPES = ("ahbm", "cuda")
 """What any machine's devices may be called; they print by the machine's own name."""

@@ -5,14 +5,11 @@ from __future__ import annotations
 from enum import IntEnum
 from fractions import Fraction
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from kernbench.hardware import PS_PER_US, ceil_ps
-
-if TYPE_CHECKING:
-    from kernbench.hardware import HostSpec
+from kernbench.hardware import PS_PER_US, HostSpec, ceil_ps
 
 
 class HostPart(IntEnum):

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 import torch
 import torch.distributed.distributed_c10d as c10d
@@ -17,13 +18,23 @@ from torch._C._distributed_c10d import Work
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.utils._python_dispatch import _disable_current_modes
 
-from kernbench.clock import Handle, user_site
+from kernbench.clock import Handle, Simulation, Stream, UserSite, user_site
 from kernbench.errors import CollectiveTimeoutError, KernbenchError, RankFailedError, UsageError
-from kernbench.runtime_api import Action, Collective, Part, Signature, WaitFor, not_fitting
+from kernbench.runtime_api import (
+    Action,
+    Collective,
+    Part,
+    ProcessGroup,
+    Run,
+    Signature,
+    WaitFor,
+    not_fitting,
+)
 from kernbench.torch_bridge.base.dtypes import element_type
 from kernbench.torch_bridge.c10d.data import Compute, all_gather
 from kernbench.torch_bridge.c10d.set_orders import unordered_loop
 from kernbench.torch_bridge.dispatch.known_values import follow_collective
+from kernbench.torch_bridge.ordering.order import ProcessOrder
 from kernbench.torch_bridge.placement.allocations import take_buffers
 from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.in_use import begin_use, end_use
@@ -32,13 +43,6 @@ from kernbench.torch_bridge.placement.residence import residence_of
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.host import to_ps
 from kernbench.torch_bridge.processes.process import Process, current
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-    from kernbench.clock import Simulation, Stream, UserSite
-    from kernbench.runtime_api import ProcessGroup, Run
-    from kernbench.torch_bridge.ordering.order import ProcessOrder
 
 _HERE = str(Path(__file__).parents[1])
 _CALLS = c10d.__file__

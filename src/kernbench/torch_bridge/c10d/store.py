@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlparse
 
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistStoreError
 from torch.distributed.rendezvous import _rendezvous_handlers, _rendezvous_helper
 
-from kernbench.clock import Handle, rank_lines
+from kernbench.clock import Handle, Simulation, rank_lines
 from kernbench.errors import KernbenchError
 from kernbench.runtime_api import Action
 from kernbench.torch_bridge.processes.host import to_ps
 from kernbench.torch_bridge.processes.process import current
-
-if TYPE_CHECKING:
-    from kernbench.clock import Simulation
 
 _TIMEOUT = timedelta(minutes=30)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed._symmetric_memory as symmetric
@@ -27,10 +27,7 @@ from kernbench.torch_bridge.c10d.process_group import SimulatedGroup
 from kernbench.torch_bridge.dispatch.addresses import buffer_of_storage
 from kernbench.torch_bridge.placement.names import unobserved, with_index
 from kernbench.torch_bridge.placement.residence import Residence, residence_of, storage_of
-from kernbench.torch_bridge.processes.process import current
-
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.processes.process import Process
+from kernbench.torch_bridge.processes.process import Process, current
 
 _PAD_BYTES = 16 << 10
 _ELEMENT_BYTES = 4

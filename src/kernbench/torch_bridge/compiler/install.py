@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch._library.triton
@@ -30,6 +30,7 @@ from torch.utils._pytree import tree_leaves
 import kernbench
 from kernbench.errors import KernbenchError, UnsupportedOpError, UsageError, nearest
 from kernbench.logs import logger
+from kernbench.runtime_api import Run
 from kernbench.torch_bridge.base.patches import Patches, while_it_lives
 from kernbench.torch_bridge.compiler import (
     estimates,
@@ -57,9 +58,6 @@ from kernbench.torch_bridge.replaced import without_compiler
 from kernbench.torch_bridge.replaced.attention import operations
 from kernbench.torch_bridge.replaced.compiled import compile_nothing
 from kernbench.triton_backend import compile_target
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api import Run
 
 _LOG = logger("compile")
 _compile = torch.compile

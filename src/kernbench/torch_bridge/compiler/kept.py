@@ -12,20 +12,18 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 import kernbench
+from kernbench.runtime_api import Run
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.compiler.numbering import Numbering
 from kernbench.torch_bridge.placement.names import current_index
 from kernbench.torch_bridge.processes.process import current
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api import Run
 
 _KERNBENCH = Path(__file__).parents[2]
 _DECIDING = ("torch_bridge", "triton_backend")

@@ -13,14 +13,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FrameType
+from typing import Any
 
 import torch
 
 from kernbench.torch_bridge.base.patches import Patches
-
-if TYPE_CHECKING:
-    from types import CodeType, FrameType
 
 _NODES = re.compile(r"# (?:Topologically Sorted|Unsorted) Source Nodes: \[(.*?)\]")
 _MADE_OF = re.compile(r"#\s+(\w+) => (.+)$")

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kernbench.commands import Engine, MathClass, Space
-from kernbench.hardware import ceil_ps, transfer_ps
-from kernbench.op_log import Limit, Template, WorkCounts, pace_of
+from kernbench.hardware import SipSpec, ceil_ps, transfer_ps
+from kernbench.library_kernels import Reuse
+from kernbench.op_log import Column, Limit, Template, WorkCounts, pace_of
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from kernbench.hardware import SipSpec
-    from kernbench.library_kernels import Reuse
-    from kernbench.op_log import Column
-
 
 MEMBOUND = "membound"
 """The family of kernels whose time is that of their bytes, whose published errors theirs are."""

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, strided
 
-from kernbench.library_kernels import AutogradPhase
+from kernbench.library_kernels import AutogradPhase, Reuse
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
-from kernbench.torch_bridge.base.operations import describe
+from kernbench.torch_bridge.base.operations import Operation, describe
 from kernbench.torch_bridge.costs.operations import OperationCosts
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
-    from kernbench.library_kernels import Reuse
     from kernbench.runtime_api import Keeper
-    from kernbench.torch_bridge.base.operations import Operation
     from kernbench.torch_bridge.processes.float32 import Float32
 
 _NAMED = (torch.dtype, torch.layout, torch.memory_format)

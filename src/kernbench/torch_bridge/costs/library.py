@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kernbench.commands import Engine, Space
-from kernbench.library_kernels import time_blocks, times_of
-from kernbench.op_log import Limit, Template, added
+from kernbench.hardware import KernelLibrary, SipSpec
+from kernbench.library_kernels import (
+    BlockLaunch,
+    KernelTime,
+    LibraryKernel,
+    Reuse,
+    time_blocks,
+    times_of,
+)
+from kernbench.op_log import Column, Limit, Template, added
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
 from kernbench.torch_bridge.costs.by_bytes import MEMBOUND
-
-if TYPE_CHECKING:
-    from kernbench.hardware import KernelLibrary, SipSpec
-    from kernbench.library_kernels import BlockLaunch, KernelTime, LibraryKernel, Reuse
-    from kernbench.op_log import Column
 
 
 def timing_of_library(

@@ -9,9 +9,9 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kernbench.dtypes import float32
+from kernbench.dtypes import DType, float32
 from kernbench.errors import InternalError
-from kernbench.hardware import load_library
+from kernbench.hardware import Machine, load_library
 from kernbench.torch_bridge.costs import families
 from kernbench.torch_bridge.costs.attention import AttentionBackends
 from kernbench.torch_bridge.costs.families import streams
@@ -21,8 +21,6 @@ from kernbench.torch_bridge.costs.registry import Family, OperationCall
 from kernbench.torch_bridge.costs.tensor_bytes import num_bytes
 
 if TYPE_CHECKING:
-    from kernbench.dtypes import DType
-    from kernbench.hardware import Machine
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.base.operations import Operation
     from kernbench.torch_bridge.processes.float32 import Float32

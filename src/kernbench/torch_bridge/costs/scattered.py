@@ -15,16 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, channels_last, channels_last_3d
 
+from kernbench.hardware import SipSpec
 from kernbench.library_kernels import aten, kept_share
-
-if TYPE_CHECKING:
-    from kernbench.hardware import SipSpec
 
 SECTOR = 32
 """Bytes that a GPU's cache gives at a time."""

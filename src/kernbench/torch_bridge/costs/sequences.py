@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial, reduce
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernbench.commands import KernelTrace
+from kernbench.hardware import Machine
 from kernbench.kernel_time import Conditions, check_kernel, schedule_kernel
-from kernbench.op_log import Limit, Template, added
+from kernbench.op_log import Column, Limit, Template, added
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kernbench.commands import KernelTrace
-    from kernbench.hardware import Machine
-    from kernbench.op_log import Column
 
 
 def timing_of_kernels(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import finalize
 
 import torch
@@ -19,6 +19,7 @@ from kernbench.errors import KernbenchError
 from kernbench.torch_bridge.base.operations import PLAIN, holds_memory
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.pinned import pinned
+from kernbench.torch_bridge.ordering.order import ProcessOrder
 from kernbench.torch_bridge.placement.moves import moving
 from kernbench.torch_bridge.placement.names import (
     CPU,
@@ -36,9 +37,6 @@ from kernbench.torch_bridge.placement.touched import (
 )
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.process import HERE, current
-
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.ordering.order import ProcessOrder
 
 _ASKED = "_kernbench_device"
 """The attribute of a wrapper that says for which device it was made."""

@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from kernbench.errors import BadPointerError, NoDataError, UsageError
-from kernbench.kernel_time import gathered_params
+from kernbench.kernel_time import Tables, gathered_params
 from kernbench.library_kernels import Reuse
 from kernbench.replay import PointerArg
 from kernbench.runtime_api import (
     PLAIN_LAUNCH,
+    Grid,
     HostMemory,
+    KernelEngine,
     KernelLauncher,
+    KernelPlan,
     LivePlan,
     Place,
+    RankState,
     Reach,
+    Run,
     build_paced,
     describe_launch,
     paced_plan,
@@ -26,7 +31,12 @@ from kernbench.runtime_api import (
     tables_of,
 )
 from kernbench.sanitizer import Launched
-from kernbench.torch_bridge.base.operation_timing import OperationTiming, held_steps, phase_now
+from kernbench.torch_bridge.base.operation_timing import (
+    GraphRun,
+    OperationTiming,
+    held_steps,
+    phase_now,
+)
 from kernbench.torch_bridge.dispatch.even_choices import tell
 from kernbench.torch_bridge.dispatch.known_launches import (
     LiveLaunches,
@@ -44,11 +54,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kernbench.interleaved import Executed
-    from kernbench.kernel_time import Tables
     from kernbench.memory import Buffer
     from kernbench.op_log import Template
-    from kernbench.runtime_api import Grid, KernelEngine, KernelPlan, RankState, Run
-    from kernbench.torch_bridge.base.operation_timing import GraphRun
     from kernbench.triton_backend import KernelBinary
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from kernbench.torch_bridge.base.operations import PLAIN
+from kernbench.torch_bridge.base.operations import PLAIN, Operation
 from kernbench.torch_bridge.dispatch.even_choices import (
     CHOOSES,
     MOST_CHOSEN,
@@ -25,9 +25,6 @@ from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.names import CPU, META
 from kernbench.torch_bridge.placement.residence import storage_of
 from kernbench.torch_bridge.processes.process import current
-
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.base.operations import Operation
 
 MOST_BYTES = 1 << 24
 """The largest memory whose values are kept: counters, lengths, positions, masks of a batch, tables

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ from torch._prims_common import suggest_memory_format
 from torch.nn.modules._functions import SyncBatchNorm
 
 from kernbench.errors import NoDataError
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
+from kernbench.torch_bridge.base.operations import Operation
 from kernbench.torch_bridge.dispatch.even_choices import tell
 from kernbench.torch_bridge.dispatch.known_values import (
     MOST_BYTES,
@@ -25,10 +27,6 @@ from kernbench.torch_bridge.placement.call_keys import call_keys, is_meta
 from kernbench.torch_bridge.placement.names import CPU, META
 from kernbench.torch_bridge.placement.residence import storage_of
 from kernbench.torch_bridge.processes.process import current
-
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.base.operation_timing import OperationTiming
-    from kernbench.torch_bridge.base.operations import Operation
 
 _FUNCTIONAL = "_c10d_functional"
 _POST = torch._C.DispatchKey.CompositeExplicitAutograd

@@ -9,15 +9,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from kernbench.clock import Stream
 from kernbench.memory import POISON, Buffer
 from kernbench.sanitizer import TouchKind
 from kernbench.torch_bridge.base.operations import Operation, describe
 from kernbench.torch_bridge.dispatch.operands import leaves, used_tensors
+from kernbench.torch_bridge.ordering.order import OperationClock, ProcessOrder
 from kernbench.torch_bridge.placement.contents import Contents, contents_of
 from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.placement.residence import residence_of, storage_of
@@ -31,13 +34,7 @@ from kernbench.torch_bridge.placement.touched import (
     touch_tensor,
     unwritten_byte,
 )
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-    from kernbench.clock import Stream
-    from kernbench.torch_bridge.ordering.order import OperationClock, ProcessOrder
-    from kernbench.torch_bridge.processes.process import Process
+from kernbench.torch_bridge.processes.process import Process
 
 _HERE = str(Path(__file__).parents[1])
 _TORCH = str(Path(torch.__file__).parent)

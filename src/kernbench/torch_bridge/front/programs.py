@@ -15,18 +15,24 @@ from importlib.util import spec_from_file_location
 from itertools import count
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from kernbench.clock import on_thread, taking_turns, user_site
+from kernbench.clock import Carrier, Rank, Simulation, on_thread, taking_turns, user_site
 from kernbench.errors import UsageError
 from kernbench.interrupts import unbroken
 from kernbench.open_files import LeftOpen
-from kernbench.runtime_api import RankState, with_restarts
+from kernbench.runtime_api import (
+    RankState,
+    RuntimeContext,
+    SpawnContext,
+    StartedRank,
+    with_restarts,
+)
 from kernbench.torch_bridge import c10d
 from kernbench.torch_bridge.assigned import Assignments
-from kernbench.torch_bridge.base.device_limit import check_one_node
+from kernbench.torch_bridge.base.device_limit import check_nodes, check_one_node, check_ranks
 from kernbench.torch_bridge.base.patches import Patches, install_all
 from kernbench.torch_bridge.base.refusals import missing_kernels_by_name
 from kernbench.torch_bridge.c10d import broadcast_queues
@@ -54,13 +60,9 @@ from kernbench.torch_bridge.python import environ, event_loops, hash_seeds, lock
 from kernbench.torch_bridge.python.endings import leave, live
 from kernbench.torch_bridge.python.loggers import ProcessLoggers
 from kernbench.torch_bridge.python.modules import ProcessModules
-from kernbench.torch_bridge.python.packages import Packages
+from kernbench.torch_bridge.python.packages import Packages, check_private
 from kernbench.torch_bridge.python.rank_threads import RankThreads, interrupt, show_daemon, starting
 from kernbench.triton_backend import activate, announced_target, around_launches
-
-if TYPE_CHECKING:
-    from kernbench.clock import Carrier, Rank, Simulation
-    from kernbench.runtime_api import RuntimeContext, SpawnContext, StartedRank
 
 
 class StartedWorker:
@@ -451,18 +453,44 @@ def run_torchrun(
     argv: list[str],
     nprocs: int,
     *,
-    shown: Collection[int] | None,
-    with_rank: bool,
-    module: str | None,
-    variables: Mapping[str, str],
-    private: Collection[str],
-    num_nodes: int,
-    max_restarts: int,
+    shown: Collection[int] | None = None,
+    with_rank: bool = False,
+    module: str | None = None,
+    variables: Mapping[str, str] | None = None,
+    private: Collection[str] = (),
+    num_nodes: int = 1,
+    max_restarts: int = 0,
     log_dir: Path | None = None,
-    has_seeds: bool = False,
+    hash_seeds: bool = False,
     is_last: bool = False,
 ) -> None:
-    """Run a program; see :func:`kernbench.torch_bridge.run_torchrun`."""
+    """Run a program as ``torchrun --nproc-per-node nprocs FILE ARGS`` would, inside ``context``.
+
+    With several nodes there are ``nprocs`` ranks on each, as many as a node of the machine has
+    devices (ADR-0062).
+
+    ``argv`` becomes the program's ``sys.argv``: its file and its arguments. ``shown`` are the ranks
+    whose output is shown (None: all), each line prefixed with the rank's number if ``with_rank``;
+    in the folder ``log_dir`` a file per node has all of it.
+    ``module`` is the program's name if it is run as ``python -m`` would; ``variables`` override the
+    environment variables of the launcher. Each rank imports the packages ``private`` for itself, in
+    addition to those that it would import for itself anyway (ADR-0113). With ``hash_seeds``
+    each has its own order of sets of strings in what it imports for itself (ADR-0227).
+
+    When a rank fails, all are started again, up to ``max_restarts`` times, with
+    ``TORCHELASTIC_RESTART_COUNT`` in their environment; where they go on is up to the program.
+    If the real process runs no program after this one (``is_last``), one process of it does not
+    pay for leaving registries of shared libraries as they were.
+
+    Raises:
+        UnknownNameError: A package of ``private`` does not exist.
+        TorchVersionError: PyTorch is missing, or a release that the bridge does not know.
+        UsageError: A package of ``private`` must be shared by all ranks, there are more ranks on a
+        node than PyTorch can number devices, or ranks do not fill the nodes.
+    """
+    check_ranks(nprocs, f"run_torchrun(nprocs={nprocs})")
+    check_nodes(context.run.machine, nprocs, num_nodes)
+    check_private(private, path.parent)
     session = Session(context.run)
     context.run.remarks.append(lambda: remarks_of(session))
     context.run.peaks.append(session.memories.peaks)
@@ -479,7 +507,7 @@ def run_torchrun(
         package,
         private,
         log_dir,
-        has_seeds,
+        hash_seeds,
         is_last,
     )
     num_ranks = nprocs * num_nodes
@@ -498,7 +526,7 @@ def run_torchrun(
         "MASTER_PORT": "29500",
         "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
         "TORCHELASTIC_RUN_ID": "none",
-        **variables,
+        **(variables or {}),
     }
 
     def attempt(number: int) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from kernbench.runtime_api import Collective, ProcessGroup, Run
 from kernbench.torch_bridge.base.call_order import CallOrder
 from kernbench.torch_bridge.base.device_limit import MOST_DEVICES
 from kernbench.torch_bridge.costs import KeptCosts, OperationCosts
@@ -21,10 +22,7 @@ from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, META
 from kernbench.torch_bridge.placement.program_lines import TorchLines
 from kernbench.torch_bridge.processes.call_counts import uncounted
 from kernbench.torch_bridge.processes.float32 import Float32
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api import Collective, ProcessGroup, Run
-    from kernbench.torch_bridge.processes.process import Process
+from kernbench.torch_bridge.processes.process import Process
 
 
 class Session:

@@ -9,18 +9,15 @@ from contextlib import contextmanager
 from fractions import Fraction
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from kernbench.hardware import ceil_ps, transfer_ps
+from kernbench.hardware import Machine, ceil_ps, transfer_ps
+from kernbench.runtime_api import Run
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.process import HERE, Process
-
-if TYPE_CHECKING:
-    from kernbench.hardware import Machine
-    from kernbench.runtime_api import Run
 
 _PS_PER_MS = 10**9
 

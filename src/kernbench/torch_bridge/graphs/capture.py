@@ -5,29 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
+from kernbench.runtime_api import DeviceStream, Marker
 from kernbench.torch_bridge.base.modes import NO_BACKWARD, graph_task
+from kernbench.torch_bridge.base.operations import Operation
 from kernbench.torch_bridge.base.refusals import CaptureError
+from kernbench.torch_bridge.c10d.calls import Call, CollectiveWork
 from kernbench.torch_bridge.device.rng import device_generator, known_generator, state_for
 from kernbench.torch_bridge.dispatch.operands import leaves, written_tensors
-from kernbench.torch_bridge.graphs.collectives import Awaiting, Calling, CapturedWork, stand_in
+from kernbench.torch_bridge.graphs.collectives import (
+    Awaiting,
+    Calling,
+    CapturedWork,
+    Post,
+    stand_in,
+)
 from kernbench.torch_bridge.graphs.memory import GraphMemory, Ref
 from kernbench.torch_bridge.graphs.queues import Branches, CaptureQueue
 from kernbench.torch_bridge.placement.moves import MOVE, UNDER_WAY
 from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, device_at, unobserved
 from kernbench.torch_bridge.placement.residence import settle, storage_of
-from kernbench.torch_bridge.processes.process import RandomState, current
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api import DeviceStream, Marker
-    from kernbench.torch_bridge.base.operations import Operation
-    from kernbench.torch_bridge.c10d.calls import Call, CollectiveWork
-    from kernbench.torch_bridge.graphs.collectives import Post
-    from kernbench.torch_bridge.processes.process import Process
+from kernbench.torch_bridge.processes.process import Process, RandomState, current
 
 _NEEDS_DATA = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from kernbench.torch_bridge.c10d.calls import Call, CollectiveWork
 from kernbench.torch_bridge.placement.residence import Residence, storage_of
-from kernbench.torch_bridge.processes.process import current
+from kernbench.torch_bridge.processes.process import Process, current
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.graphs.capture import Capture
     from kernbench.torch_bridge.graphs.memory import Ref
-    from kernbench.torch_bridge.processes.process import Process
 
 Post = Callable[[Call], CollectiveWork]
 

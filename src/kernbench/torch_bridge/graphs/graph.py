@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernbench.runtime_api import Action, Marker, WaitFor
-from kernbench.torch_bridge.base.operation_timing import ChangingTiming
+from kernbench.torch_bridge.base.operation_timing import ChangingTiming, OperationTiming
 from kernbench.torch_bridge.dispatch.operands import leaves
 from kernbench.torch_bridge.graphs.capture import DataStep
 from kernbench.torch_bridge.graphs.collectives import Awaiting, Calling
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from kernbench.clock import Stream, StreamCommand
     from kernbench.op_log import Template
-    from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.c10d.calls import CollectiveWork
     from kernbench.torch_bridge.dispatch.touching import Touching
     from kernbench.torch_bridge.graphs.capture import Capture

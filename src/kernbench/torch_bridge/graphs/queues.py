@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from kernbench.clock import Stream
-from kernbench.runtime_api import Marker
+from kernbench.clock import Stream, StreamCommand
+from kernbench.op_log import Template
+from kernbench.runtime_api import DeviceStream, Marker, Run
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
 from kernbench.torch_bridge.base.refusals import CaptureError
 from kernbench.torch_bridge.graphs.collectives import Awaiting, Calling
 from kernbench.torch_bridge.processes.bursts import Burst
 from kernbench.torch_bridge.processes.commands import HostCopy
-
-if TYPE_CHECKING:
-    from kernbench.clock import StreamCommand
-    from kernbench.op_log import Template
-    from kernbench.runtime_api import DeviceStream, Run
-    from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
 
 @dataclass(frozen=True, slots=True)

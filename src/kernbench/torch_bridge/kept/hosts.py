@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-from kernbench.clock import Stream
-from kernbench.runtime_api import Action, Marker, WaitFor
+from kernbench.clock import Handle, Stream, StreamCommand
+from kernbench.hardware import HostSpec
+from kernbench.op_log import Template
+from kernbench.runtime_api import Action, Keeper, Marker, Run, WaitFor
 from kernbench.torch_bridge.base.host_times import HostPart, HostTimes
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
 from kernbench.torch_bridge.processes.bursts import Burst
 from kernbench.torch_bridge.processes.eager_host import EagerHost
 from kernbench.torch_bridge.processes.host import Host
 from kernbench.torch_bridge.processes.python_calls import FRAMES_OF_FUNCTION, IN_THREAD
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kernbench.clock import Handle, StreamCommand
-    from kernbench.hardware import HostSpec
-    from kernbench.op_log import Template
-    from kernbench.runtime_api import Keeper, Run
-    from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
 _TIME_BITS = 64
 _COUNT_BITS = 24

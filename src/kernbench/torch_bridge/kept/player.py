@@ -5,22 +5,29 @@ A played host spends what the program's host has spent.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from kernbench.clock import Handle
+from kernbench.clock import Handle, Stream
 from kernbench.errors import UsageError
+from kernbench.hardware import HostSpec, Machine
 from kernbench.library_kernels import AutogradPhase, Reuse
 from kernbench.op_log import HostRange, Template
 from kernbench.runtime_api import (
     PLAIN_LAUNCH,
     Action,
+    Collective,
     LoneCollective,
     Marker,
     PlayedPart,
     Player,
+    RankState,
+    Run,
+    RuntimeContext,
     WaitFor,
     launch_of,
 )
+from kernbench.saved import Actions
 from kernbench.torch_bridge.base.host_times import HostTimes
 from kernbench.torch_bridge.base.operation_timing import OperationTiming, held_steps
 from kernbench.torch_bridge.costs import OperationCosts, timing_of_call
@@ -30,15 +37,6 @@ from kernbench.torch_bridge.processes.commands import HostCopy
 from kernbench.torch_bridge.processes.eager_host import EagerHost, as_disturbed
 from kernbench.torch_bridge.processes.float32 import Float32
 from kernbench.torch_bridge.processes.host import Host
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from kernbench.clock import Handle, Stream
-    from kernbench.hardware import HostSpec, Machine
-    from kernbench.runtime_api import Collective, RankState, Run, RuntimeContext
-    from kernbench.saved import Actions
-    from kernbench.torch_bridge.processes.host import Host
 
 
 class _KnownCalls:

@@ -10,17 +10,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from kernbench.checks import Allowed, remedy
-from kernbench.clock import user_site
+from kernbench.clock import Stream, user_site
 from kernbench.sanitizer import Clock
 from kernbench.torch_bridge.base.modes import NO_BACKWARD, graph_task
-
-if TYPE_CHECKING:
-    from kernbench.clock import Stream
 
 _node: Any = torch._C._current_autograd_node
 _sequence: Any = torch.autograd._get_sequence_nr

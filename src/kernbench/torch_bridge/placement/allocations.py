@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from kernbench.clock import user_site
 from kernbench.errors import OutOfMemoryError
 from kernbench.report import format_size as shown
-from kernbench.torch_bridge.memory import DeviceFullError
+from kernbench.torch_bridge.memory import CachingAllocator, DeviceFullError, MemoryBlock
 from kernbench.torch_bridge.placement.contents import forget_contents
 from kernbench.torch_bridge.placement.process_memory import ProcessMemory
-from kernbench.torch_bridge.processes.process import current
-
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.memory import CachingAllocator, MemoryBlock
-    from kernbench.torch_bridge.processes.process import Process
+from kernbench.torch_bridge.processes.process import Process, current
 
 _MOST_NAMED = 4
 _HOST_IS_FULL = re.compile(r"DefaultCPUAllocator: .*you tried to allocate (\d+) bytes")

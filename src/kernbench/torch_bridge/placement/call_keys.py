@@ -8,17 +8,14 @@ contiguous (of products and convolutions in any case); each call with data looks
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.base.direct import NATIVE
-from kernbench.torch_bridge.base.operations import PLAIN
+from kernbench.torch_bridge.base.operations import PLAIN, Operation
 from kernbench.torch_bridge.placement.residence import Residence, storage_of
-
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.base.operations import Operation
 
 is_meta: Any = torch._C.TensorBase.is_meta.__get__
 """Whether C++ has no data for a tensor, whatever device the program sees."""

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.placement.allocations import allocate
-from kernbench.torch_bridge.processes.process import current
+from kernbench.torch_bridge.processes.process import Process, current
 from kernbench.torch_bridge.processes.python_calls import IN_THREAD
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.memory import MemoryBlock
     from kernbench.torch_bridge.placement.in_use import Use
-    from kernbench.torch_bridge.processes.process import Process
 
 storage_of: Any = torch._C.TensorBase.untyped_storage
 """Returns the storage of a tensor; raises for a wrapper, which has none."""

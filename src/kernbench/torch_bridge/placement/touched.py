@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,20 +16,17 @@ import torch
 from torch import Tensor
 
 from kernbench.checks import Allowed, remedy
-from kernbench.clock import user_site
+from kernbench.clock import StreamCommand, user_site
 from kernbench.errors import UninitializedReadError
 from kernbench.memory import POISON
 from kernbench.sanitizer import Touch, TouchKind, TouchPart, strided_spans
+from kernbench.torch_bridge.ordering.order import OperationClock, ProcessOrder
 from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.contents import Contents, contents_of
 from kernbench.torch_bridge.placement.in_use import span_of
 from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.placement.residence import storage_of
-
-if TYPE_CHECKING:
-    from kernbench.clock import StreamCommand
-    from kernbench.torch_bridge.ordering.order import OperationClock, ProcessOrder
-    from kernbench.torch_bridge.processes.process import Process
+from kernbench.torch_bridge.processes.process import Process
 
 
 def _known_storage(tensor: Any) -> Any:

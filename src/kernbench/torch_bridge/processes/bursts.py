@@ -12,15 +12,13 @@ from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from kernbench.clock import StreamCommand, Timer
-from kernbench.runtime_api import Action
+from kernbench.clock import DeviceEngine, Stream, StreamCommand, Timer
+from kernbench.runtime_api import Action, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kernbench.clock import DeviceEngine, Stream
     from kernbench.op_log import Template
-    from kernbench.runtime_api import Run
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
 

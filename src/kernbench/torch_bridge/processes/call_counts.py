@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from kernbench.clock import Simulation
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.process import Process
 from kernbench.torch_bridge.processes.python_calls import (
@@ -21,9 +22,6 @@ from kernbench.torch_bridge.processes.python_calls import (
     PythonCalls,
     ThreadCalls,
 )
-
-if TYPE_CHECKING:
-    from kernbench.clock import Simulation
 
 _Importing: Any = sys.modules["_frozen_importlib"]._ModuleLockManager
 _getprofile = sys.getprofile

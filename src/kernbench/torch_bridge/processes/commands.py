@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernbench.clock import StreamCommand
+from kernbench.clock import Stream, StreamCommand
 
 if TYPE_CHECKING:
-    from kernbench.clock import Stream
     from kernbench.op_log import Template
     from kernbench.runtime_api import Run
 

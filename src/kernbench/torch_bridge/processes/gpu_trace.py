@@ -6,16 +6,14 @@ C++ of a CUDA build calls what a program has registered with ``torch.cuda._gpu_t
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.cuda._gpu_trace as trace
 from torch import Tensor
 
+from kernbench.clock import Stream as Queue
 from kernbench.torch_bridge.base.versions import CUDA_SANITIZER
 from kernbench.torch_bridge.processes.process import Process
-
-if TYPE_CHECKING:
-    from kernbench.clock import Stream as Queue
 
 
 def fire(registry: Any, *args: Any) -> None:

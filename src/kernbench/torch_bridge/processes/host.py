@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from kernbench.runtime_api import Action
-from kernbench.torch_bridge.base.operation_timing import phase_now
+from kernbench.runtime_api import Action, Run
+from kernbench.torch_bridge.base.operation_timing import GraphRun, OperationTiming, phase_now
 from kernbench.torch_bridge.processes.bursts import Burst
 from kernbench.torch_bridge.processes.commands import HostCopy
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from kernbench.clock import Handle, Stream, StreamCommand
     from kernbench.library_kernels import AutogradPhase
     from kernbench.op_log import Template
-    from kernbench.runtime_api import Run
-    from kernbench.torch_bridge.base.operation_timing import GraphRun, OperationTiming
     from kernbench.torch_bridge.base.operations import Operation
     from kernbench.torch_bridge.processes.python_calls import PythonCalls
 

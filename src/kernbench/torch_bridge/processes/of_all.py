@@ -7,16 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.process import HERE
-
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.base.patches import Patches
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 

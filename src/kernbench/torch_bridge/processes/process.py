@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from kernbench.clock import Handle
-from kernbench.torch_bridge.memory import BlockObserver
+from kernbench.clock import Handle, Rank, StreamCommand
+from kernbench.torch_bridge.memory import BlockObserver, CachingAllocator, PrivatePool
 from kernbench.torch_bridge.ordering.order import ProcessOrder
 from kernbench.torch_bridge.processes.eager_host import host_of
 from kernbench.torch_bridge.processes.ranges import Ranges
@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
     from types import ModuleType
 
-    from kernbench.clock import Rank, StreamCommand
     from kernbench.runtime_api import RankState
     from kernbench.torch_bridge.front.session import Session
     from kernbench.torch_bridge.graphs import Capture
-    from kernbench.torch_bridge.memory import CachingAllocator, PrivatePool
     from kernbench.torch_bridge.processes.float32 import Float32
 
 

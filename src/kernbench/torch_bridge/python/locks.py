@@ -12,15 +12,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
-from kernbench.clock import Handle
+from kernbench.clock import Handle, Simulation, Timer
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.process import HERE
-
-if TYPE_CHECKING:
-    from kernbench.clock import Simulation, Timer
 
 _allocate: Any = threading._allocate_lock  # type: ignore[attr-defined]
 _PyRLock: Any = threading._PyRLock  # type: ignore[attr-defined]

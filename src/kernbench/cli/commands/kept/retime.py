@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,36 +14,24 @@ from kernbench.cli.programs.reporting import (
     make_room,
     run_and_report,
 )
-
-if TYPE_CHECKING:
-    from kernbench.hardware import Machine
+from kernbench.hardware import Machine
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetimeOptions(common.SavedRunOptions):
-    """What ``kernbench retime`` was common."""
+class RetimeOptions(common.ReportOptions):
+    """What ``kernbench retime`` was given."""
 
     run: str = common.argument(..., metavar="RUN", help="A run that --save has kept.")
     machine: str | None = common.option(
         None,
         metavar="NAME|FILE",
-        help="Machine: a preset, NAME:SIPS, or a YAML file; the run's, if it is not common.",
+        help="Machine: a preset, NAME:SIPS, or a YAML file; the run's, if it is not given.",
         autocompletion=common.machines_from,
     )
+    program: str = common.option("", hidden=True)
     ranks_per_node: int | None = common.option(
         None, metavar="N", help="Divide the ranks among other nodes (links.scale_out), N in each."
     )
-    settings: common.Set = None
-    scenario: common.Scenario = None
-    log: common.Log = None
-    trace: common.Trace = None
-    json: common.Json = None
-    save: common.Save = None
-    lines: common.Lines = False
-    energy: common.ShowEnergy = False
-    price: common.Price = None
-    program: str = ""
-    memory: common.Memory = False
 
 
 PLACE = 23
@@ -72,9 +59,7 @@ def _retime(options: RetimeOptions) -> int:
     saved = load_run(options.run)
     name: str | Machine = saved.machine if options.machine is None else options.machine
     ranks = None if options.machine is None else saved.ranks
-    machine, changes = common.load_changed(
-        name, ranks, options.settings, options.price, options.energy, options.scenario
-    )
+    machine, changes = options.load_machine(name, ranks)
     nodes = options.ranks_per_node
     if nodes is not None:
         machine = divided_machine(machine, nodes, f"--ranks-per-node {nodes}")

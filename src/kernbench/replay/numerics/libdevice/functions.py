@@ -58,7 +58,10 @@ def _function(name: str) -> Function | None:
     converted = _CONVERSION.fullmatch(name)
     if converted is not None:
         source, target, mode = converted.groups()
-        return _conversion(source, target, mode)
+        if target in _INTEGERS:
+            return lambda x: _to_integer(_ROUND[mode](x), _INTEGERS[target])
+        wanted = _FLOATS[target]
+        return lambda x: _to_float(x.view(_INTEGERS.get(source, x.dtype)), wanted, mode)
     directed = _DIRECTED.fullmatch(name)
     if directed is not None:
         return in_direction(directed[1] or "fma", directed[2])
@@ -255,13 +258,6 @@ _INTEGERS: dict[str, np.dtype[Any]] = {
     "ull": np.dtype(np.uint64),
 }
 _FLOATS: dict[str, np.dtype[Any]] = {"float": np.dtype(np.float32), "double": np.dtype(np.float64)}
-
-
-def _conversion(source: str, target: str, mode: str) -> Function:
-    if target in _INTEGERS:
-        return lambda x: _to_integer(_ROUND[mode](x), _INTEGERS[target])
-    wanted = _FLOATS[target]
-    return lambda x: _to_float(x.view(_INTEGERS.get(source, x.dtype)), wanted, mode)
 
 
 def _to_integer(x: Array, dtype: np.dtype[Any]) -> Array:

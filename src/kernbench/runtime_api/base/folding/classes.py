@@ -15,13 +15,12 @@ import numpy as np
 
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.runtime_api.base.folding.axes import RankAxis, axes_of, axis_of, shown
-from kernbench.runtime_api.base.folding.timetable import CountedCalls
+from kernbench.runtime_api.base.folding.timetable import CountedCalls, Timetable
 
 if TYPE_CHECKING:
     from kernbench.collectives import Schedule
     from kernbench.links import Network
     from kernbench.op_log import Column, Template
-    from kernbench.runtime_api.base.folding.timetable import Timetable
     from kernbench.runtime_api.base.run import Run
 
 

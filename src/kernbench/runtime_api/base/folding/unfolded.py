@@ -15,11 +15,10 @@ import numpy.typing as npt
 
 from kernbench.errors import UsageError
 from kernbench.runtime_api.base.folding.axes import shown
-from kernbench.saved import ON_HANDLES, OPERANDS, STREAMS, Action, Actor
+from kernbench.saved import ON_HANDLES, OPERANDS, STREAMS, Action, Actions, Actor
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.base.folding.classes import Folding
-    from kernbench.saved import Actions
 
 Numbers = npt.NDArray[np.int64]
 

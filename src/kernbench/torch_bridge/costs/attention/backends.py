@@ -7,9 +7,9 @@ kernels that the same call takes on the simulated device.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
-from kernbench.library_kernels import attention_kernels
+from kernbench.hardware import MachineSpec
+from kernbench.library_kernels import AttentionProblem, attention_kernels
 from kernbench.torch_bridge.costs.attention.choice import (
     CUDNN,
     EFFICIENT,
@@ -20,10 +20,6 @@ from kernbench.torch_bridge.costs.attention.choice import (
     kinds_allowed,
     priority,
 )
-
-if TYPE_CHECKING:
-    from kernbench.hardware import MachineSpec
-    from kernbench.library_kernels import AttentionProblem
 
 
 class AttentionBackends:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernbench.dtypes import float32
+from kernbench.dtypes import DType, float32
 from kernbench.ops import attention, attention_backward, attention_with_lse, record_launches
 from kernbench.torch_bridge.costs.sequences import timing_of_kernels
 
 if TYPE_CHECKING:
-    from kernbench.dtypes import DType
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.costs.operations import OperationCosts
 

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from kernbench.dtypes import DType
 from kernbench.library_kernels import (
     AttentionProblem,
+    LibraryKernel,
     attention_kernels,
     flash_backward_launches,
     flash_launches,
 )
 from kernbench.torch_bridge.base.dtypes import kernel_dtype
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
 from kernbench.torch_bridge.costs.attention import EFFICIENT, FLASH, OwnAttention, own_kernels
 from kernbench.torch_bridge.costs.library import timing_of_library
-from kernbench.torch_bridge.costs.registry import Family
-
-if TYPE_CHECKING:
-    from kernbench.dtypes import DType
-    from kernbench.library_kernels import LibraryKernel
-    from kernbench.torch_bridge.base.operation_timing import OperationTiming
-    from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import OperationCall
+from kernbench.torch_bridge.costs.operations import OperationCosts
+from kernbench.torch_bridge.costs.registry import Family, OperationCall
 
 _PREFIX = "aten._scaled_dot_product_"
 _MASKS = ("attn_bias", "attn_mask")

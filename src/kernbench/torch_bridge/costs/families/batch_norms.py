@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from torch import float32
 
 from kernbench.library_kernels import aten, by_channel, stream
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
 from kernbench.torch_bridge.costs.families import blocks
 from kernbench.torch_bridge.costs.families.streams import moved
 from kernbench.torch_bridge.costs.library import timing_of_library
-from kernbench.torch_bridge.costs.registry import Family
+from kernbench.torch_bridge.costs.operations import OperationCosts
+from kernbench.torch_bridge.costs.registry import Family, OperationCall
 from kernbench.torch_bridge.costs.rules import TRAINS, plain_name, rule_of
 from kernbench.torch_bridge.costs.scattered import is_planar
-
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.base.operation_timing import OperationTiming
-    from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import OperationCall
 
 
 class _Norm(NamedTuple):

@@ -5,25 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from kernbench.library_kernels import aten
+from kernbench.hardware import SipSpec
+from kernbench.library_kernels import BlockLaunch, aten
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
 from kernbench.torch_bridge.base.versions import release_of_kernels
 from kernbench.torch_bridge.costs.families import streams
 from kernbench.torch_bridge.costs.library import timing_of_blocks
-from kernbench.torch_bridge.costs.registry import Family
+from kernbench.torch_bridge.costs.operations import OperationCosts
+from kernbench.torch_bridge.costs.registry import Family, OperationCall
 from kernbench.torch_bridge.costs.rules import names, plain_name
 from kernbench.torch_bridge.costs.sequences import in_turn
-
-if TYPE_CHECKING:
-    from kernbench.hardware import SipSpec
-    from kernbench.library_kernels import BlockLaunch
-    from kernbench.torch_bridge.base.operation_timing import OperationTiming
-    from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import OperationCall
 
 Arguments = dict[str, Any]
 Launches = Sequence["BlockLaunch"] | None

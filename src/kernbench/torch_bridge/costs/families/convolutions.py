@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, channels_last, channels_last_3d
 from torch._prims_common import suggest_memory_format
 
-from kernbench.dtypes import float32
+from kernbench.dtypes import DType, float32
 from kernbench.library_kernels import (
     BlockLaunch,
     Convolution,
     ConvolutionPass,
+    LibraryKernel,
     Windows,
     convolution_kernels,
     family_of,
@@ -21,24 +23,17 @@ from kernbench.library_kernels import (
     volume_launch,
     window_launch,
 )
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
 from kernbench.torch_bridge.base.versions import release_of_kernels
 from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes
 from kernbench.torch_bridge.costs.families import gemm
 from kernbench.torch_bridge.costs.families.gemm import Multiplication, multiplication
 from kernbench.torch_bridge.costs.library import timing_of_blocks, timing_of_library
+from kernbench.torch_bridge.costs.operations import OperationCosts
 from kernbench.torch_bridge.costs.products import CONVOLUTIONS, flops_of
-from kernbench.torch_bridge.costs.registry import Family
+from kernbench.torch_bridge.costs.registry import Family, OperationCall
 from kernbench.torch_bridge.costs.scattered import is_planar
 from kernbench.torch_bridge.costs.sequences import in_turn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kernbench.dtypes import DType
-    from kernbench.library_kernels import LibraryKernel
-    from kernbench.torch_bridge.base.operation_timing import OperationTiming
-    from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import OperationCall
 
 _FAST_DEPTHWISE = (1, 12)
 """The first release that is measured to have fast gradients of depthwise weights channels-last."""

@@ -12,19 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from torch import Tensor
+
+from kernbench.hardware import SipSpec
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
 from kernbench.torch_bridge.costs.by_bytes import BY_BYTES_ALONE, timing_by_bytes
-from kernbench.torch_bridge.costs.registry import Family
+from kernbench.torch_bridge.costs.operations import OperationCosts
+from kernbench.torch_bridge.costs.registry import Family, OperationCall
 from kernbench.torch_bridge.costs.tensor_bytes import num_bytes
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from kernbench.hardware import SipSpec
-    from kernbench.torch_bridge.base.operation_timing import OperationTiming
-    from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import OperationCall
 
 _STEP_CYCLES = 1200
 """From one step that depends on another to the next: a launch inside a library's loop, or a barrier

@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, float4_e2m1fn_x2
 
-from kernbench.dtypes import float32, int8
-from kernbench.library_kernels import Product, family_of, grouped_kernels, product_kernels
+from kernbench.dtypes import DType, float32, int8
+from kernbench.library_kernels import (
+    LibraryKernel,
+    Product,
+    family_of,
+    grouped_kernels,
+    product_kernels,
+)
 from kernbench.ops import gemm_blocks, matmul, record_launches, sum_parts_call
 from kernbench.torch_bridge.base.dtypes import kernel_dtype
 from kernbench.torch_bridge.costs.library import timing_of_library
@@ -26,16 +32,13 @@ from kernbench.torch_bridge.costs.products import (
     of_complex,
     operand_of,
 )
-from kernbench.torch_bridge.costs.registry import Family
+from kernbench.torch_bridge.costs.registry import Family, OperationCall
 from kernbench.torch_bridge.costs.sequences import timing_of_kernels
 
 if TYPE_CHECKING:
-    from kernbench.dtypes import DType
-    from kernbench.library_kernels import LibraryKernel
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.costs.operations import OperationCosts
     from kernbench.torch_bridge.costs.products import Products, Sizes
-    from kernbench.torch_bridge.costs.registry import OperationCall
 
 
 _FP4 = "float4_e2m1fn"

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
 from kernbench.torch_bridge.costs.by_bytes import chain_ps
 from kernbench.torch_bridge.costs.families import streams
-from kernbench.torch_bridge.costs.registry import Family
+from kernbench.torch_bridge.costs.operations import OperationCosts
+from kernbench.torch_bridge.costs.registry import Family, OperationCall
 from kernbench.torch_bridge.costs.rules import names, plain_name
 from kernbench.torch_bridge.costs.scattered import SECTOR, is_planar
-
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import OperationCall
 
 # Their threads are those of one plane, so that many planes of a small image keep few PEs busy.
 _BY_POSITION = names(

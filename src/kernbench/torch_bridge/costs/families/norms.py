@@ -8,20 +8,17 @@ with few channels and many rows, such as a ViT-Ti of 512 pictures, had 12 blocks
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kernbench.library_kernels import column_sums
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
 from kernbench.torch_bridge.base.versions import release_of_kernels
 from kernbench.torch_bridge.costs.families import streams
 from kernbench.torch_bridge.costs.library import timing_of_library
-from kernbench.torch_bridge.costs.registry import Family
+from kernbench.torch_bridge.costs.operations import OperationCosts
+from kernbench.torch_bridge.costs.registry import Family, OperationCall
 from kernbench.torch_bridge.costs.rules import plain_name
 from kernbench.torch_bridge.costs.sequences import in_turn
-
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.base.operation_timing import OperationTiming
-    from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import OperationCall
 
 _BACKWARD, _KERNEL = "aten.native_layer_norm_backward", "aten_norm_weights"
 _WITH_MORE_BLOCKS = (2, 0)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from math import ceil, prod
-from typing import TYPE_CHECKING
 
 from kernbench.library_kernels import Windows, window_launch
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
 from kernbench.torch_bridge.costs.library import timing_of_blocks
-from kernbench.torch_bridge.costs.registry import Family
+from kernbench.torch_bridge.costs.operations import OperationCosts
+from kernbench.torch_bridge.costs.registry import Family, OperationCall
 from kernbench.torch_bridge.costs.rules import plain_name
 from kernbench.torch_bridge.costs.scattered import is_planar
-
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.base.operation_timing import OperationTiming
-    from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import OperationCall
 
 _THREADS = {
     "aten.max_pool2d_with_indices": 256,

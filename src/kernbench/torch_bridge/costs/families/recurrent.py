@@ -32,14 +32,13 @@ from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes, vector_ps
 from kernbench.torch_bridge.costs.families import gemm
 from kernbench.torch_bridge.costs.families.gemm import Multiplication
 from kernbench.torch_bridge.costs.products import PLAIN, RECURRENT, OperandLayout
-from kernbench.torch_bridge.costs.registry import Family
+from kernbench.torch_bridge.costs.registry import Family, OperationCall
 from kernbench.torch_bridge.costs.sequences import in_turn, no_sooner, repeated
 
 if TYPE_CHECKING:
     from kernbench.dtypes import DType
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import OperationCall
 
 
 class RecurrentKind(IntEnum):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kernbench.torch_bridge.costs.families.streams import (
     Stream,
     Streams,
@@ -11,14 +9,11 @@ from kernbench.torch_bridge.costs.families.streams import (
     kernels,
     without_largest,
 )
-from kernbench.torch_bridge.costs.registry import Family
+from kernbench.torch_bridge.costs.operations import OperationCosts
+from kernbench.torch_bridge.costs.registry import Family, OperationCall
 from kernbench.torch_bridge.costs.rules import names, plain_name
 from kernbench.torch_bridge.costs.scattered import selection_of
 from kernbench.torch_bridge.costs.tensor_bytes import num_bytes
-
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import OperationCall
 
 _SELECTIONS = names(
     "embedding gather index_select index take index_put _unsafe_index masked_select "

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.commands import MathClass
 from kernbench.torch_bridge.costs.families.streams import Stream, Streams, kernels
-from kernbench.torch_bridge.costs.registry import Family
+from kernbench.torch_bridge.costs.operations import OperationCosts
+from kernbench.torch_bridge.costs.registry import Family, OperationCall
 from kernbench.torch_bridge.costs.rules import plain_name
 from kernbench.torch_bridge.costs.tensor_bytes import most_elements
-
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import OperationCall
 
 _IN_ONE_BLOCK = 4096
 """Elements of a row that PyTorch sorts in a block (``should_use_small_sort`` of ATen's Sort.h)."""

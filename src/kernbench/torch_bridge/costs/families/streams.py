@@ -14,8 +14,8 @@ from kernbench.torch_bridge.costs.by_bytes import (
     vector_ps,
 )
 from kernbench.torch_bridge.costs.library import timing_of_blocks
-from kernbench.torch_bridge.costs.registry import Family
-from kernbench.torch_bridge.costs.rules import Reads, reads_of_rows, rule_of
+from kernbench.torch_bridge.costs.registry import Family, OperationCall
+from kernbench.torch_bridge.costs.rules import CostRule, Reads, reads_of_rows, rule_of
 from kernbench.torch_bridge.costs.scattered import (
     are_unlike,
     has_steps,
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from kernbench.hardware import SipSpec
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import OperationCall
-    from kernbench.torch_bridge.costs.rules import CostRule
 
 
 class Stream(NamedTuple):

@@ -6,14 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from kernbench.clock import Simulation
 from kernbench.hardware import PS_PER_US, HostSpec, ceil_ps
 from kernbench.torch_bridge.processes.process import Process, current
 from kernbench.torch_bridge.python.locks import WaitingLock
-
-if TYPE_CHECKING:
-    from kernbench.clock import Simulation
 
 _Found = TypeVar("_Found")
 _PS_PER_S = 10**12

@@ -7,16 +7,14 @@ import os
 import select
 import socket
 from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.hardware import ceil_ps
 from kernbench.torch_bridge.processes.process import Process, current
 from kernbench.torch_bridge.python.sockets.channels import Channel, Watchable, Wire, host_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 RealSocket: Any = socket.socket
 """The class whose sockets are the operating system's."""

@@ -11,9 +11,10 @@ import os
 import select
 import socket
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.processes.process import current
@@ -49,9 +50,6 @@ from kernbench.torch_bridge.python.sockets.zmq_options import (
     Option,
     ZmqFailureError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Message = list[bytes]
 _NO_LIMIT = float("inf")

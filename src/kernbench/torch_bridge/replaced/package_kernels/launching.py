@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.base.modes import DIFFERENTIATING
-from kernbench.torch_bridge.base.operation_timing import ChangingTiming
-from kernbench.torch_bridge.base.operations import describe
+from kernbench.torch_bridge.base.operation_timing import ChangingTiming, OperationTiming
+from kernbench.torch_bridge.base.operations import Operation, describe
 from kernbench.torch_bridge.costs import num_bytes
 from kernbench.torch_bridge.dispatch.known_values import forget
 from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.placement.residence import residence_of, settle
 from kernbench.torch_bridge.processes.process import current
-
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.base.operation_timing import OperationTiming
-    from kernbench.torch_bridge.base.operations import Operation
 
 _OPERATIONS: dict[Any, Operation] = {}
 
