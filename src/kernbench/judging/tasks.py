@@ -69,12 +69,17 @@ def with_tensors(tree: Any, tensors: Sequence[Tensor]) -> Any:
 
 
 def load_module(path: Path, name: str) -> types.ModuleType:
-    """Return the module of a file, executed."""
+    """Return the module of a file, executed; an empty one of that name that is there becomes it."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    there = sys.modules.get(name)
+    if there is not None and there.__spec__ is None:
+        vars(there).update(vars(module))
+        module = there
+    else:
+        sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
