@@ -36,7 +36,7 @@ from kernbench.judging.record import MOST_BYTES, Record, RecordError
 from kernbench.judging.recording import CallRecorder
 from kernbench.judging.simulation import on_ranks
 from kernbench.judging.tasks import JudgedTask, TaskProblem, load_module, tensors_of
-from kernbench.judging.values import SentTensor, on_device
+from kernbench.judging.values import SentTensor, begin_random_numbers, on_device
 
 MODULE = "candidate"
 _LOOK_S = 0.5
@@ -315,15 +315,17 @@ def _record(bind: Callable[[], Any], problem: dict[str, Any]) -> Record:
     args, has_data = problem["args"], "inputs" in problem
     tensors = tensors_of(args)
     function = bind()
+    # Without data nothing comes of waiting, which has work scheduled that nobody asks for.
+    wait = torch.cuda.synchronize if has_data else int
     with torch.no_grad():
         for _ in range(problem["warm"]):
             function(*args)
-            torch.cuda.synchronize()
+            wait()
             for tensor, value in zip(tensors, problem["values"], strict=has_data):
                 # Its version stays: that it was written would tell calls apart.
                 tensor.data.copy_(value)
-        torch.cuda.synchronize()
-        torch.manual_seed(0)  # what it draws is what the reference draws
+        wait()
+        begin_random_numbers()  # what it draws is what the reference draws
         recorder = CallRecorder(tensors, has_data=has_data)
         with recorder.recording():
             results = function(*args)

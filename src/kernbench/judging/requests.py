@@ -19,6 +19,7 @@ from kernbench.inputs import read_text
 from kernbench.judging.candidate import CandidateFailed, CandidateProcess
 from kernbench.judging.correctness import CorrectnessJudge, UnknownOutcomeError
 from kernbench.judging.limits import CandidateLimits
+from kernbench.judging.recording import ready_to_listen
 from kernbench.judging.scanning import scan
 from kernbench.judging.simulation import in_simulation
 from kernbench.judging.speed import ReferenceTime, SpeedJudge, time_reference
@@ -71,17 +72,18 @@ def judge_next(
     def begin(context: RuntimeContext) -> _Judging:
         seed = _drawn_seed() if like.seed is None else like.seed
         reference = None
-        with of_the_task(like.task, "it cannot be loaded"):
-            task = load_task(like.task)
-            if like.times and not like.values and task.ranks == 1:
-                with suppress(NoDataError):  # which is said of each candidate
-                    reference = time_reference(task, seed, context, 0, compiled=like.compiled)
-        judging = _Judging(next_request(), task, seed)
-        with judging.deciding():
-            judging.begin(reference)
-        if judging.is_done():
-            # Leaving a simulation takes longer than many a candidate.
-            answer(judging.decided())
+        with ready_to_listen():
+            with of_the_task(like.task, "it cannot be loaded"):
+                task = load_task(like.task)
+                if like.times and not like.values and task.ranks == 1:
+                    with suppress(NoDataError):  # which is said of each candidate
+                        reference = time_reference(task, seed, context, 0, compiled=like.compiled)
+            judging = _Judging(next_request(), task, seed)
+            with judging.deciding():
+                judging.begin(reference)
+            if judging.is_done():
+                # Leaving a simulation takes longer than many a candidate.
+                answer(judging.decided())
         return judging
 
     judging = in_simulation(begin, like.machines[0], data=like.values)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernbench.errors import NoDataError
+from kernbench.errors import KernbenchError, UsageError
 from kernbench.judging.candidate import CandidateFailed, CandidateProcess
 from kernbench.judging.correctness import CorrectnessJudge, UnknownOutcomeError
 from kernbench.judging.evidence import evidence_of, work_of
@@ -98,7 +98,9 @@ class SpeedJudge:
                 with closing(start()) as candidate:
                     work = partial(self._time_rank, self._records(candidate))
                     timed = on_ranks(work, machine, self._task.ranks, data=False)
-        except (NoDataError, CandidateFailed) as error:
+        except UsageError:  # of the task
+            raise
+        except (KernbenchError, CandidateFailed) as error:
             self._verdict.remarks.append(f"{machine}: its time cannot be said: {error}")
             return
         if self._timed_record is not None:
