@@ -284,9 +284,9 @@ def _replaced(guarded: list[tuple[dict[str, Any], str, str, Any, Any]], path: Pa
     names = []
     for space, owner, name, value, before in guarded:
         new = space.get(name)
-        code = getattr(getattr(new, "__func__", new), "__code__", None)
-        if new is value and code is before:
+        if new is value and (before is None or value.__code__ is before):
             continue
+        code = getattr(getattr(new, "__func__", new), "__code__", None)
         is_own = getattr(code, "co_filename", "") in (str(path), "<string>")
         if not callable(new) or is_own or getattr(new, "__module__", "") == MODULE:
             names.append(f"{owner}.{name}")

@@ -98,6 +98,8 @@ class JudgedTask:
         self.besides: frozenset[str] = frozenset()
         """Which of :data:`BESIDES` a candidate must get right, too."""
         self.module = self._load()
+        self._counts: dict[str, int | None] = {}
+        """Elements of inputs by size, as far as they are known."""
 
     def _load(self) -> types.ModuleType:
         return load_module(self.path, "task_of_judge")
@@ -121,13 +123,12 @@ class JudgedTask:
 
     def num_elements(self, size: TaskSize) -> int | None:
         """Return how many elements the inputs of a size have; None: the task has no such size."""
+        key = repr(size.settings)
         for device in ("meta", "cpu"):  # without memory, where a task names no device
-            try:
-                with torch.device(device):
-                    return count_elements(self.inputs(size, 0))
-            except Exception:
-                continue
-        return None
+            if key not in self._counts:
+                with suppress(Exception), torch.device(device):
+                    self._counts[key] = count_elements(self.inputs(size, 0))
+        return self._counts.setdefault(key, None)
 
     def beside(self, seed: int) -> Iterator[TaskSize]:
         """Yield sizes around those that are stated, small ones first; a prime is drawn by seed."""
