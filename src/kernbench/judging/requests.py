@@ -78,8 +78,8 @@ def judge_next(
                 if like.times and not like.values and task.ranks == 1:
                     with suppress(NoDataError):  # which is said of each candidate
                         reference = time_reference(task, seed, context, 0, compiled=like.compiled)
-                for size in [*task.beside(seed), *task.stated()] if like.values else ():
-                    task.num_elements(size)  # which it knows from now on
+            for size in [*task.beside(seed), *task.stated()] if like.values else ():
+                task.num_elements(size)  # which it knows from now on
             judging = _Judging(next_request(), task, seed)
             with judging.deciding():
                 judging.begin(reference)

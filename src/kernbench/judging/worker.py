@@ -193,7 +193,9 @@ class Forking:
         _exit(0)
 
     def _taken(self, control: socket) -> dict[str, Any] | None:
-        data, descriptors, _, _ = recv_fds(control, 1 << 20, 1)
+        data, descriptors = b"", []
+        with suppress(ConnectionResetError):  # whoever sends requests has gone
+            data, descriptors, _, _ = recv_fds(control, 1 << 20, 1)
         if not descriptors:
             self._poll.unregister(control)
             self._control = None
