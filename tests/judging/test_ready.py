@@ -1,4 +1,4 @@
-"""A process that is ready for a task judges each candidate in a fork that knows nothing of others."""
+"""Who is ready for a task judges each candidate in a fork that knows nothing of the others."""
 
 from __future__ import annotations
 

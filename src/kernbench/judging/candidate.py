@@ -284,7 +284,7 @@ def _replaced(guarded: list[tuple[dict[str, Any], str, str, Any, Any]], path: Pa
     names = []
     for space, owner, name, value, before in guarded:
         new = space.get(name)
-        if new is value and (before is None or value.__code__ is before):
+        if new is value and (before is None or getattr(value, "__code__", None) is before):
             continue
         code = getattr(getattr(new, "__func__", new), "__code__", None)
         is_own = getattr(code, "co_filename", "") in (str(path), "<string>")

@@ -193,9 +193,10 @@ class Forking:
         _exit(0)
 
     def _taken(self, control: socket) -> dict[str, Any] | None:
-        data, descriptors = b"", []
-        with suppress(ConnectionResetError):  # whoever sends requests has gone
+        try:
             data, descriptors, _, _ = recv_fds(control, 1 << 20, 1)
+        except ConnectionResetError:  # whoever sends requests did not hear that it is ready
+            descriptors = []
         if not descriptors:
             self._poll.unregister(control)
             self._control = None
