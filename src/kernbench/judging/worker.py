@@ -172,18 +172,19 @@ class Forking:
     def request(self) -> dict[str, Any]:
         """Return a request, in a process forked for it; in the calling one, never."""
         while self._control is not None or self._running:
-            for number, _ in self._poll.poll():
-                if self._control is not None and number == self._control.fileno():
-                    value = self._taken(self._control)
-                    if value is not None:
-                        return value
-                elif number in self._running:
-                    self._clear(number)
-                else:  # whoever asked has gone
-                    self._poll.unregister(number)
-                    for pid, asks, _ in self._running.values():
-                        if asks.fileno() == number:
-                            kill(pid, signal.SIGKILL)
+            # One at a time: what comes of it may close another, whose number is then a new one's.
+            number, _ = self._poll.poll()[0]
+            if self._control is not None and number == self._control.fileno():
+                value = self._taken(self._control)
+                if value is not None:
+                    return value
+            elif number in self._running:
+                self._clear(number)
+            else:  # whoever asked has gone
+                self._poll.unregister(number)
+                for pid, asks, _ in self._running.values():
+                    if asks.fileno() == number:
+                        kill(pid, signal.SIGKILL)
         _exit(0)
 
     def answer(self, value: dict[str, Any]) -> Never:
