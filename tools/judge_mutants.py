@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from kernbench.errors import UsageError
 from kernbench.judging import Judge, Verdict
 
 _SWAPPED = {
@@ -140,7 +141,11 @@ def main() -> None:
     with Judge() as judge, tempfile.TemporaryDirectory() as folder:
         for pair in options.pairs:
             candidate, _, task = pair.partition("=")
-            whole = judge(candidate, task, times=False, seed=1)
+            try:
+                whole = judge(candidate, task, times=False, seed=1)
+            except UsageError as error:
+                print(f"{candidate}: the task fails by itself: {error}", flush=True)
+                continue
             print(f"{candidate}: {whole.outcome}: {whole.why}", flush=True)
             rows.append({"candidate": candidate, "change": "", "outcome": str(whole.outcome)})
             if not whole.is_right:

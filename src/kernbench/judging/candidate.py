@@ -35,10 +35,10 @@ from kernbench.judging.limits import (
 from kernbench.judging.record import MOST_BYTES, Record, RecordError
 from kernbench.judging.recording import CallRecorder
 from kernbench.judging.simulation import on_ranks
-from kernbench.judging.tasks import JudgedTask, load_module, tensors_of
-from kernbench.judging.values import SentTensor, on_device
+from kernbench.judging.tasks import JudgedTask, TaskProblem, load_module, tensors_of
+from kernbench.judging.values import SentTensor, begin_random_numbers, on_device
 
-_MODULE = "candidate"
+MODULE = "candidate"
 _LOOK_S = 0.5
 """How often its files are looked at."""
 _FAILED, _RECORD = b"F", b"R"
@@ -73,10 +73,12 @@ class CandidateProcess:
         limits: CandidateLimits,
         *,
         data: bool = True,
+        hollow: TaskProblem | None = None,
     ) -> None:
         """Fork it: inside of a simulation with data or without, if the task is of one rank.
 
-        The calling process must have made none of the judge's inputs by now.
+        ``hollow``: its problem, if it was built in that simulation, which is without data. The
+        calling process must have made none of the judge's inputs with values by now.
         """
         self.limits = limits
         # What a simulation has to clean up it cleans up at its end; this lives on.
@@ -87,7 +89,7 @@ class CandidateProcess:
         if self._pid == 0:
             os.close(own_read)
             os.close(own_write)
-            _live(path, task, machine, limits, self._folder, their_read, their_write, data)
+            _live(path, task, machine, limits, self._folder, their_read, their_write, data, hollow)
         os.close(their_read)
         os.close(their_write)
         self._read, self._write = own_read, own_write
@@ -196,6 +198,7 @@ def _live(
     read: int,
     write: int,
     has_data: bool,
+    hollow: TaskProblem | None,
 ) -> None:
     """Be the process of a candidate; never returns."""
     try:
@@ -222,12 +225,12 @@ def _live(
 
         def serve() -> None:
             module: Any = None
-            guarded = _guarded()
+            guarded = _guarded() if has_data else []
             while problems := receive():
                 try:
-                    problem = _problem(task, problems[0], 0)
+                    problem = _problem(task, problems[0], 0, hollow)
                     if module is None:
-                        module = load_module(path, _MODULE)
+                        module = load_module(path, MODULE)
                     record = _record(partial(task.bind, module, problem), problem)
                     record.remarks += [f"it replaces {e}" for e in _replaced(guarded, path)]
                     _send(write, record.write(), _RECORD)
@@ -236,7 +239,7 @@ def _live(
 
         def serve_rank(problems: list[dict[str, Any]], _: Any, rank: int) -> bytes:
             problem = _problem(task, problems[rank], rank)
-            module = load_module(path, _MODULE)
+            module = load_module(path, MODULE)
             return _record(partial(task.bind, module, problem), problem).write()
 
         if task.ranks == 1:
@@ -281,19 +284,21 @@ def _replaced(guarded: list[tuple[dict[str, Any], str, str, Any, Any]], path: Pa
     names = []
     for space, owner, name, value, before in guarded:
         new = space.get(name)
-        code = getattr(getattr(new, "__func__", new), "__code__", None)
-        if new is value and code is before:
+        if new is value and (before is None or getattr(value, "__code__", None) is before):
             continue
+        code = getattr(getattr(new, "__func__", new), "__code__", None)
         is_own = getattr(code, "co_filename", "") in (str(path), "<string>")
-        if not callable(new) or is_own or getattr(new, "__module__", "") == _MODULE:
+        if not callable(new) or is_own or getattr(new, "__module__", "") == MODULE:
             names.append(f"{owner}.{name}")
     return names
 
 
-def _problem(task: JudgedTask, problem: dict[str, Any], rank: int) -> dict[str, Any]:
+def _problem(
+    task: JudgedTask, problem: dict[str, Any], rank: int, hollow: TaskProblem | None = None
+) -> dict[str, Any]:
     """Return a problem with ``args``, what a candidate is called with: on the device."""
     if "seed" in problem:
-        hollow = task.hollow(problem["size"], problem["seed"], rank)
+        hollow = hollow or task.hollow(problem["size"], problem["seed"], rank)
         return {**problem, "args": hollow.inputs, "init": hollow.init, "state": {}, "values": []}
     leaves, form = tree_flatten(problem["inputs"])
     leaves = [leaf.on_host() if isinstance(leaf, SentTensor) else leaf for leaf in leaves]
@@ -310,15 +315,17 @@ def _record(bind: Callable[[], Any], problem: dict[str, Any]) -> Record:
     args, has_data = problem["args"], "inputs" in problem
     tensors = tensors_of(args)
     function = bind()
+    # Without data nothing comes of waiting, which has work scheduled that nobody asks for.
+    wait = torch.cuda.synchronize if has_data else int
     with torch.no_grad():
         for _ in range(problem["warm"]):
             function(*args)
-            torch.cuda.synchronize()
+            wait()
             for tensor, value in zip(tensors, problem["values"], strict=has_data):
                 # Its version stays: that it was written would tell calls apart.
                 tensor.data.copy_(value)
-        torch.cuda.synchronize()
-        torch.manual_seed(0)  # what it draws is what the reference draws
+        wait()
+        begin_random_numbers()  # what it draws is what the reference draws
         recorder = CallRecorder(tensors, has_data=has_data)
         with recorder.recording():
             results = function(*args)

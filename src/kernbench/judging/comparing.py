@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kernbench.judging.tasks import tensors_of, with_tensors
+from kernbench.judging.values import begin_random_numbers
 from kernbench.torch_bridge import unobserved
 
 _RELATIVE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -59,7 +60,7 @@ def expect(reference: Callable[..., Any], args: Any) -> Expected:
     """Return what a reference makes of its arguments, which stay as they are."""
     own = with_tensors(args, [tensor.clone() for tensor in tensors_of(args)])
     with torch.no_grad():
-        torch.manual_seed(0)  # as before a candidate's recorded call
+        begin_random_numbers()  # as before a candidate's recorded call
         returned = reference(*own)
         forms = form_of(returned, has_numbers=False), form_of(returned, has_numbers=True)
         results = ordered_tensors(returned)
@@ -76,7 +77,7 @@ def expect(reference: Callable[..., Any], args: Any) -> Expected:
                 tensor.double() if tensor.is_floating_point() else tensor.clone()
                 for tensor in tensors_of(args)
             ]
-            torch.manual_seed(0)
+            begin_random_numbers()
             tensors = ordered_tensors(wide(*with_tensors(args, doubles)))
             exact = [
                 e.cpu() if e.is_floating_point() and p.is_floating_point() else None

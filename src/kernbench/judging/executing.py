@@ -27,6 +27,7 @@ from kernbench.judging.record import (
     view_of,
 )
 from kernbench.judging.tasks import tensors_of
+from kernbench.judging.values import begin_random_numbers
 from kernbench.runtime_api import LivePlan
 from kernbench.triton_backend import MAX_PROGRAMS, active_launcher, build_binary, check_grid
 
@@ -122,7 +123,7 @@ class Executor:
             KernbenchError: A step does what a check of the sanitizer refuses.
         """
         self._memory = dict(self._before)
-        torch.manual_seed(0)  # what it draws is what the reference draws
+        begin_random_numbers()  # what it draws is what the reference draws
         self.writes.clear()
         self._spans.clear()
         self._touched.clear()

@@ -138,13 +138,19 @@ class Judge:
             control = self._control or self._started()
         ours, theirs = socket.socketpair()
         parts: list[bytes] = []
+        # Without an answer it is given up, and what judges it ends.
+        ours.settimeout(min(request["total_s"], 1e6))
         with ours:
             with theirs, suppress(OSError):
                 socket.send_fds(control, [b"?"], [theirs.fileno()])
-            with suppress(OSError):
+            try:
                 ours.sendall(json.dumps(request).encode())
                 ours.shutdown(socket.SHUT_WR)
                 parts += iter(partial(ours.recv, 1 << 20), b"")
+            except TimeoutError:
+                return {"unknown": f"it was not judged within {request['total_s']:g} s"}
+            except OSError:
+                pass
         if not parts:
             return {"unknown": "the judge's worker ended while it was judged"}
         answer: dict[str, Any] = json.loads(b"".join(parts))

@@ -64,6 +64,7 @@ class _Listening:
     def __init__(self, launcher: Any) -> None:
         self._launcher, self._launch = launcher, launcher.launch
         self.by_process: dict[Any, Listener] = {}
+        self.users = 0
         self._inside: set[Any] = set()
         """Processes inside of a collective, whose own copies are no work of the program."""
         self._stack = ExitStack()
@@ -143,21 +144,32 @@ class _Listening:
 
 
 @contextmanager
+def ready_to_listen() -> Iterator[_Listening]:
+    """Give what hears of all processes; it stays until the last such block ends."""
+    launcher: Any = active_launcher()
+    hub = launcher.launch if isinstance(launcher.launch, _Listening) else _Listening(launcher)
+    hub.users += 1
+    try:
+        yield hub
+    finally:
+        hub.users -= 1
+        if not hub.users:
+            hub.close()
+
+
+@contextmanager
 def listening(listener: Listener) -> Iterator[Callable[[], bool]]:
     """Tell a listener of the calling process inside of the block.
 
     Gives what says whether the process is inside of a collective.
     """
-    launcher: Any = active_launcher()
-    hub = launcher.launch if isinstance(launcher.launch, _Listening) else _Listening(launcher)
     process = current_process()
-    hub.by_process[process] = listener
-    try:
-        yield hub.is_inside
-    finally:
-        del hub.by_process[process]
-        if not hub.by_process:
-            hub.close()
+    with ready_to_listen() as hub:
+        hub.by_process[process] = listener
+        try:
+            yield hub.is_inside
+        finally:
+            del hub.by_process[process]
 
 
 LAZY = "which computes when it is looked at"

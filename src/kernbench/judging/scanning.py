@@ -48,7 +48,8 @@ def scan(text: str) -> Scan:
         result.error = f"it is no Python: {error}"
         return result
     modules: dict[str, str] = {}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 modules[alias.asname or alias.name.split(".")[0]] = (
@@ -57,7 +58,7 @@ def scan(text: str) -> Scan:
         elif isinstance(node, ast.ImportFrom) and node.module:
             for name in node.names:
                 modules[name.asname or name.name] = f"{node.module}.{name.name}"
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef):
             called = [getattr(expr, "func", expr) for expr in node.decorator_list]
             marks = {_dotted(expr, modules) for expr in called}
@@ -67,7 +68,7 @@ def scan(text: str) -> Scan:
             if line not in result.tricks:
                 result.tricks.append(line)
     names = {module.split(".")[-1] for module in modules.values()} | {
-        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+        node.attr for node in nodes if isinstance(node, ast.Attribute)
     }
     parts = {part for module in modules.values() for part in module.split(".")}
     result.cuda = next((item for item in _CUDA if item in names | parts), "")

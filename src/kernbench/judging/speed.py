@@ -4,24 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from kernbench.errors import NoDataError
+from kernbench.errors import KernbenchError, UsageError
 from kernbench.judging.candidate import CandidateFailed, CandidateProcess
 from kernbench.judging.correctness import CorrectnessJudge, UnknownOutcomeError
 from kernbench.judging.evidence import evidence_of, work_of
 from kernbench.judging.record import Record
 from kernbench.judging.recording import recorded
 from kernbench.judging.simulation import on_ranks
-from kernbench.judging.tasks import JudgedTask, of_the_task
+from kernbench.judging.tasks import JudgedTask, TaskProblem, of_the_task
 from kernbench.judging.timing import TimedRecord, floor_ns, machine_time, time_record
 from kernbench.judging.verdict import Verdict
 from kernbench.runtime_api import RuntimeContext
 
 _RankTimes = tuple[TimedRecord, TimedRecord, TimedRecord | None, float]
 """Of the candidate, of eager, of what is compiled, and the least time of its bytes in ns."""
+
+
+@dataclass(frozen=True)
+class ReferenceTime:
+    """The time of a task's reference at its timed size, on a rank of a run that is inside."""
+
+    context: RuntimeContext
+    problem: TaskProblem
+    eager: TimedRecord
+    compiled: TimedRecord | None
+    """Of ``torch.compile`` of it, where that is asked for."""
+    depends_on_inputs: bool
+
+
+def time_reference(
+    task: JudgedTask, seed: int, context: RuntimeContext, rank: int, *, compiled: bool
+) -> ReferenceTime:
+    """Return the time of a task's reference on a rank of a run without data.
+
+    Raises:
+        NoDataError: It cannot be executed without data.
+        UsageError: It fails by itself.
+    """
+    problem = task.hollow(task.stated()[-1], seed, rank)
+    with of_the_task(task.path, "its reference fails by itself"):
+        done = recorded(problem.reference, problem.inputs)
+    eager, fast = time_record(context, done, rank), None
+    if compiled:
+        torch._dynamo.reset()
+        function = torch.compile(problem.reference)
+        for _ in range(2):
+            done_fast = recorded(function, problem.inputs)
+        fast = time_record(context, done_fast, rank)
+    return ReferenceTime(context, problem, eager, fast, evidence_of(done).depends_on_inputs)
 
 
 class SpeedJudge:
@@ -44,22 +79,24 @@ class SpeedJudge:
         self,
         start: Callable[[], CandidateProcess],
         machine: str,
-        inside: RuntimeContext | None = None,
+        reference: ReferenceTime | None = None,
     ) -> None:
         """Time the candidate on a machine, by itself or on the ranks of its task.
 
-        ``inside``: a run of one rank without data, of that machine, that the caller is inside of.
+        ``reference``: its time in the run that the caller is inside of.
         """
         try:
-            if inside is not None:
-                timed = [self._time_alone(start, inside, 0)]
+            if reference is not None:
+                timed = [self._time_alone(start, reference.context, 0, reference)]
             elif self._task.ranks == 1:
                 timed = on_ranks(partial(self._time_alone, start), machine, 1, data=False)
             else:
                 with closing(start()) as candidate:
                     work = partial(self._time_rank, self._records(candidate))
                     timed = on_ranks(work, machine, self._task.ranks, data=False)
-        except (NoDataError, CandidateFailed) as error:
+        except UsageError:  # of the task
+            raise
+        except (KernbenchError, CandidateFailed) as error:
             self._verdict.remarks.append(f"{machine}: its time cannot be said: {error}")
             return
         if self._timed_record is not None:
@@ -82,30 +119,40 @@ class SpeedJudge:
         return candidate.call(*[asked] * self._task.ranks)
 
     def _time_alone(
-        self, start: Callable[[], CandidateProcess], context: RuntimeContext, rank: int
+        self,
+        start: Callable[[], CandidateProcess],
+        context: RuntimeContext,
+        rank: int,
+        reference: ReferenceTime | None = None,
     ) -> _RankTimes:
         with closing(start()) as candidate:
             records = self._records(candidate)
         (self._timed_record,) = records
-        return self._time_rank(records, context, rank)
+        return self._time_rank(records, context, rank, reference)
 
-    def _time_rank(self, records: list[Record], context: RuntimeContext, rank: int) -> _RankTimes:
+    def _time_rank(
+        self,
+        records: list[Record],
+        context: RuntimeContext,
+        rank: int,
+        reference: ReferenceTime | None = None,
+    ) -> _RankTimes:
         """Return a rank's times.
 
         Raises:
             UnknownOutcomeError: At this size it does what it does at no executed one.
         """
         size, record = self._size, records[rank]
-        problem = self._task.hollow(size, self._verdict.seed, rank)
-        with of_the_task(self._task.path, "its reference fails by itself"):
-            done = recorded(problem.reference, problem.inputs)
-        eager = time_record(context, done, rank)
+        if reference is None:
+            reference = time_reference(
+                self._task, self._verdict.seed, context, rank, compiled=self._compiled
+            )
         self._check_work(record)
         mine = time_record(context, record, rank)
         evidence, says = evidence_of(record), mine.unwritten
         if evidence.from_before or not evidence.depends_on_inputs:
             says = "its result does not depend on its inputs"
-        if says and evidence_of(done).depends_on_inputs:
+        if says and reference.depends_on_inputs:
             self._verdict.tricks.append(f"at size {size.label}, which is timed, {says}")
         if self._executed.lines and size.label not in self._executed.work_of:
             self._refuse_new("executes", mine.lines - self._executed.lines)
@@ -115,14 +162,7 @@ class SpeedJudge:
                     f"at size {size.label}, which is timed, {mine.unread[min(missed)]}, all of "
                     "which it reads at those that were executed with values"
                 )
-        compiled = None
-        if self._compiled:
-            torch._dynamo.reset()
-            fast = torch.compile(problem.reference)
-            for _ in range(2):
-                done = recorded(fast, problem.inputs)
-            compiled = time_record(context, done, rank)
-        return mine, eager, compiled, floor_ns(context, record)
+        return mine, reference.eager, reference.compiled, floor_ns(context, record)
 
     def _check_work(self, record: Record) -> None:
         """Hold a record to be timed to the work that was executed with values."""

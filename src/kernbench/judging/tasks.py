@@ -69,12 +69,17 @@ def with_tensors(tree: Any, tensors: Sequence[Tensor]) -> Any:
 
 
 def load_module(path: Path, name: str) -> types.ModuleType:
-    """Return the module of a file, executed."""
+    """Return the module of a file, executed; an empty one of that name that is there becomes it."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    there = sys.modules.get(name)
+    if there is not None and there.__spec__ is None:
+        vars(there).update(vars(module))
+        module = there
+    else:
+        sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -93,6 +98,8 @@ class JudgedTask:
         self.besides: frozenset[str] = frozenset()
         """Which of :data:`BESIDES` a candidate must get right, too."""
         self.module = self._load()
+        self._counts: dict[str, int | None] = {}
+        """Elements of inputs by size, as far as they are known."""
 
     def _load(self) -> types.ModuleType:
         return load_module(self.path, "task_of_judge")
@@ -116,13 +123,12 @@ class JudgedTask:
 
     def num_elements(self, size: TaskSize) -> int | None:
         """Return how many elements the inputs of a size have; None: the task has no such size."""
+        key = repr(size.settings)
         for device in ("meta", "cpu"):  # without memory, where a task names no device
-            try:
-                with torch.device(device):
-                    return count_elements(self.inputs(size, 0))
-            except Exception:
-                continue
-        return None
+            if key not in self._counts:
+                with suppress(Exception), torch.device(device):
+                    self._counts[key] = count_elements(self.inputs(size, 0))
+        return self._counts.setdefault(key, None)
 
     def beside(self, seed: int) -> Iterator[TaskSize]:
         """Yield sizes around those that are stated, small ones first; a prime is drawn by seed."""

@@ -12,6 +12,13 @@ from torch import Tensor
 DRAWN, ITS_OWN = "drawn", "its own"
 
 
+def begin_random_numbers() -> None:
+    """Have random numbers begin as they do for whoever else calls this, on host and device."""
+    # torch.manual_seed asks back ends that are not there, too, which takes milliseconds.
+    torch.default_generator.manual_seed(0)
+    torch.cuda.manual_seed_all(0)
+
+
 def _scaled(tensor: Tensor, factor: float) -> Tensor:
     """Return a tensor times a factor, or by less where its type has not the range for it."""
     most = torch.finfo(tensor.dtype).max ** 0.375

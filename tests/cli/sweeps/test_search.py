@@ -90,6 +90,14 @@ def test_goals_are_weighed_and_failures_are_left_out(search: Search, folder: Pat
     assert (folder / "a.svg").read_text().startswith("<?xml")
 
 
+def test_a_search_of_failures_alone_says_why_one_failed(search: Search) -> None:
+    pytest.importorskip("optuna")
+    status, _, err = search("swept.py", "-s", "mode=raises", "-j", "1", "--trials", "1")
+    assert status == 1
+    assert "none of 1 trials is done" in err
+    assert "ValueError" in err
+
+
 @pytest.mark.adr("0160-D4")
 def test_energy_and_the_machines_own_price_are_goals(search: Search, folder: Path) -> None:
     pytest.importorskip("optuna")

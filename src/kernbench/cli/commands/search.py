@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,6 +129,14 @@ def _goals(options: SearchOptions) -> Goals:
     return Goals(names=tuple(options.minimize or ("time",)), prices=prices)
 
 
+def _error_in(folder: Path) -> str:
+    """Return why a point that is kept in a folder failed."""
+    points = (
+        json.loads(path.read_text().partition("\n")[0]) for path in folder.glob("points/*.json")
+    )
+    return next((str(point["error"]) for point in points if point.get("error")), "nothing")
+
+
 def _show(options: SearchOptions, search: Search, goals: Goals, folder: Path) -> int:
     from rich.console import Console
     from rich.table import Table
@@ -135,8 +144,8 @@ def _show(options: SearchOptions, search: Search, goals: Goals, folder: Path) ->
     best, tried = search.best(), search.tried()
     if not tried:
         print(
-            f"none of {search.told} trials is done; kernbench sweep {options.program} --list shows "
-            f"why a point failed, or read {folder}",
+            f"none of {search.told} trials is done, and what is in {folder} is not tried again: "
+            f"begin in another folder; one says: {_error_in(folder)}",
             file=sys.stderr,
         )
         return FAILED
