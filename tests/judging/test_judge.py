@@ -30,6 +30,24 @@ _SAMPLE = {
 }
 
 
+_UNCENTERED = """
+import torch
+def solve(x):
+    shifted = torch.exp(x {sign} x.max(-1, keepdim=True).values)
+    return shifted / shifted.sum(-1, keepdim=True)
+"""
+
+
+@pytest.mark.adr("0256-D4")
+@pytest.mark.parametrize(("sign", "outcome"), [("-", Outcome.RIGHT), ("+", Outcome.WRONG)])
+def test_huge_values_are_tried_where_no_size_is_small(
+    judged: Judged, sign: str, outcome: Outcome
+) -> None:
+    task = TASKS["softmax"].replace("[(8, 50), (16, 100)]", "['only']")
+    verdict = judged(_UNCENTERED.format(sign=sign), task.replace("seed, size", "seed, (512, 128)"))
+    assert verdict.outcome is outcome, verdict.why
+
+
 _NOT_SEEN = {
     "a graph with the first inputs",
     "an operator of its own that computes on the host",

@@ -82,6 +82,8 @@ class CorrectnessJudge:
         """The largest small size that was right."""
         self._extreme_at: set[str] = set()
         """Labels of the sizes at which extreme values are tried."""
+        self._most_extreme = SMALL_ELEMENTS
+        """The most elements with which they are; more where a task has no small size."""
 
     def try_sizes(self, candidate: CandidateProcess, context: RuntimeContext) -> None:
         """Try sizes of a task of one rank, in its simulation, until one fails."""
@@ -224,7 +226,10 @@ class CorrectnessJudge:
             if count is None or count <= SMALL_ELEMENTS:
                 small.append((count or 0, size.label))
             chosen.append((_MOST_ELEMENTS if count is None else count, size))
+        if not small:
+            small = sorted((count, size.label) for count, size in chosen)[:1]
         self._extreme_at = {label for _, label in sorted(small)[-_MOST_EXTREME:]}
+        self._most_extreme = max([SMALL_ELEMENTS, *(count for count, _ in small)])
         # Of a few elements many kernels are right by chance, or wrong for another reason.
         ordered = sorted(chosen, key=lambda pair: (pair[0] < _FEW_ELEMENTS, pair[0]))
         return [size for _, size in ordered]
@@ -307,7 +312,7 @@ class CorrectnessJudge:
     ) -> Iterator[tuple[str, Any]]:
         """Yield what inputs are filled with, by name: what the task draws, perhaps the extreme."""
         is_extreme = size.label in self._extreme_at
-        is_extreme = is_extreme and count_elements(problem.inputs) <= SMALL_ELEMENTS
+        is_extreme = is_extreme and count_elements(problem.inputs) <= self._most_extreme
         value, drawn = tensors_of(problem.inputs), tensors_of(fresh.inputs)
         if [(e.shape, e.dtype) for e in value] != [(e.shape, e.dtype) for e in drawn]:
             self._verdict.remarks.append(
