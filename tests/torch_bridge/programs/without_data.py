@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import ShardingStrategy, fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from kernbench.torch_bridge.dispatch.addresses import _storage_ptr as host_address
+from kernbench.torch_bridge.dispatch.addresses import host_address
 
 GRADIENTS = ShardingStrategy.SHARD_GRAD_OP
 

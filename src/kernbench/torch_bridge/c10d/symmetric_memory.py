@@ -24,7 +24,7 @@ from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.c10d import data
 from kernbench.torch_bridge.c10d.calls import Call, post_pair, signature
 from kernbench.torch_bridge.c10d.process_group import SimulatedGroup
-from kernbench.torch_bridge.dispatch.addresses import buffer_of_storage
+from kernbench.torch_bridge.dispatch.addresses import buffer_of_storage, host_address
 from kernbench.torch_bridge.placement.names import unobserved, with_index
 from kernbench.torch_bridge.placement.residence import Residence, residence_of, storage_of
 from kernbench.torch_bridge.processes.process import Process, current
@@ -281,7 +281,7 @@ class PeerMemory(metaclass=_PadSize):
 def _shown_here(storage: Any, device: torch.device) -> Any:
     """Return another storage on a rank's memory, which this rank's device maps."""
     shown_here: Any = torch._C._construct_storage_from_data_pointer(
-        storage.data_ptr(), storage.device, storage.nbytes()
+        host_address(storage), storage.device, storage.nbytes()
     )
     shown_here._kernbench = Residence(device, current().first_sip + device.index)
     shown_here._kernbench_shared, shown_here._kernbench_owner = storage._kernbench_shared, storage

@@ -28,7 +28,8 @@ _FIRST_ADDRESS = 1 << 44
 _FEW = 1 << 10
 
 _data_ptr = Tensor.data_ptr
-_storage_ptr: Any = torch.UntypedStorage.data_ptr
+host_address: Any = torch.UntypedStorage.data_ptr
+"""Returns where a storage lies in the memory of this machine; 0 without data."""
 _is_expired: Any = torch.UntypedStorage._expired
 
 
@@ -68,7 +69,7 @@ class Addresses(LentMemory):
         storage = _owner_of(storage)
         residence = getattr(storage, "_kernbench", None)
         if residence is None or residence.device is None:
-            return int(_storage_ptr(storage))
+            return int(host_address(storage))
         start = self._start(storage, residence)
         if start:
             known = self._storages.get(start)
@@ -137,7 +138,7 @@ class Addresses(LentMemory):
 
     def _start(self, storage: Any, residence: Any) -> int:
         if self._has_data:
-            return int(_storage_ptr(storage))
+            return int(host_address(storage))
         if residence.block is None:
             return 0
         return int((residence.sip_id + 1) * _FIRST_ADDRESS + residence.block.address)
