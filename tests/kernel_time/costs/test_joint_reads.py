@@ -33,8 +33,10 @@ from kernbench.commands import (
     loop_dim,
 )
 from kernbench.dtypes import float16
+from kernbench.kernel_ir import evaluate
 from kernbench.kernel_time import Conditions, schedule_kernel
 from kernbench.kernel_time.costs.joint_reads import read_together, trips_differ
+from tests.kernel_ir.cases import kernel
 from tests.kernel_time.kernel_traces import gemm_trace, machine_with, only_gemm, trace_of
 from tests.tiers import examples
 
@@ -264,3 +266,28 @@ def test_programs_that_a_mask_switches_off_read_nothing() -> None:
     together = read_together(masked, 4, 0)
     assert together is not None
     assert list(together.shares.values()) == [Fraction(3, 1 + 2 + 3).as_integer_ratio()]
+
+
+def test_the_iterations_of_a_loop_that_is_cut_are_held_against_each_other() -> None:
+    body = """\
+    %one = arith.constant 1 : i32
+    %zero = arith.constant 0 : i32
+    %three = arith.constant 3 : i32
+    %six = arith.constant 6 : i32
+    %program = tt.get_program_id x : i32
+    %first = arith.muli %program, %three : i32
+    scf.for %i = %zero to %six step %one : i32 {
+      %place = arith.addi %first, %i : i32
+      %tile = arith.divsi %place, %three : i32
+      %at = tt.addptr %x, %tile : !tt.ptr<f32>, i32
+      %value = tt.load %at : !tt.ptr<f32>
+      %is_first = arith.cmpi eq, %i, %zero : i32
+      scf.if %is_first {
+        tt.store %x, %value : !tt.ptr<f32>
+      }
+    }"""
+    trace = evaluate(kernel(body), (8, 1, 1), {}, num_warps=4, num_stages=1)
+    together = read_together(trace, 4, 0)
+    assert together is not None
+    # Of 48 reads, four programs at a time read four elements in each of six turns.
+    assert set(together.shares.values()) == {Fraction(48, 48).as_integer_ratio()}

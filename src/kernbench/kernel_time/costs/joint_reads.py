@@ -9,6 +9,7 @@ a wave reads is the union of its boxes.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,7 +110,13 @@ def _over_tiles(
         depth = max(_tile_loops(command.source, loops) for command, loops, _ in reads)
         counts = [len(g.program_ids) * _num_turns(loops[:depth]) for _, loops, g in reads]
         if depth and sum(counts) <= _MOST_TURNS:
-            parts = [_turns(*read, depth, num_pes) for read in reads]
+            # The parts of a loop that is cut follow each other.
+            begun: Counter[int] = Counter()
+            parts = []
+            for command, loops, group in reads:
+                first = begun[id(group)]
+                parts.append(_turns(command, loops, group, depth, num_pes, first))
+                begun[id(group)] += _num_turns(loops[:depth])
             dma_reads.append(([command for command, *_ in reads], _Turns.of(parts)))
     shared = [(commands, turns) for commands, turns in dma_reads if turns.once < turns.total]
     stay, left = stay_for_launch(room, [turns.size_bytes for _, turns in shared])
@@ -167,7 +174,12 @@ def _num_turns(loops: Sequence[Loop]) -> int:
 
 
 def _turns(
-    command: DmaRead, loops: tuple[Loop, ...], group: ProgramGroup, depth: int, num_pes: int
+    command: DmaRead,
+    loops: tuple[Loop, ...],
+    group: ProgramGroup,
+    depth: int,
+    num_pes: int,
+    first: int,
 ) -> tuple[Array, Array, int]:
     """Return of every turn which others are at the same time, its tile, and a tile's bytes."""
     outer, count = loops[:depth], len(group.program_ids)
@@ -182,12 +194,12 @@ def _turns(
     turn = np.arange(_num_turns(outer))
     runs = np.ones((count, len(turn)), dtype=np.bool_)
     trips = dict(group.trips)
-    index = np.unravel_index(turn, [loop.trip_count for loop in outer])
+    index = np.unravel_index(turn, [loop.trip_count for loop in outer]) if outer else ()
     for loop, at in zip(outer, index, strict=True):
         if loop.loop_id in trips:
             runs &= at < np.reshape(trips[loop.loop_id], (-1, 1))
     waves = group.program_ids // num_pes
-    cells = turn * (int(waves.max(initial=0)) + 1) + waves[:, None]
+    cells = (first + turn) * (int(waves.max(initial=0)) + 1) + waves[:, None]
     size = math.prod(command.source.shape) * command.source.dtype.itemsize
     size *= _num_turns(loops[depth:])
     return cells[runs], tiles.reshape(count, -1)[runs], size
