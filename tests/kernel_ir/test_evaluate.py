@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -206,6 +208,33 @@ def test_a_long_loop_that_is_another_at_first_is_planned_as_two() -> None:
     (group,) = evaluate(kernel(body), (1, 1, 1), {}, num_warps=4, num_stages=1).groups
     (loop,) = [command for command in group.body if isinstance(command, Loop)]
     assert loop.trip_count == (1 << 20) - 1
+
+
+@pytest.mark.adr("0004-D3")
+def test_a_branch_by_program_and_iteration_is_not_laid_out_over_both() -> None:
+    """It takes 400 million truth values; those of programs and of iterations are 104,000."""
+    body = """\
+    %zero = arith.constant 0 : i32
+    %one = arith.constant 1 : i32
+    %half = arith.constant 2000 : i32
+    %end = arith.constant 4000 : i32
+    %program = tt.get_program_id x : i32
+    %is_low = arith.cmpi slt, %program, %half : i32
+    scf.for %i = %zero to %end step %one : i32 {
+      %is_early = arith.cmpi slt, %i, %half : i32
+      %is_both = arith.andi %is_early, %is_low : i1
+      scf.if %is_both {
+        %value = tt.load %x : !tt.ptr<f32>
+        tt.store %x, %value : !tt.ptr<f32>
+      }
+    }"""
+    tracemalloc.start()
+    try:
+        result = evaluate(kernel(body), (100_000, 1, 1), {}, num_warps=4, num_stages=1)
+        assert tracemalloc.get_traced_memory()[1] < 100e6
+    finally:
+        tracemalloc.stop()
+    assert sorted(len(group.program_ids) for group in result.groups) == [2_000, 98_000]
 
 
 def test_an_inner_bound_that_depends_on_the_outer_index_unrolls_the_outer_loop() -> None:

@@ -481,19 +481,22 @@ class Evaluator:
 
     def _in_all(self, held: Predicate | Separable) -> Any:
         """Return the one value that all programs and iterations have; raises as :meth:`decide`."""
-        dims = held.dims
+        dims, cuts = held.dims, frozenset[int]()
+        loops = [self.open_loops[dim] for dim in dims if is_loop(dim)]
+        unrolled = frozenset(op for op, _ in loops)
+        if loops and len(dims) > 1 and isinstance(held, Predicate):
+            # Of programs and of iterations there may be few terms, and very many of both.
+            raise UnrollLoops(unrolled)
         dense = held.dense(dims)
         first = dense.reshape(-1)[0]
         if (dense == first).all():
             return first
-        loops = [self.open_loops[dim] for dim in dims if is_loop(dim)]
         if not loops:
             raise SplitPrograms(dense)
         changes = np.flatnonzero(dense[1:] != dense[:-1]) + 1 if dense.ndim == 1 else ()
-        cuts = frozenset[int]()
         if self.shared is None and len(changes) <= _MOST_CUTS:
             cuts = frozenset(loops[0][1] + int(change) for change in changes)
-        raise UnrollLoops(frozenset(op for op, _ in loops), cuts)
+        raise UnrollLoops(unrolled, cuts)
 
     def split_partial(self, mask: Predicate) -> None:
         """Give programs that a long mask cuts off a group of their own.

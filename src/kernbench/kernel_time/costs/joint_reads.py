@@ -114,8 +114,7 @@ def _over_tiles(
             begun: Counter[int] = Counter()
             parts = []
             for command, loops, group in reads:
-                first = begun[id(group)]
-                parts.append(_turns(command, loops, group, depth, num_pes, first))
+                parts.append(_turns(command, loops, group, depth, num_pes, begun[id(group)]))
                 begun[id(group)] += _num_turns(loops[:depth])
             dma_reads.append(([command for command, *_ in reads], _Turns.of(parts)))
     shared = [(commands, turns) for commands, turns in dma_reads if turns.once < turns.total]
