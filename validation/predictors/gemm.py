@@ -11,9 +11,9 @@ from functools import lru_cache
 from kernbench.accuracy.predictors import GEMM_DTYPES, problem_of
 from kernbench.accuracy.rows import Answer, Machines, Ran, Row
 from kernbench.errors import MachineError
-from kernbench.hardware import Machine
+from kernbench.hardware import KernelLibrary, Machine
 from kernbench.kernel_time import kept_share
-from kernbench.library_kernels import LibraryKernel, Product, product_candidates
+from kernbench.library_kernels import LibraryKernel, Product, family_of, product_candidates
 from kernbench.plans import GemmTuner
 from validation.kernels import GemmProblem, load_library, product_choices, quantize_rows
 from validation.predictors.libraries.products import (
@@ -27,10 +27,8 @@ from validation.sources.harness import Harness, gemm_harness
 from validation.sources.launching import launching
 from validation.sources.repeated import repeated_kernels
 
-_IN_LIBRARY = frozenset(
-    {("bf16", "sm89"), ("bf16", "sm100"), ("bf16", "sm120"), ("bf16", "gfx942"), ("bf16", "gfx950")}
-)
-"""Dtypes and architectures that the Triton kernel could do, and the library does more exactly."""
+_IN_LIBRARY = frozenset({"gfx942", "gfx950"})
+"""Architectures whose library does what the Triton kernel could do, too, and more exactly."""
 
 
 class GemmPredictor(LibraryPredictor):
@@ -76,17 +74,32 @@ class GemmPredictor(LibraryPredictor):
             raise NotModeledError(f"no library kernel for {row.dtype} on {machine.name}")
         harness = gemm_harness(row.source, machine.name)
         m, n, k = (row.integer(name) for name in ("m", "n", "k"))
-        if row.dtype == "fp32":
-            product = Product(m=m, n=n, k=k, dtype="float32", itemsize=4, out_bytes=4)
+        batch = row.optional("batch") or 1
+        rotated = harness.weight_buffers * operands.weight_bytes * n * k
+        cold_input = _cold(machine, harness, rotated + operands.input_bytes * m * k)
+        cold_weights = _cold(machine, harness, rotated)
+        launched = launching(row.fields, machine.name)
+        if _by_blas(row, load_library(architecture)):
+            product = Product(
+                m=m,
+                n=n,
+                k=k,
+                batch=batch,
+                dtype=operands.dtype,
+                itemsize=operands.input_bytes,
+                out_bytes=int(operands.input_bytes),
+                part_bytes=int(operands.input_bytes),
+                a_cold=cold_input,
+                b_cold=cold_weights,
+            )
             return MeasuredKernels(
                 kernels=(),
                 choices=product_candidates(product, machine.sip),
                 machine=machine,
-                extra_us=harness.fixed_us,
-                least_us=harness.host_us,
+                extra_us=harness.fixed_us + launched.device_of(m, k),
+                least_us=max(harness.host_us, launched.host_of(m, k)),
+                least_share=launched.share,
             )
-        batch = row.optional("batch") or 1
-        rotated = harness.weight_buffers * operands.weight_bytes * n * k
         name = kernel_name(load_library(architecture), row.dtype, row.fields)
         problem = GemmProblem(
             m=m,
@@ -97,14 +110,13 @@ class GemmPredictor(LibraryPredictor):
             weight_bytes=operands.weight_bytes,
             result_bytes=max(2.0, operands.input_bytes),
             batch=batch,
-            cold_input=_cold(machine, harness, rotated + operands.input_bytes * m * k),
-            cold_weights=_cold(machine, harness, rotated),
+            cold_input=cold_input,
+            cold_weights=cold_weights,
         )
         kernels: tuple[LibraryKernel, ...] = ()
         if operands.quantized:
             cold = _cold(machine, harness, 2.0 * m * k)
             kernels = (quantize_rows(quantize_name(name), m, k, operands.quantized, cold),)
-        launched = launching(row.fields, machine.name)
         return MeasuredKernels(
             kernels=kernels,
             choices=product_choices(
@@ -130,9 +142,16 @@ def _in_library(row: Row, machine: Machine) -> bool:
     if "framework" in row.fields or row.dtype not in GEMM_DTYPES:
         return True
     architecture = machine.spec.kernel_library
-    if row.dtype == "fp32" and architecture is not None:
-        return "blas_float32" in load_library(architecture).names()
-    return (row.dtype, architecture) in _IN_LIBRARY
+    if architecture is None or "Triton" in row.fields.get("impl", ""):
+        return False
+    return architecture in _IN_LIBRARY or _by_blas(row, load_library(architecture))
+
+
+def _by_blas(row: Row, library: KernelLibrary) -> bool:
+    """Return whether a row measured the product that ``torch.mm`` of a program runs."""
+    operands = OPERANDS[row.dtype]
+    is_plain = operands.input_bytes == operands.weight_bytes and operands.input_bytes >= 2
+    return is_plain and f"blas_{family_of(operands.dtype)}" in library.names()
 
 
 def _cold(machine: Machine, harness: Harness, reused_bytes: float) -> float:

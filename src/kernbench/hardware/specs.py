@@ -293,9 +293,13 @@ class SustainedSpec(Spec):
     """GEMM utilization from which on the whole loss is paid; below, the loss is in proportion."""
     half_time_us: Positive
     """Duration of a kernel that pays half of the loss."""
-    float32_clock_loss: Positive | None = None
-    """``clock_loss`` of products of float32, which draw the most for a multiplication; None: the
-    same."""
+    float32_clock_loss: NotNegative | None = None
+    """``clock_loss`` of products of float32, which draw the most for a multiplication, though a
+    board with a high limit may bear it; None: the same."""
+
+    half_share: Share = Fraction(1)
+    """The share of a vendor library's rate that products of 16 bits reach, however short: a board
+    that is at its limit before the loop of a kernel has settled."""
 
     def loss_of(self, dtype: str) -> Fraction:
         """Return what the clock loses to products of a dtype."""

@@ -96,6 +96,13 @@ class ProductTile:
     """Groups of warps in a block, each of which takes a part of every trip's K."""
     least_resident: int = 1
     """How many of its blocks an SM holds at least."""
+    pes: int = 1
+    """SMs that make a block together, each its rows, and load B once between them."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of C that one SM makes."""
+        return self.block_m // self.pes
 
 
 _MATRIX_TILES = (
@@ -108,6 +115,13 @@ _MATRIX_TILES = (
     ProductTile(256, 128, (1, 2, 3)),
 )
 _WIDE_TILES = tuple(ProductTile(128, columns) for columns in (96, 160, 192, 224))
+_PAIR_TILES = (
+    *(ProductTile(256, columns, pes=2) for columns in (64, 128, 192, 256)),
+    *(ProductTile(rows, 256, pes=2) for rows in (64, 128, 192)),
+)
+"""Those of instructions that two SMs issue together (Blackwell's servers), either way round."""
+_PAIRED_ROWS = 128
+"""Rows of an instruction from which on two SMs can issue it together."""
 _NARROW_TILES = tuple(ProductTile(128, columns) for columns in (8, 16))
 """The tiles of convolutions in groups, whose kernels fill tiles with one instruction's columns."""
 _DEPTH_BYTES = 128
@@ -221,6 +235,8 @@ def _tiles_for(product: Product, sip: SipSpec) -> tuple[ProductTile, ...]:
         fits = product.batch * _count(product, _SLICED) <= sip.num_pes * _resident(_SLICED)
         return (_SLICED, _WAVE_TILE) if fits else (_WAVE_TILE,)
     tiles = _MATRIX_TILES + _WIDE_TILES if is_wide else _MATRIX_TILES
+    if sip.pe.gemm.native_m >= _PAIRED_ROWS:
+        tiles += _PAIR_TILES
     return tiles + _NARROW_TILES if product.batch > 1 and not is_plain else tiles
 
 
@@ -246,22 +262,22 @@ def _count(product: Product, tile: ProductTile) -> int:
 
 
 def _resident(tile: ProductTile) -> int:
-    return max(tile.least_resident, min(8, 128 * 128 // (tile.block_m * tile.block_n)))
+    return max(tile.least_resident, min(8, 128 * 128 // (tile.rows * tile.block_n)))
 
 
 def _tiled(
     product: Product, tile: ProductTile, split: int, depth: int, name: str, sip: SipSpec
 ) -> tuple[LibraryKernel, ...]:
-    m, n, size = tile.block_m, tile.block_n, product.itemsize
-    rows, columns = math.ceil(product.m / m), math.ceil(product.n / n)
+    m, n, size = tile.rows, tile.block_n, product.itemsize
+    rows, columns = math.ceil(product.m / tile.block_m), math.ceil(product.n / n)
     trips = math.ceil(math.ceil(product.k / split) / depth)
     out_bytes = product.part_bytes if split > 1 else product.out_bytes
     by_vector = product.dtype in _BY_VECTOR
     a, b, c = product.distinct
-    loads = min(m, product.m) * size + min(n, product.n) * product.b_size
+    loads = min(m, product.m) * size + min(n, product.n) * product.b_size / tile.pes
     widened = 0.0 if product.weight_bytes is None else _WIDENING * n * depth
     trip = Trip(
-        flops=2.0 * m * n * depth,
+        flops=2.0 * m * n * depth / _reached(name, sip),
         dtype=product.dtype,
         simple=widened,
         loaded_bytes=loads * depth,
@@ -269,7 +285,7 @@ def _tiled(
         pipelined=True,
     )
     stored = min(m, product.m) * min(n, product.n) * out_bytes
-    count = rows * columns * split * product.batch
+    count = rows * columns * split * product.batch * tile.pes
     a_read, b_read = _reads(product, tile, rows, columns, split, sip)
     main = LibraryKernel(
         name=name,
@@ -280,6 +296,11 @@ def _tiled(
         stores_last=by_vector and split == 1 and product.a_bytes is None,
     )
     return (main,) if split == 1 else (main, _sum_parts(product, split, name, sip))
+
+
+def _reached(name: str, sip: SipSpec) -> float:
+    """Return the share of a kernel's rate that it reaches on a board, beside others of its kind."""
+    return float(sip.sustained.half_share) if sip.sustained and name == "blas_half" else 1.0
 
 
 def _reads(

@@ -62,6 +62,7 @@ NOTE = '"tokens/rank 256, hidden 4096, topk 8, experts 128; SMs 24"'
 LAYER = "A100-SXM4-80GB,layer_prefill:{},fp16,x,64,1,2,16,1,,16,,{},1,1,9,,,,llmcompass-fig5ijkl"
 ROWS = [
     (GEMM, "A100-SXM4-80GB,gemm,fp16,320,192,224,9,mine"),
+    (GEMM, "MI210,gemm,fp16,320,192,224,9,mine"),
     (GEMM, "B200-SXM,gemm,bf16,320,192,224,9,mine"),
     (MEMBOUND, "A100-SXM4-80GB,add,fp32,1000,1000,9,mine"),
     (MEMBOUND, "A100-SXM4-80GB,softmax,fp32,1000,1000,9,neusight-vec"),

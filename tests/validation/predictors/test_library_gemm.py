@@ -45,10 +45,12 @@ def test_the_time_is_that_of_the_fastest_choice(tmp_path: Path) -> None:
     ("header", "line", "kernel"),
     [
         (STACK, "aic-gemm-2,H200-SXM-141GB,gemm,trtllm,torch_flow,fp8,64,512,512,1", "trtllm_fp8"),
-        (PLAIN, "aic-gemm,L40S,gemm,bf16,64,512,512,vendor BLAS,1", "blas_bf16"),
-        (PLAIN, "mamf-table,B300-SXM,gemm,bf16,64,512,512,torch,1", "blas_bf16"),
+        (PLAIN, "aic-gemm,L40S,gemm,bf16,64,512,512,vendor BLAS,1", "blas_half"),
+        (PLAIN, "mamf-table,B300-SXM,gemm,bf16,64,512,512,torch,1", "blas_half"),
         (AITER, "aiter-gemm-2,MI355X,fp4,1,512,4096,1,5,_ZN5aiter41f4", "aiter_fp4_asm"),
-        (PLAIN, "aic-gemm,H200-SXM-141GB,gemm,bf16,64,512,512,vendor BLAS,1", " stages"),
+        (PLAIN, "aic-gemm,H200-SXM-141GB,gemm,bf16,64,512,512,vendor BLAS,1", "blas_half"),
+        (STACK, "aic-gemm-2,B200-SXM,gemm,vllm,vllm_default,bfloat16,64,512,512,1", "blas_half"),
+        (PLAIN, "x,A100,gemm,fp16,64,512,512,Triton tutorial kernel,1", " stages"),
     ],
 )
 def test_stacks_and_named_architectures_are_answered_by_the_library(
