@@ -16,6 +16,7 @@ from kernbench.kernel_time import kept_share
 from kernbench.library_kernels import LibraryKernel, Product, family_of, product_candidates
 from kernbench.plans import GemmTuner
 from validation.kernels import GemmProblem, load_library, product_choices, quantize_rows
+from validation.predictors.libraries.aiter_names import maker_of
 from validation.predictors.libraries.products import (
     OPERANDS,
     gemm_kernel,
@@ -149,6 +150,8 @@ def _in_library(row: Row, machine: Machine) -> bool:
 
 def _by_blas(row: Row, library: KernelLibrary) -> bool:
     """Return whether a row measured the product that ``torch.mm`` of a program runs."""
+    if "aiter" in row.source and maker_of(row.fields["impl"]) != "torch":
+        return False
     operands = OPERANDS[row.dtype]
     is_plain = operands.input_bytes == operands.weight_bytes and operands.input_bytes >= 2
     return is_plain and f"blas_{family_of(operands.dtype)}" in library.names()

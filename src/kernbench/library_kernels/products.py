@@ -119,9 +119,11 @@ _PAIR_TILES = (
     *(ProductTile(256, columns, pes=2) for columns in (64, 128, 192, 256)),
     *(ProductTile(rows, 256, pes=2) for rows in (64, 128, 192)),
 )
-"""Those of instructions that two SMs issue together (Blackwell's servers), either way round."""
-_PAIRED_ROWS = 128
-"""Rows of an instruction from which on two SMs can issue it together."""
+"""Those of two SMs that load one operand between them, either way round: clusters of Hopper, and
+instructions of Blackwell's servers that two issue together."""
+_LARGE_TILE = ProductTile(256, 256)
+_LARGE_KIB = 512
+"""The registers that hold its sums beside its operands: those of a CU (AMD)."""
 _NARROW_TILES = tuple(ProductTile(128, columns) for columns in (8, 16))
 """The tiles of convolutions in groups, whose kernels fill tiles with one instruction's columns."""
 _DEPTH_BYTES = 128
@@ -235,8 +237,10 @@ def _tiles_for(product: Product, sip: SipSpec) -> tuple[ProductTile, ...]:
         fits = product.batch * _count(product, _SLICED) <= sip.num_pes * _resident(_SLICED)
         return (_SLICED, _WAVE_TILE) if fits else (_WAVE_TILE,)
     tiles = _MATRIX_TILES + _WIDE_TILES if is_wide else _MATRIX_TILES
-    if sip.pe.gemm.native_m >= _PAIRED_ROWS:
+    if is_wide and is_plain:
         tiles += _PAIR_TILES
+    if sip.pe.register_kib >= _LARGE_KIB:
+        tiles += (_LARGE_TILE,)
     return tiles + _NARROW_TILES if product.batch > 1 and not is_plain else tiles
 
 
