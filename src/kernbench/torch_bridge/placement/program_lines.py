@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.autograd.graph import _engine_run_backward
@@ -26,7 +27,9 @@ _ENGINE = _engine_run_backward.__code__
 _NEVER_MADE = 2**64 - 1
 """In place of the number of a node that no operation has made, as of those that add gradients up"""
 _NOWHERE = 0
-_LIBRARY, _PROGRAM, _IS_ENGINE, _IS_MODULE = range(4)
+_LIBRARY, _PROGRAM, _IS_ENGINE, _IS_MODULE, _IS_SHARDS = range(5)
+_SHARDS = "FSDPParamGroup."
+"""The class of FSDP2's whose methods gather a module's parameters and scatter their gradients."""
 _CALL = torch.nn.Module._call_impl.__code__
 _MOST_MARKS = 1 << 18
 """Lines of forward passes that are kept for backward passes, in each thread."""
@@ -67,7 +70,8 @@ class TorchLines:
 
     What a backward pass does is of the line whose operation it differentiates, unless code of the
     program runs inside of it: a function with a backward of its own, or what is computed again.
-    The module is the innermost one that is called.
+    The module is the innermost one that is called; of what FSDP gathers and scatters, whenever it
+    does, that whose parameters these are, and the line is that of its latest forward pass.
     """
 
     def __init__(self, lines: LineRecorder, run: Run) -> None:
@@ -75,6 +79,7 @@ class TorchLines:
         self._kinds: dict[int, tuple[CodeType, int]] = {}
         """What code is, by its identity, which the entry keeps."""
         self._marks: dict[int, _Marks] = {}
+        self._of_shards: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._roles = Roles()
         lines.find = self.find
         self._span = lines.span
@@ -96,7 +101,7 @@ class TorchLines:
         """Return the number of the line of the program that runs, from a frame on."""
         kinds = self._kinds
         is_backward = graph_task() != NO_BACKWARD
-        module = None
+        module = shards = None
         while frame is not None:
             code = frame.f_code
             known = kinds.get(id(code))
@@ -107,21 +112,26 @@ class TorchLines:
                 module = frame
             if kind == _PROGRAM:
                 lines = self._lines
-                layers = self._layers(module or _module_around(frame))
+                layers = self._layers(module or _module_around(frame), shards)
                 number = lines.number_of(lines.places.at(frame, layers))
+                if shards is not None:
+                    self._of_shards[shards] = number
                 if not is_backward or _is_grad_enabled():
                     self._marks_here().keep(number)
                 return number
+            if kind == _IS_SHARDS and shards is None:
+                shards = owner_of(frame)
             if kind == _IS_ENGINE and is_backward:
-                number = self._line_of_node()
+                number = _NOWHERE if shards is None else self._of_shards.get(shards, _NOWHERE)
+                number = number or self._line_of_node()
                 if number:
                     return number
             frame = frame.f_back
         return _NOWHERE
 
-    def _layers(self, call: FrameType | None) -> tuple[str, ...]:
-        """Return the path of the module whose call a frame is."""
-        module = owner_of(call)
+    def _layers(self, call: FrameType | None, shards: Any) -> tuple[str, ...]:
+        """Return the path of the module whose call a frame is; of ``shards``, theirs."""
+        module = owner_of(call) if shards is None else shards.modules[0]
         if module is None:
             return ()
         name = self._roles.known(module)
@@ -162,4 +172,7 @@ def _kind_of(code: CodeType) -> int:
         return _IS_ENGINE
     if code is _CALL:
         return _IS_MODULE
+    is_method = code.co_varnames[:1] == ("self",) and code.co_name != "__init__"
+    if is_method and code.co_qualname.startswith(_SHARDS):
+        return _IS_SHARDS
     return _PROGRAM if is_of_program(code.co_filename) else _LIBRARY
