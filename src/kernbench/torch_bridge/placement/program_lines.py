@@ -32,37 +32,37 @@ _SHARDS = "FSDPParamGroup."
 """The class of FSDP2's whose methods gather a module's parameters and scatter their gradients."""
 _CALL = torch.nn.Module._call_impl.__code__
 _MOST_MARKS = 1 << 18
-"""Lines of forward passes that are kept for backward passes, in each thread."""
+"""Marks of forward passes that are kept for backward passes, in each thread."""
 
 
-class _Marks:
-    """The lines of one thread's operations, by autograd's numbers of their nodes, in order."""
+class Marks:
+    """What a thread's operations were marked with, by the numbers of their nodes, in order."""
 
-    __slots__ = ("numbers", "sequences")
+    __slots__ = ("marks", "sequences")
 
     def __init__(self) -> None:
         self.sequences: list[int] = []
-        self.numbers: list[int] = []
+        self.marks: list[Any] = []
 
-    def keep(self, number: int) -> None:
-        """Note that an operation is of a line; its node, if it has one, has just been made."""
+    def keep(self, mark: Any) -> None:
+        """Mark an operation; its node, if it has one, has just been made."""
         sequence = _next_sequence() - 1
         sequences = self.sequences
         # One without a node comes behind the latest node, which is another operation's.
         if not sequences or sequences[-1] < sequence:
             sequences.append(sequence)
-            self.numbers.append(number)
+            self.marks.append(mark)
             if len(sequences) > _MOST_MARKS:
-                del sequences[: _MOST_MARKS // 2], self.numbers[: _MOST_MARKS // 2]
+                del sequences[: _MOST_MARKS // 2], self.marks[: _MOST_MARKS // 2]
 
-    def line_of(self, node: Any) -> int:
-        """Return the number of the line that has made a node; 0: not known."""
+    def of(self, node: Any) -> Any:
+        """Return the mark of the operation that has made a node; None: not known."""
         sequence = node._sequence_nr()
         if sequence == _NEVER_MADE:
-            return _NOWHERE
+            return None
         # A view's, which launches nothing, has none of its own.
         position = bisect_right(self.sequences, sequence) - 1
-        return self.numbers[position] if position >= 0 else _NOWHERE
+        return self.marks[position] if position >= 0 else None
 
 
 class TorchLines:
@@ -78,7 +78,7 @@ class TorchLines:
         self._lines = lines
         self._kinds: dict[int, tuple[CodeType, int]] = {}
         """What code is, by its identity, which the entry keeps."""
-        self._marks: dict[int, _Marks] = {}
+        self._marks: dict[int, Marks] = {}
         self._of_shards: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._roles = Roles()
         lines.find = self.find
@@ -147,16 +147,16 @@ class TorchLines:
         if node is None:
             return _NOWHERE
         marks = self._marks_here()
-        number = marks.line_of(node)
+        number: int = marks.of(node) or _NOWHERE
         if number and _is_grad_enabled():
             marks.keep(number)
         return number
 
-    def _marks_here(self) -> _Marks:
+    def _marks_here(self) -> Marks:
         thread = get_ident()
         marks_here = self._marks.get(thread)
         if marks_here is None:
-            marks_here = self._marks[thread] = _Marks()
+            marks_here = self._marks[thread] = Marks()
         return marks_here
 
 
