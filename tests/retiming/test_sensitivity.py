@@ -70,6 +70,10 @@ def test_the_command_ranks_keys_beside_what_they_cost(
     assert most["gain_ns"] > 0
     assert most["area_mm2"] == pytest.approx(10)
     assert most["usd"] == pytest.approx(-36 / 3600 * most["gain_ns"] / 1e9)
+    monkeypatch.setenv("COLUMNS", "70")
+    narrow = kernbench("sensitivity", run, *words[:2])
+    assert "sip.cube.hbm_bandwidth_gbps" in narrow.output
+    assert "mm²" not in narrow.output
     for wrong, message in [
         (["--key", "sip.cubes"], "no number of mine begins with 'sip.cubes'"),
         (["--by", "0%"], "more than 0 %"),

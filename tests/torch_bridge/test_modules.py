@@ -105,6 +105,22 @@ def test_a_collective_is_of_the_module_that_calls_it() -> None:
     assert rows["Net"]["communicated_bytes"] == 2 * LAYERS * TOKENS * WIDTH * 4
 
 
+def test_what_fsdp_moves_is_of_the_module_whose_parameters_it_moves() -> None:
+    """Those of later layers are gathered while earlier ones' backward passes run."""
+    ranks = 2
+    log = run("sharded", ranks).op_log
+    lines = log.program_lines
+    assert lines is not None
+    moved: Counter[str] = Counter()
+    for item in log.instances:
+        path = lines.modules[lines.of_commands[item.launch_id]]
+        moved[path] += item.template.message_bytes or 0
+    num_bytes = 4 * sum(parameter.numel() for parameter in Net().layers[0].parameters())
+    # Two gathers and the gradients' scattering.
+    wanted = {f"FSDPNet.layers.{number}": 3 * num_bytes for number in range(LAYERS)}
+    assert {name: amount for name, amount in moved.items() if "layers" in name and amount} == wanted
+
+
 def test_a_saved_run_keeps_them(tmp_path: Path) -> None:
     context = run()
     path = tmp_path / "modules.run"

@@ -389,8 +389,8 @@ class FoldOptions(ProgramOptions):
     fold_bound: bool = option(
         True,
         "--fold-bound/--no-fold-bound",
-        help="Run a few ranks of a folded program in one process, to bound what its times leave "
-        "out.",
+        help="Run a folded program unseen before, so that its times are those of all ranks, and "
+        "a few of its ranks in one process, to bound what else differs.",
     )
 
     @property

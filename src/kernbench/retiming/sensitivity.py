@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from rich.text import Text
@@ -263,9 +264,9 @@ _COLUMNS = (
     TableColumn("to"),
     TableColumn("gain"),
     TableColumn("of run"),
-    TableColumn("draws"),
-    TableColumn("mm²"),
-    TableColumn("USD"),
+    TableColumn("draws", only_wide=True),
+    TableColumn("mm²", only_wide=True),
+    TableColumn("USD", only_wide=True),
 )
 
 
@@ -284,7 +285,10 @@ def print_sensitivity(sensitivity: Sensitivity, console: Console, most: int = 20
         for key_sensitivity in sensitivity["keys"]
         if abs(key_sensitivity["gain_share"]) > _STILL
     ]
-    console.print(fitting_table(console, _COLUMNS, map(_cells, moved[:most])))
+    rows = list(map(_cells, moved[:most]))
+    known = list(map(any, zip(*rows, strict=True)))
+    columns = list(compress(_COLUMNS, known))
+    console.print(fitting_table(console, columns, [list(compress(row, known)) for row in rows]))
     still = len(sensitivity["keys"]) - len(moved)
     lines = []
     if len(moved) > most:

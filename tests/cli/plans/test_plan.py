@@ -268,6 +268,26 @@ def test_the_best_is_as_fast_as_its_program_run_by_hand(plan: Plan) -> None:
     assert json.loads(steps[-1])["step_us"] / 1e6 == pytest.approx(best["step_s"], rel=0.05)
 
 
+def test_the_program_of_a_plan_is_compiled_though_it_is_part_of_kernbench(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("torch")
+    program = tmp_path / "compiled.py"
+    program.write_text(
+        "import torch\n"
+        "from types import SimpleNamespace\n"
+        "from kernbench.plans.programs.train import MLP\n"
+        "sizes = SimpleNamespace(hidden=64, intermediate=128, bias=False, gated=True)\n"
+        "layer, graphs = MLP(sizes).cuda(), []\n"
+        "layer.compile(backend=lambda graph, _: graphs.append(graph) or graph.forward)\n"
+        "layer(torch.ones(4, 64, device='cuda'))\n"
+        "print('graphs:', len(graphs))\n"
+    )
+    done = run_forked("kernbench", "run", "--no-data", str(program), imports=PYTORCH)
+    assert done.returncode == 0, done.stderr
+    assert "graphs: 1" in done.stdout
+
+
 @pytest.mark.adr("0255-D1")
 def test_programs_that_all_fail_are_an_error(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")

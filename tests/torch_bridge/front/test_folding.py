@@ -336,6 +336,32 @@ def test_how_long_ranks_are_held_up_is_said() -> None:
     assert 0 < longer_us <= float(held[1]) + 0.01
 
 
+@pytest.mark.parametrize(
+    ("more", "runs", "said"),
+    [
+        ([], 2, "they took as long as with all ranks"),
+        (["--no-fold-bound"], 1, "as --no-fold-bound lets the program run once"),
+    ],
+)
+def test_a_program_runs_unseen_before_unless_it_is_to_run_once(
+    more: list[str], runs: int, said: str, tmp_path: Path
+) -> None:
+    program, ran = tmp_path / "counted.py", tmp_path / "ran"
+    program.write_text(
+        "import torch\n"
+        "import torch.distributed as dist\n"
+        f"open({str(ran)!r}, 'a').write('x')\n"
+        "dist.init_process_group('nccl')\n"
+        "dist.broadcast(torch.ones(4, device='cuda'), 0)\n"
+    )
+    command = ["kernbench", "torchrun", "--nproc-per-node", "4", "--machine", "ahbm:4"]
+    command += ["--no-data", "--fold", *more, str(program)]
+    result = run_forked(*command, imports=PYTORCH)
+    assert result.returncode == 0, result.stderr
+    assert said in result.stdout
+    assert len(ran.read_text()) == runs
+
+
 @pytest.mark.adr("0185-D2")
 def test_a_program_that_comes_at_other_times_is_noticed() -> None:
     tried = folded("replicas", 4, "ahbm:4", keeps=True)

@@ -1,10 +1,11 @@
-"""A network whose modules stand in lists, in others, and call collectives or run again."""
+"""A network whose modules stand in lists, in others, call collectives, run again or are sharded."""
 
 import sys
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -52,4 +53,9 @@ def step(net, device="cpu"):
 
 if __name__ == "__main__":
     dist.init_process_group()
-    step(Net(sys.argv[1]).cuda(), "cuda")
+    net = Net(sys.argv[1]).cuda()
+    if net.kind == "sharded":
+        for layer in net.layers:
+            fully_shard(layer)
+        fully_shard(net)
+    step(net, "cuda")

@@ -182,10 +182,11 @@ def _run_folded(
 
     Which those are turns out while it runs: ranks that send to each other differ. Then it runs
     again, with one rank for each of them. Up to :data:`MOST_TRIED` ranks all of that, and when
-    collectives run with all ranks, is found in a process of its own before.
+    collectives run with all ranks, is found in a process of its own before, unless the program is
+    to run once.
     """
     folder, num_checks = _Folder(make_context, num_ranks, work), options.fold_check
-    is_tried = num_ranks <= MOST_TRIED
+    is_tried = options.fold_bound and num_ranks <= MOST_TRIED
     with _elsewhere(folder) if num_checks or is_tried else contextlib.nullcontext(None) as other:
         tried: WatchedRun | Failed | None = None
         if is_tried and other is not None:
@@ -206,8 +207,10 @@ def _run_folded(
                 folding.calls.know(known.calls)
             elif isinstance(tried, Failed):
                 folding.why_not = f"the program failed when it ran unseen ({tried.why})"
-            else:
+            elif options.fold_bound:
                 folding.why_not = f"{num_ranks:,} ranks are more than {MOST_TRIED}"
+            else:
+                folding.why_not = "--no-fold-bound lets the program run once"
             check = _Check(folding, known, other, context.run.machine)
             fails: list[bool] = []
 

@@ -74,7 +74,8 @@ _CHOICES = (_INDUCTOR, _NOTHING)
 _ON_THE_WAY = ("optimize", "optimize_assert", "explain", "export")
 """What programs call of ``torch._dynamo`` to have something compiled."""
 _UNTRACED = ("simpy", "greenlet")
-_MAIN = "__main__"
+_PROGRAMS = ("__main__", "plans")
+"""Parts of kernbench that are or have programs, which are compiled as a user's are."""
 _OF_DEVICES: tuple[Any, ...] = (
     Observer.__torch_dispatch__,
     EagerObserver.__torch_dispatch__,
@@ -302,7 +303,7 @@ class Compiler:
         traceable = (*trace_rules.BUILTIN_INLINE_WHEN_CALLED, traced.__file__, operations.__file__)
         self._patches.set(trace_rules, "BUILTIN_INLINE_WHEN_CALLED", traceable)
         parts = (module.name for module in pkgutil.iter_modules(kernbench.__path__))
-        own = (f"{kernbench.__name__}.{part}" for part in parts if part != _MAIN)
+        own = (f"{kernbench.__name__}.{part}" for part in parts if part not in _PROGRAMS)
         for name in (*own, *_UNTRACED):
             trace_rules.add(name)
         skip = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from bisect import bisect_right
 from collections.abc import Callable
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from kernbench.memory import NEVER, AllocationLog, LiveAllocation, Phase
 from kernbench.torch_bridge.base.modes import NO_BACKWARD, graph_task
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.placement.call_stacks import CallStack, CallStacks
+from kernbench.torch_bridge.placement.program_lines import Marks
 from kernbench.torch_bridge.placement.roles import ModuleName, Roles
 from kernbench.torch_bridge.processes.process import HERE, Process
 from kernbench.torch_bridge.processes.python_calls import FRAMES_OF_FUNCTION, IN_THREAD
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 
 
 _node: Any = torch._C._current_autograd_node
-_sequence: Any = torch.autograd._get_sequence_nr
-_NEVER_MADE = 2**64 - 1
-"""In place of the number of a node that no operation has made, as of one that adds gradients up."""
-_MOST_MARKS = 1 << 17
-"""Places of forward passes that are kept for backward passes."""
 
 _name_of = cache(lambda dtype: str(dtype).removeprefix("torch."))
 
@@ -66,9 +61,7 @@ class ProcessMemory:
         self._in_step: list[LiveAllocation] = []
         self._known_roots: set[int] = set()
         """Modules that were looked at since an optimizer's step."""
-        self._sequences: list[int] = []
-        """Autograd's number of the first operation of each place, in order."""
-        self._places: list[Place] = []
+        self._places = Marks()
 
     def allocated(self, block: MemoryBlock, tensor: Any) -> None:
         """Note that a block is in use, for a tensor if that is known."""
@@ -226,27 +219,11 @@ class ProcessMemory:
             name = self._roles.name_of(owner_of(stack.inner), owner_of(stack.outer))
             place = name, stack.file, stack.line
             if is_forward or torch.is_grad_enabled():
-                self._keep(place)
+                self._places.keep(place)
             return place
         node = _node()
-        if node is not None and node._sequence_nr() != _NEVER_MADE:
-            position = bisect_right(self._sequences, node._sequence_nr()) - 1
-            if position >= 0:
-                return self._places[position]
-        return "", stack.file, stack.line
-
-    def _keep(self, place: Place) -> None:
-        # The node of the operation has been made.
-        sequence = _sequence() - 1
-        sequences, places = self._sequences, self._places
-        if sequences and sequences[-1] >= sequence:
-            # Another thread's numbers, or an operation without a node behind one that has this.
-            return
-        if not places or places[-1] != place:
-            sequences.append(sequence)
-            places.append(place)
-            if len(places) > _MOST_MARKS:
-                del sequences[: _MOST_MARKS // 2], places[: _MOST_MARKS // 2]
+        marked: Place | None = None if node is None else self._places.of(node)
+        return marked or ("", stack.file, stack.line)
 
 
 def note_passes(patches: Patches) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.autograd.graph import _engine_run_backward
@@ -26,40 +27,42 @@ _ENGINE = _engine_run_backward.__code__
 _NEVER_MADE = 2**64 - 1
 """In place of the number of a node that no operation has made, as of those that add gradients up"""
 _NOWHERE = 0
-_LIBRARY, _PROGRAM, _IS_ENGINE, _IS_MODULE = range(4)
+_LIBRARY, _PROGRAM, _IS_ENGINE, _IS_MODULE, _IS_SHARDS = range(5)
+_SHARDS = "FSDPParamGroup."
+"""The class of FSDP2's whose methods gather a module's parameters and scatter their gradients."""
 _CALL = torch.nn.Module._call_impl.__code__
 _MOST_MARKS = 1 << 18
-"""Lines of forward passes that are kept for backward passes, in each thread."""
+"""Marks of forward passes that are kept for backward passes, in each thread."""
 
 
-class _Marks:
-    """The lines of one thread's operations, by autograd's numbers of their nodes, in order."""
+class Marks:
+    """What a thread's operations were marked with, by the numbers of their nodes, in order."""
 
-    __slots__ = ("numbers", "sequences")
+    __slots__ = ("marks", "sequences")
 
     def __init__(self) -> None:
         self.sequences: list[int] = []
-        self.numbers: list[int] = []
+        self.marks: list[Any] = []
 
-    def keep(self, number: int) -> None:
-        """Note that an operation is of a line; its node, if it has one, has just been made."""
+    def keep(self, mark: Any) -> None:
+        """Mark an operation; its node, if it has one, has just been made."""
         sequence = _next_sequence() - 1
         sequences = self.sequences
         # One without a node comes behind the latest node, which is another operation's.
         if not sequences or sequences[-1] < sequence:
             sequences.append(sequence)
-            self.numbers.append(number)
+            self.marks.append(mark)
             if len(sequences) > _MOST_MARKS:
-                del sequences[: _MOST_MARKS // 2], self.numbers[: _MOST_MARKS // 2]
+                del sequences[: _MOST_MARKS // 2], self.marks[: _MOST_MARKS // 2]
 
-    def line_of(self, node: Any) -> int:
-        """Return the number of the line that has made a node; 0: not known."""
+    def of(self, node: Any) -> Any:
+        """Return the mark of the operation that has made a node; None: not known."""
         sequence = node._sequence_nr()
         if sequence == _NEVER_MADE:
-            return _NOWHERE
+            return None
         # A view's, which launches nothing, has none of its own.
         position = bisect_right(self.sequences, sequence) - 1
-        return self.numbers[position] if position >= 0 else _NOWHERE
+        return self.marks[position] if position >= 0 else None
 
 
 class TorchLines:
@@ -67,14 +70,16 @@ class TorchLines:
 
     What a backward pass does is of the line whose operation it differentiates, unless code of the
     program runs inside of it: a function with a backward of its own, or what is computed again.
-    The module is the innermost one that is called.
+    The module is the innermost one that is called; of what FSDP gathers and scatters, whenever it
+    does, that whose parameters these are, and the line is that of its latest forward pass.
     """
 
     def __init__(self, lines: LineRecorder, run: Run) -> None:
         self._lines = lines
         self._kinds: dict[int, tuple[CodeType, int]] = {}
         """What code is, by its identity, which the entry keeps."""
-        self._marks: dict[int, _Marks] = {}
+        self._marks: dict[int, Marks] = {}
+        self._of_shards: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._roles = Roles()
         lines.find = self.find
         self._span = lines.span
@@ -96,7 +101,7 @@ class TorchLines:
         """Return the number of the line of the program that runs, from a frame on."""
         kinds = self._kinds
         is_backward = graph_task() != NO_BACKWARD
-        module = None
+        module = shards = None
         while frame is not None:
             code = frame.f_code
             known = kinds.get(id(code))
@@ -107,21 +112,26 @@ class TorchLines:
                 module = frame
             if kind == _PROGRAM:
                 lines = self._lines
-                layers = self._layers(module or _module_around(frame))
+                layers = self._layers(module or _module_around(frame), shards)
                 number = lines.number_of(lines.places.at(frame, layers))
+                if shards is not None:
+                    self._of_shards[shards] = number
                 if not is_backward or _is_grad_enabled():
                     self._marks_here().keep(number)
                 return number
+            if kind == _IS_SHARDS and shards is None:
+                shards = owner_of(frame)
             if kind == _IS_ENGINE and is_backward:
-                number = self._line_of_node()
+                number = _NOWHERE if shards is None else self._of_shards.get(shards, _NOWHERE)
+                number = number or self._line_of_node()
                 if number:
                     return number
             frame = frame.f_back
         return _NOWHERE
 
-    def _layers(self, call: FrameType | None) -> tuple[str, ...]:
-        """Return the path of the module whose call a frame is."""
-        module = owner_of(call)
+    def _layers(self, call: FrameType | None, shards: Any) -> tuple[str, ...]:
+        """Return the path of the module whose call a frame is; of ``shards``, theirs."""
+        module = owner_of(call) if shards is None else shards.modules[0]
         if module is None:
             return ()
         name = self._roles.known(module)
@@ -137,16 +147,16 @@ class TorchLines:
         if node is None:
             return _NOWHERE
         marks = self._marks_here()
-        number = marks.line_of(node)
+        number: int = marks.of(node) or _NOWHERE
         if number and _is_grad_enabled():
             marks.keep(number)
         return number
 
-    def _marks_here(self) -> _Marks:
+    def _marks_here(self) -> Marks:
         thread = get_ident()
         marks_here = self._marks.get(thread)
         if marks_here is None:
-            marks_here = self._marks[thread] = _Marks()
+            marks_here = self._marks[thread] = Marks()
         return marks_here
 
 
@@ -162,4 +172,7 @@ def _kind_of(code: CodeType) -> int:
         return _IS_ENGINE
     if code is _CALL:
         return _IS_MODULE
+    is_method = code.co_varnames[:1] == ("self",) and code.co_name != "__init__"
+    if is_method and code.co_qualname.startswith(_SHARDS):
+        return _IS_SHARDS
     return _PROGRAM if is_of_program(code.co_filename) else _LIBRARY
