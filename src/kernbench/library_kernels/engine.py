@@ -202,9 +202,7 @@ def norm_of(times_us: tuple[float, ...], overlap: float) -> float:
 
 
 def _busy_us(kernel: LibraryKernel, slots: int, times_us: tuple[float, float, float]) -> float:
-    """Return what tiles, cache and HBM take beside each other; in waves, the sum of what each takes
-    with its share of the bytes.
-    """
+    """Return what tiles, cache and HBM take beside each other, or the sum of that over waves."""
     full, rest = divmod(kernel.num_tiles, slots)
     if not kernel.in_waves or not full:
         return norm_of(times_us, kernel.overlap)
