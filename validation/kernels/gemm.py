@@ -61,7 +61,8 @@ class LibraryTile:
     """Tiles beside each other that load A once between them."""
     in_waves: bool = False
     missed: float = 0.0
-    """Both as in ``RuledTile``, of operands that come from HBM."""
+    overlap: float | None = None
+    """All as in ``RuledTile``, of operands that come from HBM."""
     moves_per_result: float = 0.0
     """Moves of the vector engine per result and trip: accumulators that the registers do not
     hold."""
@@ -152,7 +153,7 @@ def _launches(
         ),
         # Partial results are added up while the cache still has them.
         hbm_written_bytes=0.0 if partial else results * problem.result_bytes,
-        overlap=kernel.overlap,
+        overlap=tile.overlap or kernel.overlap,
         in_waves=tile.in_waves,
     )
     return (product, _sum_of_parts(problem, kernel, tile)) if partial else (product,)

@@ -28,6 +28,8 @@ class RuledTile(NamedTuple):
     """Whether a block of threads does one tile (``KernelTmaWarpSpecialized``), and not several."""
     missed: float = 0.0
     """Share of cold trips that wait for HBM, where loads run ahead less than they take."""
+    overlap: float | None = None
+    """As in ``LibraryKernel``, where a tile has another than its library's."""
 
 
 CUTLASS_RULES: dict[str, tuple[RuledTile, ...]] = {
@@ -35,7 +37,7 @@ CUTLASS_RULES: dict[str, tuple[RuledTile, ...]] = {
         RuledTile(16, 64, 256, 2, 16, 1280, in_waves=True),
         RuledTile(16, 64, 256, 1, 16, in_waves=True),
         RuledTile(16, 64, 256, 4, 64, 1280, in_waves=True),
-        RuledTile(64, 64, 256, 1, 64, in_waves=True, missed=1.0),
+        RuledTile(64, 64, 256, 1, 64, in_waves=True, missed=1.0, overlap=5.0),
         RuledTile(64, 128, 128, 2, 128),
         RuledTile(128, 128, 128, 2),
     )
@@ -70,6 +72,6 @@ def cutlass_kernel(architecture: str, m: int, n: int, k: int, out_bytes: int) ->
         tiles=(tiles,),
         hbm_read_bytes=float((m + n) * k),
         hbm_written_bytes=float(out_bytes * m * n),
-        overlap=_OVERLAP,
+        overlap=tile.overlap or _OVERLAP,
         in_waves=tile.in_waves,
     )
