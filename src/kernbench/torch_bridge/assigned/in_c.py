@@ -111,6 +111,8 @@ _FOR_ALL: tuple[tuple[Any, tuple[str, ...]], ...] = (
 class Setting:
     """A piece of state that a process has set: how it is read and written."""
 
+    is_unread = False
+
     def __init__(self, get: Callable[[], Any], put: Callable[[Any], object]) -> None:
         self._get = get
         self._put = put
