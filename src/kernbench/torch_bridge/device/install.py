@@ -18,6 +18,7 @@ from kernbench.torch_bridge.device import (
     pinned,
     rng,
     snapshots,
+    storages,
     tensors,
 )
 
@@ -37,6 +38,7 @@ INSTALLATIONS = (
     Installation("rng", "DTensor's random numbers, equal on all ranks", rng.install),
     Installation("tensors", "tensors that report their simulated device", tensors.install),
     Installation("asked_in_cpp", "what C++ checks by a tensor's device", asked_in_cpp.install),
+    Installation("storages", "storages on their simulated device", storages.install),
     Installation("pinned", "pinned memory of the host", pinned.install),
     Installation("legacy", "torch.cuda.FloatTensor and the like", legacy.install),
     Installation("autocast", "autocast on devices", autocast.install),

@@ -42,7 +42,6 @@ MIXED = Residence(None)
 _MAY_HOLD = (Tensor, list, tuple)
 _OF_HOST = "_kernbench_of_host"
 """The attribute of a storage that was computed of the program's host tensors."""
-_num_of_modes = torch._C._len_torch_dispatch_stack
 _REFERENCES_OF_CPP = 3
 """References to an argument that only C++ holds: its own, the argument tuple's, the count's."""
 
@@ -162,7 +161,7 @@ def _meet_host(operation: Operation, device: Any, args: Any) -> bool:
 def mark_of_host(args: Any, result: Any) -> None:
     """Mark results that are of the program's host tensors: they are there, whoever makes them."""
     for position in range(len(args)):
-        if type(args[position]) not in PLAIN:
+        if type(args[position]) not in PLAIN or args[position].layout is not torch.strided:
             continue
         if _is_of_cpp(args, position) and not hasattr(storage_of(args[position]), _OF_HOST):
             continue
@@ -201,7 +200,7 @@ def _is_of_cpp(args: Any, position: Any) -> bool:
     """
     if getrefcount(args[position]) > _REFERENCES_OF_CPP:
         # Modes refer to it too.
-        of_modes = _references_of_modes(args, position) if _num_of_modes() else 0
+        of_modes = _references_of_modes(args, position)
         if getrefcount(args[position]) > _REFERENCES_OF_CPP + of_modes:
             return False
     # C++ makes views of the program's tensors, too.
@@ -214,6 +213,8 @@ def _references_of_modes(args: Any, position: int) -> int:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
+    if frame is None or frame.f_code.co_filename != _OVERLOADS:
+        return 0  # They pass on by overload.
     frames: list[FrameType] = []
     num_of_modes = 0
     while frame is not None:

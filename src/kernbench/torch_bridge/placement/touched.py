@@ -25,7 +25,7 @@ from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.contents import Contents, contents_of
 from kernbench.torch_bridge.placement.in_use import span_of
 from kernbench.torch_bridge.placement.names import unobserved
-from kernbench.torch_bridge.placement.residence import storage_of
+from kernbench.torch_bridge.placement.residence import own_set, storage_of
 from kernbench.torch_bridge.processes.process import Process
 
 
@@ -169,7 +169,7 @@ def refuse_unwritten(name: str, tensor: Tensor, contents: Contents, clock: Opera
 
 def bytes_of(storage: Any) -> npt.NDArray[np.uint8]:
     """Return a storage's memory as an array."""
-    whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+    whole = own_set(torch.empty(0, dtype=torch.uint8), storage)
     array: npt.NDArray[np.uint8] = torch._C.TensorBase.numpy(whole)
     return array
 
