@@ -170,7 +170,7 @@ def copy_(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
 def _converted(tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """Apply the other arguments of ``to``: dtype, copy, memory_format."""
     positional = args if "device" in kwargs else args[1:]
-    asked = kwargs | dict(zip(("dtype", "non_blocking", "copy"), positional, strict=False))
+    asked = dict(zip(("dtype", "non_blocking", "copy"), positional, strict=False)) | kwargs
     rest = {name: value for name, value in asked.items() if name != "device" and value is not None}
     return _to(tensor, **rest) if rest.keys() - {"non_blocking"} else tensor
 
