@@ -12,6 +12,7 @@ import torch.jit._recursive
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.tensors import cpu, cuda, device_of, get_device, to
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
+from kernbench.torch_bridge.processes.of_all import library_of_all
 
 _compile = torch.jit._recursive.try_compile_fn
 _OPERATIONS: dict[int, str] = torch.jit._builtins._get_builtin_table()
@@ -55,7 +56,7 @@ def install(patches: Patches) -> None:
 
 def _ask_simulated(patches: Patches) -> None:
     """Let compiled scripts ask tensors for their simulated device."""
-    library = torch.library.Library("kernbench", "DEF")
+    library = library_of_all("kernbench", "DEF")
     patches.on_close(library._destroy)
     for schema, answer in _ASKED.values():
         library.define(schema)

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
+import torch._functorch.predispatch as predispatch
 import torch._tensor_str as tensor_str
 import torch.distributed.fsdp._init_utils as fsdp_init
 import torch.distributed.fsdp.fully_sharded_data_parallel as fsdp_api
@@ -74,6 +75,7 @@ def install(patches: Patches) -> None:
     torch.backends.mha.set_fastpath_enabled(False)
     patches.on_close(torch.backends.mha.set_fastpath_enabled, before)
     patches.set(tensor_str, "_str", _shown)
+    _share_levels(patches)
     patches.set(torch._C, "_cuda_sleep", spin)
 
 
@@ -165,6 +167,27 @@ def _exit_at_once(status: int) -> None:
         _os_exit(status)
     HERE.process.ends_at_once = True
     raise OsExit(status)
+
+
+def _share_levels(patches: Patches) -> None:
+    """Let ranks be inside of a level of forward-mode AD in turns: the real process has one."""
+    enter, leave = predispatch._enter_dual_level_impl, predispatch._exit_dual_level_impl
+    inside: set[Any] = set()
+
+    def enter_level() -> int:
+        others = inside - {HERE.process}
+        # PyTorch refuses a second one of its own.
+        level: int = 0 if others and HERE.process not in inside else enter()
+        inside.add(HERE.process)
+        return level
+
+    def leave_level(*, level: int) -> None:
+        inside.discard(HERE.process)
+        if not inside:
+            leave(level=level)
+
+    patches.set(predispatch, "_enter_dual_level_impl", enter_level)
+    patches.set(predispatch, "_exit_dual_level_impl", leave_level)
 
 
 def _shown(self: Tensor, *, tensor_contents: Any = None) -> Any:
