@@ -57,14 +57,15 @@ def residence_among(
         UsageError: A tensor is in use by a collective that was not waited for.
         RuntimeError: Tensors of host and device do not mix.
     """
+    kwargs = kwargs or {}
     result, has_host, are_several = _look(operation, args, None, operation.full_name in OF_INDICES)
-    for name in kwargs or ():
+    for name in kwargs:
         if isinstance(kwargs[name], _MAY_HOLD) and name not in operation.written_names:
             result, host, several = _look(operation, (kwargs[name],), result, False)
             has_host, are_several = has_host or host, are_several or several
     if result is not None and has_host and (operation.is_on_one_device or operation.composed_at):
-        is_own = _meet_host(operation, result.device, args)
-        are_several |= (kwargs and _meet_host(operation, result.device, kwargs)) or is_own
+        for operands in (args, kwargs):
+            are_several |= _meet_host(operation, result.device, operands)
     return MIXED if are_several and operation.composed_at is not None else result
 
 
