@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernbench.errors import UninitializedReadError
+from kernbench.errors import DataRaceError, UninitializedReadError
 
 D = torch.device("cuda")
 MASK = torch.tensor([True, False, True, False], device=D)
@@ -323,10 +323,15 @@ def right_boolm() -> Tensor:
     return x[MASK].any()
 
 
+def right_conjugate_to_host() -> Tensor:
+    numbers = torch.fft.fft(ones(4)).conj()
+    return torch.view_as_real(numbers.to("cpu").resolve_conj()) + 1
+
+
 def outcome(case: Callable[[], Tensor]) -> str | None:
     try:
         case()
-    except UninitializedReadError as error:
+    except (DataRaceError, UninitializedReadError) as error:
         return type(error).__name__
     return None
 

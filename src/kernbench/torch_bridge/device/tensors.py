@@ -133,8 +133,9 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return returning(_to(self, target, *args[1:], **kwargs), source)
     if source.type == DEVICE_TYPE and torch.device(kwarg) == CPU:
         # C++ has it there already, and would return the same memory.
+        resolved = self.resolve_conj().resolve_neg() if self.is_conj() or self.is_neg() else self
         with moving(None):
-            return returning(_converted(self, args, {**kwargs, "copy": True}), source)
+            return returning(_converted(resolved, args, {**kwargs, "copy": True}), source)
     return _to(self, *args, **kwargs)
 
 
