@@ -42,6 +42,20 @@ def test_tiles_take_rounds_of_their_pes() -> None:
     assert two.tiles_us == pytest.approx(20 * trip_us())
 
 
+def test_a_wave_takes_the_longer_of_its_tiles_and_its_share_of_memory() -> None:
+    """Of 109 tiles on 108 PEs the last one loads alone, in the time of a tile."""
+    kernel = replace(products(109, 10), hbm_read_bytes=109e6, in_waves=True)
+    time = time_kernel(kernel, sip(), PLAIN)
+    tile_us, hbm_us = 10 * trip_us(), 108 / 109 * time.hbm_us
+    assert tile_us < hbm_us
+    # The clock of busy matrix engines is a little lower.
+    assert time.total_us - time.start_us == pytest.approx(tile_us + hbm_us, rel=1e-3)
+    beside = time_kernel(replace(kernel, in_waves=False), sip(), PLAIN)
+    assert beside.total_us - beside.start_us == pytest.approx(time.hbm_us)
+    one = replace(products(108, 10), hbm_read_bytes=108e6)
+    assert time_kernel(replace(one, in_waves=True), sip(), PLAIN) == time_kernel(one, sip(), PLAIN)
+
+
 @pytest.mark.adr("0128-D2")
 def test_resident_tiles_hide_latency_and_not_the_busiest_unit() -> None:
     waits = KernelConstants.model_validate({"trip_ns": 3000, "source": "assumed: a test"})

@@ -67,3 +67,10 @@ def test_tensors_of_inference_mode_and_sizes_of_numpy_are_taken_as_by_gloo(
     simulated(program, "cuda", tmp_path, nprocs=2)
     assert results(tmp_path, "cuda") == results(tmp_path, "cpu")
     assert len(results(tmp_path, "cuda")[0]) > 20
+
+
+def test_ranks_are_inside_of_levels_of_forward_differentiation_at_once(tmp_path: Path) -> None:
+    real("forward_levels.py", "cpu", tmp_path, nprocs=2)
+    simulated("forward_levels.py", "cuda", tmp_path, nprocs=2)
+    assert results(tmp_path, "cuda") == results(tmp_path, "cpu")
+    assert "Nested forward mode AD" in str(results(tmp_path, "cpu"))

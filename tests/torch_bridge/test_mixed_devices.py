@@ -50,6 +50,23 @@ KNOWN = {
     "counted_to_device": ["cuda", "cpu"],
     "unpacked": ["cuda", "cpu"],
     "padded": ["cuda", "cpu"],
+    # Its targets are moved ("targets.to(log_probs.device())", LossCTC.cpp).
+    "targets": ["cuda", "cpu"],
+    # "assigned grad has data located on a different device" (python_variable.cpp).
+    "gradient": ["refused", "cpu"],
+    "gradient_of_host": ["refused", "cpu"],
+    # "tensor_split expected tensor_indices_or_sections to be on cpu".
+    "split": ["refused", "cpu"],
+    # Lists of several devices are computed one tensor after another ("slow path when tensor are on
+    # different devices", native_functions.yaml), scattered slices are copied (``NoCheck``).
+    "sums_on_host": ["cpu", "cpu"],
+    "into_host": ["cpu", "cpu"],
+    "into_device": ["cuda", "cpu"],
+    # "p.to(kCUDA)" (DistributionTemplates.h).
+    "probabilities": ["cuda", "cpu"],
+    # Checked by native_functions.yaml.
+    "difference": ["refused", "cpu"],
+    "bounds": ["refused", "cpu"],
 }
 
 

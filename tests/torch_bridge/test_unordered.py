@@ -141,3 +141,16 @@ def test_pytorchs_own_sanitizer_finds_its_races_and_no_others(
     simulated("cuda_sanitizer.py", "right", nprocs=nprocs, check=False)
     simulated("cuda_sanitizer.py", "wrong", nprocs=nprocs, check=False)
     assert "CSAN detected a possible data race" in capsys.readouterr().err
+
+
+def test_a_read_of_elements_that_a_masked_write_left_out_is_found_and_no_other(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "outcomes.json"
+    simulated("parts_unwritten.py", path, check=True)
+    outcomes = json.loads(path.read_text())
+    for name, error in outcomes.items():
+        expected = UninitializedReadError.__name__ if name.startswith("wrong_") else None
+        assert error == expected, name
+    assert sum(name.startswith("wrong_") for name in outcomes) > 20
+    assert sum(name.startswith("right_") for name in outcomes) > 20

@@ -59,6 +59,10 @@ class LibraryTile:
     """Tiles above each other that load B once between them; idle ones fill the last cluster."""
     cluster_cols: int = 1
     """Tiles beside each other that load A once between them."""
+    in_waves: bool = False
+    missed: float = 0.0
+    overlap: float | None = None
+    """All as in ``RuledTile``, of operands that come from HBM."""
     moves_per_result: float = 0.0
     """Moves of the vector engine per result and trip: accumulators that the registers do not
     hold."""
@@ -124,6 +128,7 @@ def _launches(
         + tile.moves_per_result * rows * cols,
         loaded_bytes=(loaded_rows * problem.input_bytes + loaded_cols * problem.weight_bytes)
         * step,
+        missed=tile.missed * problem.cold_weights,
         pipelined=kernel.pipelined,
     )
     partial = tile.splits > 1
@@ -148,7 +153,8 @@ def _launches(
         ),
         # Partial results are added up while the cache still has them.
         hbm_written_bytes=0.0 if partial else results * problem.result_bytes,
-        overlap=kernel.overlap,
+        overlap=tile.overlap or kernel.overlap,
+        in_waves=tile.in_waves,
     )
     return (product, _sum_of_parts(problem, kernel, tile)) if partial else (product,)
 

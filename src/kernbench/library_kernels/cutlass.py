@@ -24,14 +24,20 @@ class RuledTile(NamedTuple):
     """Tiles above each other that load B once between them; idle ones fill the last cluster."""
     most_rows: float = math.inf
     most_cols: float = math.inf
+    in_waves: bool = False
+    """Whether a block of threads does one tile (``KernelTmaWarpSpecialized``), and not several."""
+    missed: float = 0.0
+    """Share of cold trips that wait for HBM, where loads run ahead less than they take."""
+    overlap: float | None = None
+    """As in ``LibraryKernel``, where a tile has another than its library's."""
 
 
 CUTLASS_RULES: dict[str, tuple[RuledTile, ...]] = {
     "sm90": (
-        RuledTile(16, 64, 256, 2, 16, 1280),
-        RuledTile(16, 64, 256, 1, 16),
-        RuledTile(16, 64, 256, 4, 64, 1280),
-        RuledTile(64, 64, 256, 1, 64),
+        RuledTile(16, 64, 256, 2, 16, 1280, in_waves=True),
+        RuledTile(16, 64, 256, 1, 16, in_waves=True),
+        RuledTile(16, 64, 256, 4, 64, 1280, in_waves=True),
+        RuledTile(64, 64, 256, 1, 64, in_waves=True, missed=1.0, overlap=5.0),
         RuledTile(64, 128, 128, 2, 128),
         RuledTile(128, 128, 128, 2),
     )
@@ -52,6 +58,7 @@ def cutlass_kernel(architecture: str, m: int, n: int, k: int, out_bytes: int) ->
         flops=2.0 * tile.m * tile.n * tile.k_bytes,
         dtype=_DTYPE,
         loaded_bytes=(tile.m + tile.n / tile.cluster_rows) * tile.k_bytes,
+        missed=tile.missed,
         pipelined=True,
     )
     tiles = Tiles(
@@ -65,5 +72,6 @@ def cutlass_kernel(architecture: str, m: int, n: int, k: int, out_bytes: int) ->
         tiles=(tiles,),
         hbm_read_bytes=float((m + n) * k),
         hbm_written_bytes=float(out_bytes * m * n),
-        overlap=_OVERLAP,
+        overlap=tile.overlap or _OVERLAP,
+        in_waves=tile.in_waves,
     )

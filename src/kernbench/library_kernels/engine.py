@@ -109,11 +109,11 @@ def time_kernel(
         hbm_us += ramp_us * hbm_us / (hbm_us + ramp_us)
     front_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
     start_us = float(constants.fixed_us) + (front_ps + sip.hbm_latency_ps) / 1e6
-    busy_us = norm_of((tiles_us, cache_us, hbm_us), kernel.overlap)
+    busy_us = _busy_us(kernel, slots, (tiles_us, cache_us, hbm_us))
     hot = stretch(sip, kernel.tiles[0].trip.dtype, tensor_us, busy_us)
     # HBM has a clock of its own.
     on_clock_us = max(tiles_us, cache_us) * hot
-    busy_us = norm_of((tiles_us * hot, cache_us * hot, hbm_us), kernel.overlap)
+    busy_us = _busy_us(kernel, slots, (tiles_us * hot, cache_us * hot, hbm_us))
     energy_pj: Mapping[Energy, int] = {}
     power_us = 0.0
     if sip.power is not None:
@@ -199,6 +199,19 @@ def norm_of(times_us: tuple[float, ...], overlap: float) -> float:
         return longest
     shares: float = sum((number / longest) ** overlap for number in times_us)
     return float(longest * shares ** (1 / overlap))
+
+
+def _busy_us(kernel: LibraryKernel, slots: int, times_us: tuple[float, float, float]) -> float:
+    """Return what tiles, cache and HBM take beside each other, or the sum of that over waves."""
+    full, rest = divmod(kernel.num_tiles, slots)
+    if not kernel.in_waves or not full:
+        return norm_of(times_us, kernel.overlap)
+    tile_us = times_us[0] / (full + bool(rest))
+    waves = [
+        norm_of((tile_us, *(us * tiles / kernel.num_tiles for us in times_us[1:])), kernel.overlap)
+        for tiles in (slots, rest)
+    ]
+    return full * waves[0] + (waves[1] if rest else 0.0)
 
 
 def _trip_us(trip: Trip, sip: SipSpec, constants: KernelConstants) -> tuple[float, float]:

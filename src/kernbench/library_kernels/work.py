@@ -64,6 +64,9 @@ class LibraryKernel:
     not move."""
     longest_first: bool = True
     """Whether tiles with many trips start first; else the last tile that starts may be one."""
+    in_waves: bool = False
+    """Whether a tile is a block of threads that fills a PE, so that the next begins when it ends:
+    a wave takes what its own tiles, and what these load, take, however few the last one has."""
     stores_last: bool = False
     """Whether all tiles store at about the same time, when their loops are over, so that a tile has
     its PE's share of HBM's bandwidth for what the cache does not keep."""

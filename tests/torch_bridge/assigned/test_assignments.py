@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import io
 import json
+import logging
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +18,11 @@ torch = pytest.importorskip("torch")
 
 from kernbench.interrupts import is_untimely  # noqa: E402
 from kernbench.torch_bridge.assigned import Assignments  # noqa: E402
+from kernbench.torch_bridge.assigned.assignments import OwnAttribute  # noqa: E402
 from kernbench.torch_bridge.assigned.objects import NamedObjects  # noqa: E402
 from kernbench.torch_bridge.assigned.owners import Owners  # noqa: E402
+from kernbench.torch_bridge.assigned.tables import MemoryWords  # noqa: E402
+from kernbench.torch_bridge.base.patches import MISSING  # noqa: E402
 from tests.torch_bridge.running import real, simulated  # noqa: E402
 
 PROGRAM = "assigned_in_parts.py"
@@ -158,6 +162,26 @@ def test_what_a_library_registers_when_it_is_first_asked_all_have_whole(
 def test_what_runs_ranks_calls_none_of_their_functions(tmp_path: Path) -> None:
     simulated(PROGRAM, "functions_that_the_simulation_calls", tmp_path, nprocs=2)
     assert seen(tmp_path) == [[True], [True]]
+
+
+@pytest.mark.adr("0226-D5")
+def test_between_turns_only_what_others_could_ask_for_is_hidden() -> None:
+    """As vLLM's loggers have functions of their own; one may stand for the class's, too."""
+    logger, owners = logging.Logger("an engine's"), Owners(set())
+    process = SimpleNamespace(assigned={})
+    for name in ("info_once", "info"):
+        setattr(logger, name, print)
+        process.assigned[name] = OwnAttribute(logger, name, MISSING, print, True, owners)
+    assignments: Any = object.__new__(Assignments)
+    assignments._shown, assignments._is_paused, assignments._words = process, False, MemoryWords()
+    assignments.pause()
+    assert logger.info_once is print  # type: ignore[attr-defined]
+    assert logger.info is not print
+    assignments.load(process)
+    assert logger.info is print
+    process.registered, assignments._tables = {}, []
+    assignments._leave()
+    assert "info_once" not in vars(logger)
 
 
 def test_workers_begin_with_what_their_parent_has_and_keep_their_own(tmp_path: Path) -> None:

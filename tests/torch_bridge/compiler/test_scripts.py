@@ -1,55 +1,32 @@
-"""TorchScript compiles programs that call what the bridge replaces."""
+"""What a script asks a tensor is answered as PyTorch answers it on a device of that kind."""
 
 from __future__ import annotations
 
-from collections import Counter
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from kernbench.hardware import load_machine  # noqa: E402
-from tests.torch_bridge.running import simulated  # noqa: E402
-
-PROGRAM = """\
-import sys
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
 
 
-@torch.jit.script
-def work(x: Tensor) -> Tensor:
-    y = F.dropout(F.relu(x) * torch.tensor(2.0), 0.5, False) + torch.as_tensor(1.0)
-    z = F.scaled_dot_product_attention(y[None], y[None], y[None])[0]
-    return F.layer_norm(z, [4]) + torch.rms_norm(y, [4])
-
-
-x = torch.arange(16.0).view(4, 4)
-found = work(x.cuda())
-assert found.is_cuda
-torch.save(found.cpu(), sys.argv[1])
-"""
-
-
-def num_known() -> dict[str, int]:
-    """Return how many functions TorchScript takes for each of some operations."""
-    names = Counter(torch.jit._builtins._get_builtin_table().values())
-    return {name: names[f"aten::{name}"] for name in ("tensor", "scaled_dot_product_attention")}
-
-
-@pytest.mark.parametrize("machine", ["ahbm", "h100-sxm"])
-def test_a_script_calls_functions_that_are_replaced(tmp_path: Path, machine: str) -> None:
-    program, saved = tmp_path / "program.py", tmp_path / "found.pt"
-    program.write_text(PROGRAM)
-    known = num_known()
-    simulated(program, saved, machine=load_machine(machine))
-    y = torch.arange(16.0).view(4, 4) * 2 + 1
-    expected = torch.softmax(y @ y.T / 2, dim=-1) @ y
-    expected = (expected - expected.mean(1, keepdim=True)) / torch.sqrt(
-        expected.var(1, correction=0, keepdim=True) + 1e-5
-    )
-    expected += y / torch.sqrt(y.square().mean(1, keepdim=True) + torch.finfo(torch.float32).eps)
-    torch.testing.assert_close(torch.load(saved), expected)
-    assert num_known() == known
+def test_scripts_are_told_the_device_that_the_program_sees(tmp_path: Path) -> None:
+    path = tmp_path / "asked.pt"
+    # The oracle of the branches and values: PyTorch itself, on its CPU.
+    command = [sys.executable, str(PROGRAMS / "scripts_ask.py"), "cpu", str(path)]
+    subprocess.run(command, check=True, capture_output=True)
+    cpu = torch.device("cpu")
+    expected = torch.load(path, weights_only=False)
+    simulated("scripts_ask.py", "cpu", path)
+    assert torch.load(path, weights_only=False) == expected
+    assert expected == [[(cpu, cpu, False, True, -1)] * 3, [[3, 3]] * 2, [cpu] * 5]
+    device = torch.device("cuda", 1)
+    simulated("scripts_ask.py", "cuda:1", path)
+    assert torch.load(path, weights_only=False) == [
+        [(device, device, True, False, 1)] * 3,
+        [[2, 2]] * 2,
+        [device, device, cpu, cpu, device],
+    ]

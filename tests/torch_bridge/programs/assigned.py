@@ -41,6 +41,7 @@ import socket
 import sqlite3
 import string
 import sys
+import syslog
 import tempfile
 import textwrap
 import threading
@@ -53,6 +54,7 @@ import urllib.request
 import uuid
 import warnings
 import webbrowser
+from multiprocessing.managers import BaseManager
 from pathlib import Path
 from typing import Any
 
@@ -1160,6 +1162,22 @@ def thresholds_of_collections(rank):
     thresholds = gc.get_threshold()[0] - before[0]
     gc.set_threshold(*before)
     return thresholds
+
+
+@kind
+def what_managers_hand_out(rank):
+    BaseManager.register(f"of_rank_{rank}", callable=lambda: rank)
+    BaseManager.register("kb_rank", callable=lambda: rank)
+    yield
+    names = [name for name in BaseManager._registry if name.startswith("of_rank_")]
+    return names, BaseManager._registry["kb_rank"][0]()
+
+
+@kind
+def which_messages_are_logged(rank):
+    before = syslog.setlogmask(syslog.LOG_UPTO(syslog.LOG_ERR if rank else syslog.LOG_DEBUG))
+    yield
+    return syslog.setlogmask(before)
 
 
 @kind

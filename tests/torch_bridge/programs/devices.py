@@ -464,6 +464,51 @@ def gradients_of_sparse_tensors_are_on_the_device() -> None:
     assert torch.equal(weights["cpu"], weights["cuda"])
 
 
+def storages_are_on_the_device_of_their_tensors() -> None:
+    """As PyTorch's documentation of storages, and a CUDA build's errors, have it."""
+    device = torch.device("cuda", 1)
+    x = torch.arange(6.0, device=device)
+    storage = x.untyped_storage()
+    typed: Any = torch.TypedStorage(wrap_storage=storage, dtype=torch.float32, _internal=True)
+    assert storage.device == typed.device == device
+    assert storage.is_cuda
+    assert storage.get_device() == 1
+    assert storage.is_shared()
+    assert storage.share_memory_() is storage
+    assert typed.pickle_storage_type() == "FloatStorage"
+    assert "cuda:1" in repr(storage)
+    assert storage.clone().device == copy.deepcopy(storage).device == device
+    assert storage.cpu().device == torch.device("cpu")
+    assert storage.cpu().tolist() == x.cpu().untyped_storage().tolist()
+    assert storage.cuda(1) is storage
+    assert torch.ones(2).untyped_storage().cuda().device == torch.device("cuda", 0)
+    before = torch.cuda.memory_allocated(1)
+    bytes_ = torch.UntypedStorage(1 << 20, device="cuda:1")
+    assert bytes_.device == device
+    assert torch.cuda.memory_allocated(1) - before == 1 << 20
+    assert torch.UntypedStorage([1, 2], device="cuda").tolist() == [1, 2]
+    assert torch.empty(0, device=device).set_(storage).device == device
+    zeros = torch.zeros(6, device=device)
+    zeros.untyped_storage().copy_(torch.arange(6.0).untyped_storage())
+    assert zeros.tolist() == x.tolist()
+    for refused, why in (
+        (lambda: torch.empty(0).set_(storage), "the devices must match"),
+        (lambda: torch.empty(0).set_(x), "the devices must match"),
+        (lambda: x.set_(torch.ones(2).untyped_storage()), "the devices must match"),
+        (lambda: storage.pin_memory(), "only CPU memory can be pinned"),
+    ):
+        with pytest.raises((RuntimeError, TypeError), match=why):
+            refused()
+    for place, expected in ((None, device), ("cpu", torch.device("cpu")), ("cuda:0", "cuda:0")):
+        for item in (storage, x, typed):
+            file = io.BytesIO()
+            torch.save(item, file)
+            file.seek(0)
+            loaded = torch.load(file, map_location=place, weights_only=False)
+            assert loaded.device == torch.device(expected)
+            assert loaded.tolist() == item.tolist()
+
+
 def mistakes_beside_sparse_tensors_are_named() -> None:
     x, host = torch.ones(4, 4, device="cuda"), torch.ones(4, 4)
     rows = torch.eye(4, device="cuda").to_sparse()

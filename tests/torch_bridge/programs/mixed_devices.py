@@ -38,6 +38,21 @@ def unpacked(device: Tensor) -> Tensor:
     return pad_packed_sequence(packed, batch_first=True)[0]
 
 
+def gradient(tensor: Tensor, value: Tensor) -> Tensor:
+    leaf = tensor.clone().requires_grad_()
+    leaf.grad = value
+    return leaf.grad
+
+
+def ctc_loss(device: Tensor) -> Tensor:
+    values = torch.randn(9, 2, 5, device=device.device, requires_grad=True)
+    sizes, targets = torch.tensor([9, 9]), torch.randint(1, 5, (2, 3))
+    loss = F.ctc_loss(values.log_softmax(2), targets, sizes, sizes // 4)
+    loss.backward()
+    assert values.grad is not None
+    return values.grad
+
+
 def put(host: Tensor, *indices: Any, value: Any = 7) -> Tensor:
     host[indices] = value
     return host
@@ -106,11 +121,40 @@ CASES: dict[str, Case] = {
     "sum_to_device": lambda d, h: torch.add(h, 1, out=d),
     "product_to_host": lambda d, h: torch.mm(d, d.t(), out=torch.empty(2, 2)),
     "total_to_host": lambda d, h: torch.sum(d, 0, out=torch.empty(3)),
+    "kron": lambda d, h: torch.kron(d, h),
+    "kron_of_host": lambda d, h: torch.kron(h, d),
+    "meshgrid": lambda d, h: torch.meshgrid(d.select(0, 0), h[0], indexing="ij")[0],
+    "cartesian": lambda d, h: torch.cartesian_prod(d.select(0, 0), h[0]),
+    "repeats": lambda d, h: d.repeat_interleave(h[:, 0].long(), dim=0, output_size=2),
+    "mask": lambda d, h: F.scaled_dot_product_attention(d, d, d, attn_mask=h @ h.T > 0),
+    "trapezoid": lambda d, h: torch.trapezoid(d, h),
+    "similarity": lambda d, h: F.cosine_similarity(d, h),
+    "logits": lambda d, h: F.binary_cross_entropy_with_logits(d, h),
+    "hinge": lambda d, h: F.hinge_embedding_loss(d, h),
+    "bilinear": lambda d, h: F.bilinear(d, h, h.new_ones(4, 3, 3)),
+    "block_diagonal": lambda d, h: torch.block_diag(d, h),
+    "quantile": lambda d, h: torch.quantile(d, h[0, :1]),
+    "split": lambda d, h: torch.tensor_split(h, d.select(0, 0).long())[0],
+    "difference": lambda d, h: torch.logaddexp(d, h.sum()),
+    "bounds": lambda d, h: torch.clamp(d, min=h.sum()),
+    "sums_of_both": lambda d, h: torch._foreach_add([d, d], [h, h])[0],
+    "repeated_list": lambda d, h: torch._foreach_mul([d, h], [h, d])[0],
     "lengths": lambda d, h: pack_padded_sequence(d[..., None], d[:, 0].long(), True).data,
     "generator_of_host": lambda d, h: torch.randn(2, device=d.device, generator=_generator(h)),
     "generator_of_device": lambda d, h: torch.randperm(2, generator=_generator(d)),
     "filled_by_host": lambda d, h: torch.empty_like(d).normal_(generator=_generator(h)),
+    "gradient": lambda d, h: gradient(d, h),
+    "gradient_of_host": lambda d, h: gradient(h, d),
     # Not refused.
+    "gradients": lambda d, h: gradient(d, d * 2),
+    "sums": lambda d, h: torch._foreach_add([d, h], [d, h])[0],
+    "sums_on_host": lambda d, h: torch._foreach_add([d, h], [d, h])[1],
+    "sums_of_numbers": lambda d, h: torch._foreach_mul([d, d], [h.sum(), h.sum()])[1],
+    "into_host": lambda d, h: h.select_scatter(d.select(0, 0), 0, 1),
+    "into_device": lambda d, h: d.select_scatter(h[0], 0, 1),
+    "quantile_of_number": lambda d, h: torch.quantile(d, 0.5),
+    "probabilities": lambda d, h: d.bernoulli_(h),
+    "targets": lambda d, h: ctc_loss(d),
     "index_of_device": lambda d, h: d[h[0, :2].long() - 1],
     "mask_of_host": lambda d, h: d[h > 0],
     "number": lambda d, h: d * torch.tensor(2.0),
@@ -134,7 +178,8 @@ def outcome(case: Case, device: Tensor, host: Tensor) -> list[str]:
     try:
         result = case(device, host)
     except RuntimeError as error:
-        words = "same device|Mismatching .* device|device type for generator|1D CPU int64"
+        words = "(same|a different) device|be on cpu|Mismatching .* device|1D CPU int64"
+        words += "|device type for generator"
         if re.search(words, str(error)) is None:
             raise
         return ["refused", host.device.type]

@@ -19,8 +19,9 @@ SAMPLES = 8
 # They draw numbers, or show memory that nobody wrote.
 RANDOM = ("rand", "dropout", "empty", "normal", "bernoulli", "multinomial", "exponential",
           "geometric", "cauchy", "uniform")  # fmt: skip
-# Its samples are parts of a larger memory, which a copy to a device is without.
-NOT_COMPARABLE = ("as_strided.partial_views",)
+# Samples of one are parts of a larger memory, which a copy to a device is without; the other takes
+# indices of the host alone.
+NOT_COMPARABLE = ("as_strided.partial_views", "tensor_split")
 Call = tuple[Any, Any, Any]
 
 

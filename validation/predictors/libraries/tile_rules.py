@@ -43,9 +43,9 @@ def ruled_tile(rules: Sequence[TileRule], m: int, n: int, k: int = 0) -> Library
 def _of_vllm() -> Iterator[TileRule]:
     """Yield the rules of vLLM on Hopper, which programs launch by."""
     for rule in CUTLASS_RULES["sm90"]:
-        m, n, k_bytes = rule[:3]
-        tile = LibraryTile(m=m, n=n, k_bytes=k_bytes, cluster_rows=rule.cluster_rows)
-        yield TileRule(tile, rule.most_rows, rule.most_cols)
+        values = rule._asdict()
+        bounds = [values.pop(name) for name in ("most_rows", "most_cols")]
+        yield TileRule(LibraryTile(**values), *bounds)
 
 
 def _rule(values: dict[str, Any]) -> TileRule:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from kernbench.torch_bridge.assigned.in_c import Setting, say_of_calls, tell_of_calls
@@ -73,7 +73,7 @@ _MOST_CHANGES_OF_ALL = 32
 class OwnAttribute:
     """An attribute that a process has assigned."""
 
-    __slots__ = ("_base", "_is_shown", "_owners", "_space", "_value", "name", "owner")
+    __slots__ = ("_base", "_is_shown", "_owners", "_space", "_value", "is_unread", "name", "owner")
 
     def __init__(
         self, owner: Any, name: str, base: Any, value: Any, is_shown: bool, owners: Owners
@@ -89,6 +89,11 @@ class OwnAttribute:
         # Every wait of the program comes by here, with all that its process has assigned.
         self._space = own_dict(owner) if is_in_own_dict(owner, name) else None
         """The dictionary that it is an entry of, and nothing beside it."""
+        self.is_unread = base is MISSING and not (
+            isinstance(owner, (ModuleType, FunctionType, type)) or hasattr(type(owner), name)
+        )
+        """Whether it is a name that an object has of the process alone, as a method that an engine
+        adds to each of its loggers: what is no process's code never asks for it."""
 
     def _read(self) -> Any:
         if self._space is not None:
@@ -303,7 +308,7 @@ class Assignments:
         process = self._shown
         if process is not None and process.assigned:
             self._is_paused = True
-            self._hide(process)
+            self._hide(process, is_read_by_all=True)
 
     @contextmanager
     def for_all(self) -> Iterator[None]:
@@ -398,8 +403,13 @@ class Assignments:
                 self._hide(process)
             self._put_away(process)
 
-    def _hide(self, process: Process) -> None:
-        gone = [key for key, place in process.assigned.items() if not place.hide()]
+    def _hide(self, process: Process, is_read_by_all: bool = False) -> None:
+        """Show what all have, or only what is read where no process's code runs."""
+        gone = [
+            key
+            for key, place in process.assigned.items()
+            if not (is_read_by_all and place.is_unread) and not place.hide()
+        ]
         for key in gone:
             del process.assigned[key]
 

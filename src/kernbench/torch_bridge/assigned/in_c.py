@@ -15,6 +15,7 @@ import os
 import resource
 import socket
 import sys
+import syslog
 import threading
 import time
 import tracemalloc
@@ -84,6 +85,8 @@ _SETTINGS: tuple[_Row, ...] = (
     (csv, "field_size_limit", "fields", _limit_fields, _limit_fields),
     (locale, "setlocale", "locale", *2 * (partial(_set_locale, locale.LC_ALL),)),
     (os, "umask", "umask", _umask, _set_umask),
+    # Zero asks for it.
+    (syslog, "setlogmask", "messages", partial(syslog.setlogmask, 0), syslog.setlogmask),
     (threading, "setprofile", "profiles", threading.getprofile, threading.setprofile),
     (threading, "settrace", "traces", threading.gettrace, threading.settrace),
     (threading, "stack_size", "stacks", threading.stack_size, threading.stack_size),
@@ -101,6 +104,7 @@ _FOR_ALL: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (os, ("nice", "putenv", "sched_setaffinity", "setpriority", "unsetenv")),
     (resource, ("setrlimit",)),
     (sys, ("addaudithook",)),
+    (syslog, ("closelog", "openlog")),
     (time, ("tzset",)),
     (torch.monitor, ("register_event_handler",)),
     (tracemalloc, ("start", "stop")),
@@ -110,6 +114,8 @@ _FOR_ALL: tuple[tuple[Any, tuple[str, ...]], ...] = (
 
 class Setting:
     """A piece of state that a process has set: how it is read and written."""
+
+    is_unread = False
 
     def __init__(self, get: Callable[[], Any], put: Callable[[Any], object]) -> None:
         self._get = get

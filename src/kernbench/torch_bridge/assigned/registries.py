@@ -73,7 +73,7 @@ class Registries(NamedTuple):
 @cache
 def is_machinery(module: str) -> bool:
     """Return whether nothing in a module is watched."""
-    if module == "multiprocessing.reduction":
+    if module in ("multiprocessing.managers", "multiprocessing.reduction"):
         return False
     parts = module.split(".")
     return any(".".join(parts[:count]) in _MACHINERY for count in range(1, len(parts) + 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -70,23 +71,34 @@ _OF_GROUPS = {
     "aten._scaled_grouped_mm_v2.default": 8,
 }
 """The position of the tensor that says where groups end, ``offs``, of products of groups."""
-# Apart from pointwise ones: operations whose operands PyTorch requires on one device, in place too.
+# Of CUDA's kernels, those that are not checked (``device_check: NoCheck``) take a host's number:
+# pointwise ones but for these, and the named ones.
+_CHECKED_NAMES = """
+    native_dropout_backward clamp clamp_max clamp_min gcd lcm logaddexp logaddexp2 gelu_backward
+    silu_backward threshold_backward igamma igammac nextafter equal sigmoid_backward logit_backward
+    tanh_backward
+"""
 _NAMES_WITH_NUMBERS = """
-    _cudnn_rnn index _unsafe_index index_put _index_put_impl index_fill masked_fill mse_loss
-    smooth_l1_loss binary_cross_entropy dist allclose
+    _cudnn_rnn binary_cross_entropy binomial copysign eq floor_divide ge gt heaviside index
+    index_put _index_put_impl _unsafe_index _unsafe_index_put index_fill __irshift le lt
+    masked_fill mse_loss ne rsub smooth_l1_loss where
 """
-_NAMES_ON_ONE_DEVICE = """
-    mm addmm bmm baddbmm addbmm mv addmv dot vdot addr linear convolution cat gather scatter
-    scatter_add scatter_reduce index_select index_add index_copy index_reduce take put masked_select
-    masked_scatter embedding _embedding_bag _embedding_bag_forward_only searchsorted bucketize
-    bincount native_layer_norm native_group_norm native_batch_norm _fused_rms_norm huber_loss
-    nll_loss_forward nll_loss2d_forward _cdist_forward grid_sampler_2d grid_sampler_3d equal
-    linalg_cross linalg_lu_solve linalg_solve_triangular _linalg_solve_ex stack isin cholesky_solve
+# The rest of them looks for itself; ``bernoulli_`` moves what is elsewhere.
+_UNCHECKED = re.compile(
+    r"aten\.(bernoulli_|fill_|set_|is_set_to|_validate_compressed_sparse_indices"
+    r"|_nested_from_padded|_nested_view_from_buffer|_fused_\w+_(?=\.tensor_lr)"
+    r"|\w*(?<!cudnn)_attention\w*_backward)\."
+)
+# The CPU composes them of others; CUDA has one kernel, or checks all operands first.
+_NAMES_OF_ONE_KERNEL = """
+    block_diag convolution convolution_backward _chunk_cat _grouped_mm split_with_sizes_copy
+    _fused_rms_norm mish_backward
 """
-_WITH_NUMBERS = _aten(_NAMES_WITH_NUMBERS)
-_ON_ONE_DEVICE = _aten(_NAMES_ON_ONE_DEVICE) | _WITH_NUMBERS
-"""Besides elementwise ones. Source: ``device_check`` in PyTorch's native_functions.yaml, and checks
-of CUDA's own kernels; those with ``NoCheck`` take a number from the host, as elementwise ones."""
+_CHECKED, _WITH_NUMBERS, _OF_ONE_KERNEL = map(
+    _aten, (_CHECKED_NAMES, _NAMES_WITH_NUMBERS, _NAMES_OF_ONE_KERNEL)
+)
+"""Source: ``dispatch`` and ``device_check`` in PyTorch's native_functions.yaml."""
+_COMPOSED = (_KEYS.CompositeExplicitAutograd, _KEYS.CompositeExplicitAutogradNonFunctional)
 
 _WRITTEN_UNSAID = {
     "aten.native_batch_norm.default": (3, 4),
@@ -138,6 +150,8 @@ class Operation:
     """Whether all its operands must be on one device."""
     takes_numbers: bool
     """Whether one without dims that it reads need not be."""
+    composed_at: Any
+    """The dispatch key of what composes it of others, which say where operands may be; or None."""
     is_composite: bool
     """Whether it is composed of other operations. Below autograd (in the handlers of wrappers)
     PyTorch does not decompose it before it reaches a backend."""
@@ -201,6 +215,18 @@ def describe(func: Any) -> Operation:
         if argument.alias_info is not None and argument.alias_info.is_write
     )
     is_custom = func.namespace not in _OF_PYTORCH
+    base = packet.rstrip("_")
+    is_unchecked = base not in _CHECKED or full_name.endswith(".Tensor_out")
+    takes_numbers = base in _WITH_NUMBERS or (is_pointwise and is_unchecked)
+    is_loose = (
+        func.namespace != "aten" or is_copy or is_free or full_name in _HOST_RESULTS
+    ) or _UNCHECKED.match(full_name) is not None
+    keys = () if is_loose else _COMPOSED
+    composed_at = next(filter(func.has_kernel_for_dispatch_key, keys), None)
+    is_composed = (composed_at is not None or is_composite) and not (
+        base in _OF_ONE_KERNEL or func.has_kernel_for_dispatch_key(_KEYS.CPU)
+    )
+    is_on_one_device = takes_numbers or not (is_loose or is_composed)
     counts = bool(written) and (is_custom or full_name.startswith("aten._foreach_"))
     ends_at = _OF_GROUPS.get(full_name)
     has_choices = full_name.startswith("aten._scaled_dot_product_") or ends_at is not None
@@ -218,8 +244,9 @@ def describe(func: Any) -> Operation:
         makes_memory=makes_memory,
         has_host_results=full_name in _HOST_RESULTS,
         makes_empty=full_name.startswith(("aten.empty", "aten.new_empty")),
-        is_on_one_device=not is_copy and (is_pointwise or packet.rstrip("_") in _ON_ONE_DEVICE),
-        takes_numbers=is_pointwise or packet.rstrip("_") in _WITH_NUMBERS,
+        is_on_one_device=is_on_one_device,
+        takes_numbers=takes_numbers,
+        composed_at=None if is_on_one_device else composed_at,
         is_composite=is_composite,
         is_view=shows and not makes_memory and not is_composite,
         is_custom=is_custom,

@@ -26,7 +26,12 @@ from kernbench.torch_bridge.c10d.calls import Call, post_pair, signature
 from kernbench.torch_bridge.c10d.process_group import SimulatedGroup
 from kernbench.torch_bridge.dispatch.addresses import buffer_of_storage, host_address
 from kernbench.torch_bridge.placement.names import unobserved, with_index
-from kernbench.torch_bridge.placement.residence import Residence, residence_of, storage_of
+from kernbench.torch_bridge.placement.residence import (
+    Residence,
+    cpp_place,
+    residence_of,
+    storage_of,
+)
 from kernbench.torch_bridge.processes.process import Process, current
 
 _PAD_BYTES = 16 << 10
@@ -281,7 +286,7 @@ class PeerMemory(metaclass=_PadSize):
 def _shown_here(storage: Any, device: torch.device) -> Any:
     """Return another storage on a rank's memory, which this rank's device maps."""
     shown_here: Any = torch._C._construct_storage_from_data_pointer(
-        host_address(storage), storage.device, storage.nbytes()
+        host_address(storage), cpp_place(storage), storage.nbytes()
     )
     shown_here._kernbench = Residence(device, current().first_sip + device.index)
     shown_here._kernbench_shared, shown_here._kernbench_owner = storage._kernbench_shared, storage

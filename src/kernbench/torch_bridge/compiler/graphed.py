@@ -10,7 +10,7 @@ import torch
 from torch.utils._mode_utils import no_dispatch
 
 from kernbench.torch_bridge.placement.names import META
-from kernbench.torch_bridge.placement.residence import Residence
+from kernbench.torch_bridge.placement.residence import Residence, cpp_place, own_set
 from kernbench.torch_bridge.processes.process import current
 
 _OVERWRITTEN = (
@@ -100,10 +100,10 @@ def _on_memory_of(tensor: torch.Tensor) -> Any:
     """Return another storage on a tensor's memory, and on its place on the device."""
     storage = tensor.untyped_storage()
     value: Any = (
-        torch.UntypedStorage(storage.nbytes(), device=storage.device)
-        if storage.device == META
+        torch.UntypedStorage(storage.nbytes(), device=META)
+        if cpp_place(storage) == META
         else torch._C._construct_storage_from_data_pointer(
-            storage.data_ptr(), storage.device, storage.nbytes()
+            storage.data_ptr(), cpp_place(storage), storage.nbytes()
         )
     )
     value._kernbench, value._kernbench_owner = storage._kernbench, storage
@@ -113,8 +113,9 @@ def _on_memory_of(tensor: torch.Tensor) -> Any:
 def _on(storage: Any, tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor like another one, on another storage."""
     with no_dispatch():
-        result = torch.empty(0, dtype=tensor.dtype, device=storage.device)
-        return result.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+        result = torch.empty(0, dtype=tensor.dtype, device=cpp_place(storage))
+        own_set(result, storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+        return result
 
 
 class _Overwritten(Residence):

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.jit._builtins
 import torch.jit._recursive
 
 from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.device.tensors import cpu, cuda, device_of, get_device, to
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE
+from kernbench.torch_bridge.processes.of_all import library_of_all
 
 _compile = torch.jit._recursive.try_compile_fn
 _OPERATIONS: dict[int, str] = torch.jit._builtins._get_builtin_table()
 """Names of operations by the identities of functions; made before any of these is replaced."""
+_ASKED: dict[str, tuple[str, Callable[..., Any]]] = {
+    "prim::device": ("device_of(Tensor x) -> Device", device_of),
+    "prim::is_cuda": ("is_cuda(Tensor x) -> bool", lambda x: device_of(x).type == DEVICE_TYPE),
+    "prim::is_cpu": ("is_cpu(Tensor x) -> bool", lambda x: device_of(x).type == "cpu"),
+    "aten::get_device": ("get_device(Tensor x) -> int", get_device),
+    "aten::cpu": ("cpu(Tensor x) -> Tensor", cpu),
+    "aten::cuda": ("cuda(Tensor x) -> Tensor", cuda),
+    "aten::to": (
+        "to(Tensor x, Device? device, ScalarType? dtype=None, bool non_blocking=False, "
+        "bool copy=False) -> Tensor",
+        lambda x, device, dtype=None, non_blocking=False, copy=False: to(
+            x, x.device if device is None else device, dtype or x.dtype, non_blocking, copy
+        ),
+    ),
+}
+"""What a script asks a tensor, or asks for, which C++ would answer by its own device."""
+_MOST_INPUTS = 5
+"""Of ``aten::to``; another overload has a memory format, too."""
 
 
 def install(patches: Patches) -> None:
@@ -28,3 +51,57 @@ def install(patches: Patches) -> None:
         return _compile(own.get(id(function), function), place)
 
     patches.set(torch.jit._recursive, "try_compile_fn", compile_own)
+    _ask_simulated(patches)
+
+
+def _ask_simulated(patches: Patches) -> None:
+    """Let compiled scripts ask tensors for their simulated device."""
+    library = library_of_all("kernbench", "DEF")
+    patches.on_close(library._destroy)
+    for schema, answer in _ASKED.values():
+        library.define(schema)
+        # Above all modes, which would take it for an operation of the device.
+        for key in ("PythonTLSSnapshot", "CPU"):
+            library.impl(schema.partition("(")[0], answer, key)
+
+    def compiled(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            for part in _parts_of(args[0] if result is None else result):
+                _replace(part.graph, part.graph)
+            return result
+
+        return call
+
+    for owner, name in (
+        (torch._C, "_jit_script_compile"),
+        (torch._C, "_jit_script_compile_overload"),
+        (torch._C, "_run_emit_module_hook"),
+        (torch.jit, "load"),
+    ):
+        patches.set(owner, name, compiled(getattr(owner, name)))
+
+
+def _parts_of(script: Any) -> list[Any]:
+    """Return what has a graph of a compiled function, of C++'s module, or of a loaded one."""
+    if isinstance(script, torch.jit.ScriptModule):
+        return [method for part in script.modules() for method in _parts_of(part._c)]
+    if not isinstance(script, torch._C.ScriptModule):
+        return [script]
+    return [script._get_method(name) for name in script._method_names()]
+
+
+def _replace(graph: Any, block: Any) -> None:
+    """Replace nodes of a block, and of those inside."""
+    for node in list(block.nodes()):
+        for inner in node.blocks():
+            _replace(graph, inner)
+        inputs = list(node.inputs())
+        is_other = node.kind() == "aten::to" and "Device" not in str(inputs[1].type())
+        if node.kind() in _ASKED and not is_other:
+            name = _ASKED[node.kind()][0].partition("(")[0]
+            asking = graph.create(f"kernbench::{name}", inputs[:_MOST_INPUTS], 1)
+            asking.output().setType(node.output().type())
+            asking.insertBefore(node)
+            node.output().replaceAllUsesWith(asking.output())
+            node.destroy()

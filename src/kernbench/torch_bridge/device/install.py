@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernbench.torch_bridge.base.patches import Installation, Patches, install_all
 from kernbench.torch_bridge.device import (
     accelerator,
+    asked_in_cpp,
     autocast,
     buckets,
     ctypes_libraries,
@@ -17,6 +18,7 @@ from kernbench.torch_bridge.device import (
     pinned,
     rng,
     snapshots,
+    storages,
     tensors,
 )
 
@@ -35,6 +37,8 @@ INSTALLATIONS = (
     ),
     Installation("rng", "DTensor's random numbers, equal on all ranks", rng.install),
     Installation("tensors", "tensors that report their simulated device", tensors.install),
+    Installation("asked_in_cpp", "what C++ checks by a tensor's device", asked_in_cpp.install),
+    Installation("storages", "storages on their simulated device", storages.install),
     Installation("pinned", "pinned memory of the host", pinned.install),
     Installation("legacy", "torch.cuda.FloatTensor and the like", legacy.install),
     Installation("autocast", "autocast on devices", autocast.install),

@@ -133,8 +133,9 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return returning(_to(self, target, *args[1:], **kwargs), source)
     if source.type == DEVICE_TYPE and torch.device(kwarg) == CPU:
         # C++ has it there already, and would return the same memory.
+        resolved = self.resolve_conj().resolve_neg() if self.is_conj() or self.is_neg() else self
         with moving(None):
-            return returning(_converted(self, args, {**kwargs, "copy": True}), source)
+            return returning(_converted(resolved, args, {**kwargs, "copy": True}), source)
     return _to(self, *args, **kwargs)
 
 
@@ -170,7 +171,7 @@ def copy_(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
 def _converted(tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """Apply the other arguments of ``to``: dtype, copy, memory_format."""
     positional = args if "device" in kwargs else args[1:]
-    asked = kwargs | dict(zip(("dtype", "non_blocking", "copy"), positional, strict=False))
+    asked = dict(zip(("dtype", "non_blocking", "copy"), positional, strict=False)) | kwargs
     rest = {name: value for name, value in asked.items() if name != "device" and value is not None}
     return _to(tensor, **rest) if rest.keys() - {"non_blocking"} else tensor
 
@@ -415,10 +416,10 @@ def get_device(self: Tensor) -> int:
     return -1 if index is None else index
 
 
-def _replace_function(patches: Patches, name: str, make: Callable[[Any], Any]) -> None:
+def replace_function(patches: Patches, name: str, make: Callable[[Any], Any]) -> None:
     """Replace a function of ``torch`` such that modes still recognize it."""
     original = getattr(torch, name)
-    result = _asking(make(original), name, torch, num_asked=int(name.endswith("_like")))
+    result = asking(make(original), name, torch, num_asked=int(name.endswith("_like")))
     patches.set(torch, name, result)
     constructors = _device_constructors()
     if original in constructors:
@@ -426,7 +427,7 @@ def _replace_function(patches: Patches, name: str, make: Callable[[Any], Any]) -
         patches.on_close(constructors.discard, result)
 
 
-def _asking(
+def asking(
     function: Callable[..., Any],
     name: str,
     owner: Any = Tensor,
@@ -468,7 +469,7 @@ def install(patches: Patches) -> None:
         for kind in ("cuda", "cpu", "meta")
     }
     methods = (to, cpu, cuda, copy_, numpy, tolist, new_tensor, get_device, record_stream)
-    replaced = {item.__name__: _asking(item, item.__name__) for item in methods}
+    replaced = {item.__name__: asking(item, item.__name__) for item in methods}
     # PyTorch keeps a list of the methods of parameters without a shape (`nn.LazyLinear`).
     known = UninitializedTensorMixin._allowed_methods
     allowed = [replaced[name] for name in replaced if getattr(Tensor, name) in known]
@@ -476,7 +477,7 @@ def install(patches: Patches) -> None:
     patches.set_all(
         torch.Tensor,
         {
-            **{name: _asking(item, name, is_getter=True) for name, item in getters.items()},
+            **{name: asking(item, name, is_getter=True) for name, item in getters.items()},
             **replaced,
             "_make_wrapper_subclass": staticmethod(_wrapper),
         },
@@ -491,12 +492,12 @@ def install(patches: Patches) -> None:
     patches.set(DeviceContext, "__init__", _default)
     patches.set(torch._C, "_group_tensors_by_device_and_dtype", _by_device_and_dtype)
     for name in ("tensor", "as_tensor", "asarray", "scalar_tensor"):
-        _replace_function(patches, name, _factory)
+        replace_function(patches, name, _factory)
     for name in ("coo", "csr", "csc", "bsr", "bsc", "compressed"):
-        _replace_function(patches, f"sparse_{name}_tensor", _sparse)
+        replace_function(patches, f"sparse_{name}_tensor", _sparse)
     for name in _BY_SHAPE:
-        _replace_function(patches, name, _numbered)
+        replace_function(patches, name, _numbered)
     for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint"):
-        _replace_function(patches, f"{name}_like", _like)
+        replace_function(patches, f"{name}_like", _like)
     for name in ("empty", "zeros", "ones", "full", "empty_strided"):
         patches.set(torch.Tensor, f"new_{name}", _like(getattr(torch.Tensor, f"new_{name}")))

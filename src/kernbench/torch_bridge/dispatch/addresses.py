@@ -20,7 +20,7 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.dispatch.known_values import known_storage
 from kernbench.torch_bridge.dispatch.touching import count_writes
 from kernbench.torch_bridge.placement.names import device_at, unobserved
-from kernbench.torch_bridge.placement.residence import residence_of, storage_of
+from kernbench.torch_bridge.placement.residence import cpp_place, residence_of, storage_of
 from kernbench.torch_bridge.processes.process import current
 
 _FIRST_ADDRESS = 1 << 44
@@ -195,7 +195,7 @@ def _known_buffer(start: int, storage: Any, sip_id: int) -> Buffer:
 def _bytes_of(storage: Any, offset: int) -> Tensor:
     """Return the bytes of a storage from an offset to its end."""
     with unobserved():
-        tensor = torch.empty(0, dtype=torch.uint8, device=storage.device)
+        tensor = torch.empty(0, dtype=torch.uint8, device=cpp_place(storage))
         return tensor.set_(storage, offset, (storage.nbytes() - offset,), (1,))
 
 

@@ -23,7 +23,7 @@ from kernbench.torch_bridge.dispatch.operands import leaves, written_tensors
 from kernbench.torch_bridge.dispatch.wider_numbers import in_wider_numbers
 from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.names import CPU, META
-from kernbench.torch_bridge.placement.residence import storage_of
+from kernbench.torch_bridge.placement.residence import own_set, storage_of
 from kernbench.torch_bridge.processes.process import current
 
 MOST_BYTES = 1 << 24
@@ -223,7 +223,8 @@ def _is_lazy(tensor: Tensor) -> bool:
 def _view(storage: Any, tensor: Tensor) -> Tensor:
     """Return a host tensor that views a storage as a device tensor views its own."""
     result = torch.empty(0, dtype=tensor.dtype, device=CPU)
-    return result.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+    own_set(result, storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+    return result
 
 
 def _are_known(values: Iterable[Any]) -> bool:

@@ -30,11 +30,13 @@ from kernbench.torch_bridge.device.rng import check_generator, device_generator,
 from kernbench.torch_bridge.device.streams import refuse_in_capture
 from kernbench.torch_bridge.dispatch.known_values import follow, with_known_ends
 from kernbench.torch_bridge.dispatch.operands import (
+    MIXED,
     are_open,
     check_named_results,
     ends_of_copy,
     is_for_device,
     is_of_graph,
+    mark_of_host,
     residence_among,
     used_tensors,
     with_near_indices,
@@ -239,10 +241,10 @@ class Observer(Mode):
         if operation.moves_indices:
             with self:
                 args = with_near_indices(args)
-        source = residence_among(operation, args)
-        if kwargs:
-            check_named(operation, kwargs)
-            check_named_results(operation, args, kwargs, source)
+        source = _residence_of_all(operation, args, kwargs)
+        if source is MIXED:
+            with self:
+                return func._op_dk(operation.composed_at, *args, **kwargs)
         if MOVE.under_way:
             return self._move(func, operation, args, kwargs, source, MOVE.target)
         if source is None:
@@ -466,6 +468,9 @@ class Observer(Mode):
     def _on_host(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
         """Execute an operation on memory of the host."""
         result = func(*args, **kwargs)
+        # What is copied to a device by name C++ takes for a copy on its CPU.
+        if operation.makes_memory and kwargs.get("device") is None:
+            mark_of_host(args, result)
         if operation.is_random and not getattr(result, "is_meta", False):
             check_generator(kwargs.get("generator"), CPU.type)
         if phase_now() is AutogradPhase.BACKWARD and are_open(args):
@@ -476,6 +481,15 @@ class Observer(Mode):
             used = used_tensors(operation, args, kwargs)
             look_at_copies(self._process, used, operation.name)
         return result
+
+
+def _residence_of_all(operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Return the residence among all operands, and refuse those that a call may not name."""
+    source = residence_among(operation, args, kwargs)
+    if kwargs:
+        check_named(operation, kwargs)
+        check_named_results(operation, args, kwargs, source)
+    return source
 
 
 def _kernel_of(func: HigherOrderOperator) -> Any:

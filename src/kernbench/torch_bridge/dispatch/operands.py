@@ -37,19 +37,46 @@ _MOST_FRAMES = 24
 _ANYWHERE = Residence(None)
 """The residence of wrappers, and of sparse tensors of the host: they go with both."""
 _ANYWHERE.is_open = True
+MIXED = Residence(None)
+"""The residence of operands of a composed operation that are in several places."""
+_MAY_HOLD = (Tensor, list, tuple)
+_OF_HOST = "_kernbench_of_host"
+"""The attribute of a storage that was computed of the program's host tensors."""
 _REFERENCES_OF_CPP = 3
 """References to an argument that only C++ holds: its own, the argument tuple's, the count's."""
 
 
-def residence_among(operation: Operation, args: Any) -> Residence | None:
+def residence_among(
+    operation: Operation, args: Any, kwargs: dict[str, Any] | None = None
+) -> Residence | None:
     """Return the residence of the first argument that is a device tensor.
+
+    :data:`MIXED` if others are elsewhere, and what the operation is composed of says if they may.
 
     Raises:
         UsageError: A tensor is in use by a collective that was not waited for.
         RuntimeError: Tensors of host and device do not mix.
     """
-    result: Residence | None = None
-    has_host = False
+    kwargs = kwargs or {}
+    result, has_host, are_several = _look(operation, args, None, operation.full_name in OF_INDICES)
+    for name in kwargs:
+        if isinstance(kwargs[name], _MAY_HOLD) and name not in operation.written_names:
+            result, host, several = _look(operation, (kwargs[name],), result, False)
+            has_host, are_several = has_host or host, are_several or several
+    if result is not None and has_host and (operation.is_on_one_device or operation.composed_at):
+        for operands in (args, kwargs):
+            are_several |= _meet_host(operation, result.device, operands)
+    return MIXED if are_several and operation.composed_at is not None else result
+
+
+def _look(
+    operation: Operation, args: Any, result: Residence | None, has_indices: bool
+) -> tuple[Residence | None, bool, bool]:
+    """Return the residence of the first device tensor, and whether others are elsewhere.
+
+    That is, on the host (but for indices in a list), and on another device.
+    """
+    has_host = are_several = False
     for arg in args:
         kind = type(arg)
         if kind in PLAIN or (isinstance(arg, Tensor) and holds_memory(kind)):
@@ -66,22 +93,20 @@ def residence_among(operation: Operation, args: Any) -> Residence | None:
                 has_host |= not residence.is_open
                 continue
         elif isinstance(arg, (list, tuple)):
-            residence = residence_among(operation, arg)
+            residence, host, several = _look(operation, arg, result, False)
+            has_host |= host and not has_indices
+            are_several |= several
             if residence is None:
                 continue
         else:
             continue
         if result is None:
             result = residence
-        elif result.device is not residence.device and (
-            result.device != residence.device and operation.is_on_one_device
-        ):
-            _refuse_mix(operation, result.device, residence.device)
-    are_indices = type(args) is not tuple and operation.full_name in OF_INDICES
-    if result is not None and has_host and not are_indices:
-        arg = None  # A loop variable would count as a reference to a tensor.
-        _check_host(operation, result.device, args)
-    return result
+        elif result.device is not residence.device and result.device != residence.device:
+            if operation.is_on_one_device:
+                _refuse_mix(operation, result.device, residence.device)
+            are_several = True
+    return result, has_host, are_several
 
 
 def is_for_device(operation: Operation, args: Any, kwargs: dict[str, Any]) -> bool:
@@ -99,25 +124,52 @@ def is_for_device(operation: Operation, args: Any, kwargs: dict[str, Any]) -> bo
     )
 
 
-def _check_host(operation: Operation, device: Any, args: Any) -> None:
+def _meet_host(operation: Operation, device: Any, args: Any) -> bool:
     """Refuse host tensors among device tensors, but for numbers that an operation may read.
 
-    One that no Python code refers to is not the program's: C++ made it inside a composite
-    operation, for use with the device tensors, and it is placed on their device.
+    One that no Python code refers to is not the program's, unless it was computed of the
+    program's: C++ made it inside a composite operation, for use with the device tensors, and it is
+    placed on their device. Of a composed operation return whether there is one of the program's.
     """
-    for position in range(len(args) if operation.is_on_one_device else 0):
+    is_own = False
+    for position in args if isinstance(args, dict) else range(len(args)):
+        if isinstance(args[position], (list, tuple)):
+            if operation.full_name not in OF_INDICES:
+                is_own |= _meet_host(operation, device, args[position])
+            continue
+        if type(args[position]) not in PLAIN or position in operation.written_names:
+            continue
         takes_number = operation.takes_numbers and position not in operation.written
-        if type(args[position]) not in PLAIN or (takes_number and not args[position].dim()):
+        if takes_number and not args[position].dim():
             continue
         if args[position].layout is not torch.strided:  # It has no storage, and goes with both.
             continue
-        residence = getattr(storage_of(args[position]), "_kernbench", None)
+        storage = storage_of(args[position])
+        residence = getattr(storage, "_kernbench", None)
         is_host = residence is None or (residence.device is None and not residence.is_open)
         if not is_host or is_meta(args[position]):
             continue
-        if not _is_of_cpp(args, position):
+        if not (hasattr(storage, _OF_HOST) or not _is_of_cpp(args, position)):
+            settle(args[position], device, operation.name)
+        elif operation.composed_at is None:
             _refuse_mix(operation, device, CPU)
-        settle(args[position], device, operation.name)
+        else:
+            is_own = True
+            setattr(storage, _OF_HOST, True)  # Below autograd, its views will have no base.
+    return is_own
+
+
+def mark_of_host(args: Any, result: Any) -> None:
+    """Mark results that are of the program's host tensors: they are there, whoever makes them."""
+    for position in range(len(args)):
+        if type(args[position]) not in PLAIN or args[position].layout is not torch.strided:
+            continue
+        if _is_of_cpp(args, position) and not hasattr(storage_of(args[position]), _OF_HOST):
+            continue
+        for item in result if type(result) is tuple else (result,):
+            if type(item) in PLAIN and item.layout is torch.strided:
+                storage_of(item)._kernbench_of_host = True
+        return
 
 
 def check_named_results(
@@ -162,6 +214,8 @@ def _references_of_modes(args: Any, position: int) -> int:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
+    if frame is None or frame.f_code.co_filename != _OVERLOADS:
+        return 0  # They pass on by overload.
     frames: list[FrameType] = []
     num_of_modes = 0
     while frame is not None:
@@ -246,6 +300,7 @@ def ends_of_copy(args: Any) -> tuple[Residence | None, torch.device | None]:
         and args[0].layout is torch.strided
         # Of these PyTorch does not say whether they are views.
         and not args[0].is_inference()
+        and not hasattr(storage_of(args[0]), _OF_HOST)
         and _is_of_cpp(args, 0)
     ):
         target = settle(args[0], source.device, "copy_")

@@ -27,12 +27,13 @@ from kernbench.torch_bridge.placement.residence import residence_of, storage_of
 from kernbench.torch_bridge.placement.touched import (
     begin_unwritten,
     contents_of_tensor,
-    copy_written,
     mark_unwritten,
     mark_written,
     refuse_unwritten,
+    set_unwritten,
     touch_tensor,
     unwritten_byte,
+    unwritten_elements,
 )
 from kernbench.torch_bridge.processes.process import Process
 
@@ -68,6 +69,22 @@ _MOVING = frozenset(
     }
 )  # fmt: skip
 """Operations that only move or select what they read: nothing is computed with it."""
+_NOT_FOLLOWED = frozenset(
+    {
+        "all_gather_copy_in", "set_", "resize_", "split_with_sizes_copy", "chunk_cat", "_chunk_cat",
+        "_foreach_copy_", "equal",
+    }
+)  # fmt: skip
+_FOLLOWED = (_MOVING | _SCATTERING) - _NOT_FOLLOWED
+"""Operations of which it is followed, element by element, where what they read and write goes."""
+_VALUES = frozenset(
+    {
+        "self", "src", "source", "value", "values", "other", "tensors", "tensor", "weight", "grad",
+        "grad_output", "input",
+    }
+)  # fmt: skip
+"""Names of their arguments that are moved; others say where from and where to."""
+_OF_PLACE = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking"})
 
 
 class Touching:
@@ -180,15 +197,18 @@ class Touching:
             *written,
             *(element for element in fresh if storage_of(element)._cdata not in storages),
         ]
-        # Of several the result counts as written.
-        moved = read[0] if kind in _MOVING and len(read) == 1 else None
-        is_wide = kind in _SCATTERING or operation.is_custom
+        flags = None
+        if self._order.finds_unwritten and kind in _FOLLOWED and not operation.is_custom:
+            flags = self._unwritten(operation, args, kwargs, [item for item, _ in tensors], clock)
+        is_wide = flags is None and (kind in _SCATTERING or operation.is_custom)
         for element in changed:
-            target = self._contents(element, moved)
+            target = self._contents(element, flags is not None and bool(flags.any()))
             if target is None:
                 continue
             touch_tensor(target, element, TouchKind.WRITE, clock, name)
-            if is_wide or moved is None or not copy_written(moved[1], moved[0], target, element):
+            if flags is not None and flags.shape == element.shape:
+                set_unwritten(target, element, flags)
+            else:
                 mark_written(target, element, wholly=is_wide)
 
     def collective(
@@ -219,10 +239,59 @@ class Touching:
                 touch_tensor(contents, output, TouchKind.WRITE, clock, op)
                 (mark_unwritten if is_lost else mark_written)(contents, output)
 
-    def _contents(self, tensor: Tensor, moved: tuple[Tensor, Contents] | None) -> Contents | None:
-        """Return what is known of a result's memory, the host's too if it may be unwritten."""
+    def _unwritten(
+        self,
+        operation: Operation,
+        args: Any,
+        kwargs: dict[str, Any],
+        tensors: list[Tensor],
+        clock: OperationClock,
+    ) -> Tensor | None:
+        """Return which elements of an operation's result are unwritten; None if none of all can be.
+
+        It moves whether an element is unwritten as it moves the element.
+
+        Raises:
+            UninitializedReadError: It decides by what nothing has written.
+        """
+        known = [contents_of_tensor(self._order, tensor) for tensor in tensors]
+        if all(contents is None or contents.written is None for contents in known):
+            return None
+        namespace, name, overload = operation.full_name.split(".")
+        func = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+        names = (argument.name for argument in func._schema.arguments)
+        operands = dict(zip(names, args, strict=False)) | kwargs
+        with unobserved(), torch.no_grad():
+            for name, value in operands.items():
+                is_written = name in operation.written_names
+                if name in _VALUES or is_written:
+                    operands[name] = self._flags(value, is_written)
+                    continue
+                for leaf in leaves(value):
+                    contents = contents_of_tensor(self._order, leaf)
+                    if contents is not None:
+                        refuse_unwritten(operation.name, leaf, contents, clock)
+            chosen = {key: value for key, value in operands.items() if key not in _OF_PLACE}
+            try:
+                result: Tensor = func(**chosen)
+            except (NotImplementedError, RuntimeError):  # It adds, or takes no bool.
+                return None
+        return result
+
+    def _flags(self, value: Any, is_written: bool) -> Any:
+        """Return for each element of tensors whether it is unwritten; what is no tensor is not."""
+        if isinstance(value, (list, tuple)):
+            return [self._flags(item, is_written) for item in value]
+        if not isinstance(value, Tensor):
+            return None if value is None else False
+        contents = contents_of_tensor(self._order, value)
+        if contents is None:
+            return torch.zeros(value.shape, dtype=torch.bool)
+        return unwritten_elements(contents, value, is_written=is_written)
+
+    def _contents(self, tensor: Tensor, is_followed: bool) -> Contents | None:
+        """Return what is known of a result's memory, the host's too if some of it is unwritten."""
         contents = contents_of_tensor(self._order, tensor)
-        is_followed = moved is not None and moved[1].written is not None
         if contents is None and is_followed and residence_of(tensor) is None:
             contents = contents_of(self._order, storage_of(tensor), is_pinned=True)
         return contents

@@ -105,7 +105,10 @@ def installations(programs: Programs) -> list[Installation]:
             "scripts",
             "functions that TorchScript finds by their identity",
             scripts.install,
-            after={"call_counts.unseen": "it must meet all that is replaced"},
+            after={
+                "call_counts.unseen": "it must meet all that is replaced",
+                "replaced.library_calls": "it wraps the loader of scripts",
+            },
         ),
         Installation(
             "assigned",

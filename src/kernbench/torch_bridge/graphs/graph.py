@@ -61,31 +61,26 @@ class Graph:
 
     def names(self) -> list[str]:
         """Return the names of the captured commands, in order."""
-        texts: list[str] = []
-        for command in self._commands:
-            if isinstance(command, Operations):
-                texts += [timing.template(True).name for timing in command.timings]
-            elif isinstance(command, Copying):
-                texts.append(command.template.name)
-            elif isinstance(command, Calling):
-                texts.append(command.call.signature.op)
-        return texts
+        return [item if isinstance(item, str) else item.name for item in self._known()]
 
-    def _templates(self) -> Iterator[Template]:
-        """Yield the schedules of its operations and copies."""
+    def _known(self) -> Iterator[Template | str]:
+        """Yield the schedules of its operations and copies, and the names of its collectives."""
         for command in self._commands:
             if isinstance(command, Operations):
                 yield from (timing.template(True) for timing in command.timings)
             elif isinstance(command, Copying):
                 yield command.template
+            elif isinstance(command, Calling):
+                yield command.call.signature.op
 
     @unseen
     def replay(self) -> None:
         """Recompute everything, and enqueue it on the current stream at the cost of one launch."""
         process = self._process
         if process.host.tries is not None:
-            for template in self._templates():
-                process.host.tries(template)
+            for item in self._known():
+                if not isinstance(item, str):
+                    process.host.tries(item)
             return
         num_kernels = len(self._run.op_log.graphs[self._label])
         process.host.owe_for("graph_replay_ps", "graph_node_ps", num_kernels)

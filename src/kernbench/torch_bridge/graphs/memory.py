@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_map
 
 from kernbench.torch_bridge.base.refusals import CaptureError
-from kernbench.torch_bridge.placement.residence import Residence, storage_of
+from kernbench.torch_bridge.placement.residence import Residence, own_set, storage_of
 from kernbench.torch_bridge.processes.process import current
 
 
@@ -193,7 +193,7 @@ class GraphMemory:
         result = self._tensors.get(ref)
         if result is None:
             result = torch.empty(0, dtype=ref.dtype)
-            result.set_(ref.slot.storage, ref.offset, ref.shape, ref.stride)
+            own_set(result, ref.slot.storage, ref.offset, ref.shape, ref.stride)
             result = torch._conj(result) if ref.is_conj else result
             result = torch._neg_view(result) if ref.is_neg else result
             self._tensors[ref] = result
@@ -203,7 +203,8 @@ class GraphMemory:
 def _forget(storage: Any, dtype: torch.dtype) -> None:
     """Fill memory with NaN, which no program takes for a result, or 0 for integers."""
     whole = storage.nbytes() // dtype.itemsize * dtype.itemsize
-    shown = torch.empty(0, dtype=dtype).set_(storage, 0, (whole // dtype.itemsize,), (1,))
+    shown = torch.empty(0, dtype=dtype)
+    own_set(shown, storage, 0, (whole // dtype.itemsize,), (1,))
     shown.fill_(torch.nan if dtype.is_floating_point or dtype.is_complex else 0)
 
 

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 storage_of: Any = torch._C.TensorBase.untyped_storage
 """Returns the storage of a tensor; raises for a wrapper, which has none."""
 
+cpp_place: Any = torch._C.StorageBase.device.__get__
+"""Returns the device that C++ has a storage on."""
+own_set: Any = torch._C.TensorBase.set_
+"""Sets a tensor's storage as C++ does, wherever that is."""
+
 _new = object.__new__
 _BY_ROWS, _BY_COLUMNS = (
     ("values", "crow_indices", "col_indices"),

@@ -25,7 +25,7 @@ from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.contents import Contents, contents_of
 from kernbench.torch_bridge.placement.in_use import span_of
 from kernbench.torch_bridge.placement.names import unobserved
-from kernbench.torch_bridge.placement.residence import storage_of
+from kernbench.torch_bridge.placement.residence import own_set, storage_of
 from kernbench.torch_bridge.processes.process import Process
 
 
@@ -85,30 +85,39 @@ def mark_unwritten(contents: Contents, tensor: Tensor) -> None:
         contents.written[start:stop] = 0
 
 
-def copy_written(source: Contents, of: Tensor, target: Contents, to: Tensor) -> bool:
-    """Note that a tensor got another's values, written or not; return False if it got all written.
+def unwritten_elements(contents: Contents, tensor: Tensor, *, is_written: bool) -> Tensor:
+    """Return for each element of a tensor whether a byte of it is unwritten.
 
-    Tensors whose elements lie otherwise count as written if any of the source is.
+    ``is_written``: its bytes are those of after an operation that is not noted yet.
     """
-    with unobserved():
-        is_written = unwritten_byte(source, of) is None
-    written = source.written
-    if is_written or written is None:
-        return False
-    low, high = span_of(of)
-    if not written[low:high].any():
-        mark_unwritten(target, to)
-        return True
-    if not (of.is_contiguous() and to.is_contiguous() and of.numel() == to.numel()):
-        return False
-    known = written[low:high].reshape(-1, of.element_size()).all(axis=1)
-    if known.all():
-        return False
-    mark_unwritten(target, to)
-    assert target.written is not None
-    first, stop = span_of(to)
-    target.written[first:stop] = np.repeat(known, to.element_size()).astype(np.uint8) * 255
-    return True
+    is_known = is_written or unwritten_byte(contents, tensor) is not None
+    if contents.written is None or not is_known:
+        return torch.zeros(tensor.shape, dtype=torch.bool)
+    return (_bytes_of_elements(contents.written, tensor) == 0).any(-1)
+
+
+def set_unwritten(contents: Contents, tensor: Tensor, flags: Tensor) -> None:
+    """Note for each element of a tensor whether it is unwritten, and all bytes of it."""
+    is_new = contents.written is None
+    if is_new:
+        if not flags.any():
+            return
+        contents.written = np.full(storage_of(tensor).nbytes(), 255, np.uint8)
+    assert contents.written is not None
+    elements = _bytes_of_elements(contents.written, tensor)
+    # What has been unwritten all along is still poison.
+    contents.is_followed |= is_new or bool((flags & (elements != 0).all(-1)).any())
+    elements.copy_(torch.where(flags, 0, 255)[..., None])
+    if contents.written.all():
+        contents.written = None
+
+
+def _bytes_of_elements(written: npt.NDArray[np.uint8], tensor: Tensor) -> Tensor:
+    """Return what is known of a tensor's bytes, as a tensor with one more dim."""
+    size = tensor.element_size()
+    strides = [stride * size for stride in tensor.stride()]
+    start = tensor.storage_offset() * size
+    return torch.from_numpy(written).as_strided((*tensor.shape, size), (*strides, 1), start)
 
 
 def mark_written(contents: Contents, tensor: Tensor, *, wholly: bool = False) -> None:
@@ -169,7 +178,7 @@ def refuse_unwritten(name: str, tensor: Tensor, contents: Contents, clock: Opera
 
 def bytes_of(storage: Any) -> npt.NDArray[np.uint8]:
     """Return a storage's memory as an array."""
-    whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+    whole = own_set(torch.empty(0, dtype=torch.uint8), storage)
     array: npt.NDArray[np.uint8] = torch._C.TensorBase.numpy(whole)
     return array
 

@@ -117,6 +117,9 @@ class PendingWork(Protocol):
 class OwnState(Protocol):
     """An attribute that a process has assigned."""
 
+    is_unread: bool
+    """Whether only code of its process can ask for it."""
+
     def show(self) -> None:
         """Show the process's value."""
 

@@ -16,10 +16,10 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
+import torch._functorch.predispatch as predispatch
 import torch._tensor_str as tensor_str
 import torch.distributed.fsdp._init_utils as fsdp_init
 import torch.distributed.fsdp.fully_sharded_data_parallel as fsdp_api
-import torch.serialization
 import torch.utils.data._utils.signal_handling as signals
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
@@ -32,16 +32,13 @@ from kernbench.torch_bridge.base.modes import Mode
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes
-from kernbench.torch_bridge.placement.names import DEVICE_TYPE, META, is_simulated, with_index
-from kernbench.torch_bridge.placement.residence import Residence, reside
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE, is_simulated, with_index
 from kernbench.torch_bridge.processes.process import HERE, current, warn_once
 
 _NO_COMPILED_AUTOGRAD = (
     "compiled autograd is left out: the backward pass runs, and is timed, operation by operation, "
     "but for the graphs that torch.compile made of it"
 )
-_BEFORE_CPU = 5
-"""PyTorch's own tagger of CPU storages has priority 10."""
 _get_fsdp_device = fsdp_init._get_compute_device
 _get_fsdp_device_asked = fsdp_init._get_device_from_device_id
 _init_handle = fsdp_init._init_device_handle
@@ -78,9 +75,8 @@ def install(patches: Patches) -> None:
     torch.backends.mha.set_fastpath_enabled(False)
     patches.on_close(torch.backends.mha.set_fastpath_enabled, before)
     patches.set(tensor_str, "_str", _shown)
+    _share_levels(patches)
     patches.set(torch._C, "_cuda_sleep", spin)
-    _let_storages_be_saved(patches)
-    _let_storages_be_copied(patches)
 
 
 def _in_real_process(function: Any, instead: Any) -> Any:
@@ -173,92 +169,25 @@ def _exit_at_once(status: int) -> None:
     raise OsExit(status)
 
 
-def _let_storages_be_saved(patches: Patches) -> None:
-    """Let storages be saved with their simulated device, and loaded to it."""
-    registry: Any = torch.serialization._package_registry
-    entry = (_BEFORE_CPU, _location_of, _restored)
-    registry.append(entry)
-    registry.sort()
-    patches.on_close(registry.remove, entry)
-    save = torch.serialization._save
+def _share_levels(patches: Patches) -> None:
+    """Let ranks be inside of a level of forward-mode AD in turns: the real process has one."""
+    enter, leave = predispatch._enter_dual_level_impl, predispatch._exit_dual_level_impl
+    inside: set[Any] = set()
 
-    def save_to(obj: Any, zip_file: Any, *args: Any, **kwargs: Any) -> None:
-        save(obj, _Writer(zip_file), *args, **kwargs)
+    def enter_level() -> int:
+        others = inside - {HERE.process}
+        # PyTorch refuses a second one of its own.
+        level: int = 0 if others and HERE.process not in inside else enter()
+        inside.add(HERE.process)
+        return level
 
-    patches.set(torch.serialization, "_save", save_to)
+    def leave_level(*, level: int) -> None:
+        inside.discard(HERE.process)
+        if not inside:
+            leave(level=level)
 
-
-class _Writer:
-    """The file writer of ``torch.save``, which first copies device storages to the host.
-
-    PyTorch would copy only storages that C++ has elsewhere, which are those without data.
-    """
-
-    def __init__(self, writer: Any) -> None:
-        self._writer = writer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._writer, name)
-
-    def write_record(self, name: str, data: Any, *size: int) -> None:
-        """Write a named record."""
-        if isinstance(data, torch.UntypedStorage) and _location_of(data) is not None:
-            data = data.cpu()
-        self._writer.write_record(name, data, *size)
-
-
-def _location_of(storage: Any) -> str | None:
-    storage = getattr(storage, "_untyped_storage", storage)
-    residence: Residence | None = getattr(storage, "_kernbench", None)
-    return None if residence is None or residence.device is None else str(residence.device)
-
-
-def _restored(storage: Any, location: str) -> Any:
-    if not is_simulated(location):
-        return None
-    untyped = getattr(storage, "_untyped_storage", storage)
-    if not current().session.run.has_data:
-        storage = untyped = torch.UntypedStorage(untyped.nbytes(), device=META)
-    reside(untyped, with_index(location), "torch.load")
-    return storage
-
-
-def _let_storages_be_copied(patches: Patches) -> None:
-    """Place a storage's clone, as ``copy.deepcopy`` makes it, on the storage's device.
-
-    A storage may also be moved, as ``map_location`` functions of ``torch.load`` do, or be written.
-    """
-    clone, move = torch.UntypedStorage.clone, torch.UntypedStorage.to
-    write: Any = torch.UntypedStorage._write_file
-
-    def clone_there(storage: Any) -> Any:
-        result = clone(storage)
-        residence: Residence | None = getattr(storage, "_kernbench", None)
-        if residence is not None:
-            reside(result, residence.device, "a copy of a storage")
-        return result
-
-    def to(storage: Any, *, device: Any, non_blocking: bool = False) -> Any:
-        source = torch.device(_location_of(storage) or storage.device)
-        if DEVICE_TYPE not in (source.type, torch.device(device).type):
-            return move(storage, device=device, non_blocking=non_blocking)
-        held = torch.empty(0, dtype=torch.uint8, device=source).set_(storage)
-        moved = held.to(device, non_blocking=non_blocking)
-        return storage if moved is held else moved.untyped_storage()
-
-    def cuda(storage: Any, device: Any = None, non_blocking: bool = False) -> Any:
-        target = DEVICE_TYPE if device is None else device
-        return to(storage, device=with_index(target), non_blocking=non_blocking)
-
-    def cpu(storage: Any) -> Any:
-        return to(storage, device="cpu")
-
-    def write_copied(storage: Any, *args: Any) -> None:
-        """``_write_file``, as ``pickle`` has it: C++ copies to the host what it writes."""
-        write(cpu(storage), *args)
-
-    replaced = {"clone": clone_there, "to": to, "cuda": cuda, "cpu": cpu}
-    patches.set_all(torch.UntypedStorage, {**replaced, "_write_file": write_copied})
+    patches.set(predispatch, "_enter_dual_level_impl", enter_level)
+    patches.set(predispatch, "_exit_dual_level_impl", leave_level)
 
 
 def _shown(self: Tensor, *, tensor_contents: Any = None) -> Any:

@@ -45,6 +45,13 @@ def test_shapes_take_the_tile_that_the_source_names(
     assert (result.cluster_rows, result.cluster_cols) == cluster
 
 
+def test_vllms_blocks_of_few_rows_do_one_tile_and_the_widest_wait_for_memory() -> None:
+    rules = FP8_RULES["sm90", "vllm"]
+    tiles = [ruled_tile(rules, m, 8192) for m in (16, 17, 64, 65, 129)]
+    assert [tile.in_waves for tile in tiles] == [True, True, True, False, False]
+    assert [tile.missed for tile in tiles] == [0, 1, 1, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("m", "k", "tile", "pes"),
     [

@@ -235,8 +235,8 @@ def _as_scaled_mm(call: OperatorCall) -> Callable[[int], Any]:
     has_blocks = call.a_scales.numel() not in (1, m) or call.b_scales.numel() not in (1, n)
     has_rules = costs.library is not None and costs.machine.spec.kernel_library in CUTLASS_RULES
     if call.a.is_floating_point() and has_rules and not has_blocks:
-        problem = (m, n, k, call.out.element_size())
-        return lambda sip_id: costs.of(_by_rule, describe(call.func).name, problem, sip_id)
+        problem, name = (m, n, k, call.out.element_size()), describe(call.func).name
+        return lambda sip_id: costs.of(_by_rule, name, problem, sip_id)
     of_torch = aten._scaled_mm.default if call.a.is_floating_point() else aten._int_mm.default
     return as_operation(of_torch, (call.a, call.b, call.a_scales, call.b_scales), call.out)
 

@@ -1,0 +1,59 @@
+"""Scripts that ask tensors where they are, and move them: python scripts_ask.py DEVICE FILE."""
+
+import io
+import sys
+
+import torch
+from torch import Tensor
+
+
+def helper(x: Tensor) -> torch.device:
+    return x.device
+
+
+@torch.jit.script
+def asked(x: Tensor) -> tuple[torch.device, torch.device, bool, bool, int]:
+    if x.is_cuda:
+        return x.device, helper(x), x.is_cuda, x.is_cpu, x.get_device()
+    return helper(x), x.device, x.is_cuda, x.is_cpu, x.get_device()
+
+
+@torch.jit.script
+def moved(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    zeros = torch.zeros([2], device=x.device)
+    return zeros, torch.arange(3).to(x.device), x.cpu(), x.to("cpu", torch.float64)
+
+
+class Inner(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if x.is_cuda else x * 3
+
+
+class Outer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.linear = Inner(), torch.nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.device == self.linear.weight.device
+        return self.inner(x)
+
+
+def main(name: str, path: str) -> None:
+    x = torch.ones(2, device=name, requires_grad=True)
+    places = [asked(x), asked(x)]
+    with torch.inference_mode():
+        places.append(asked(torch.ones(2, device=name)))
+    module = torch.jit.script(Outer()).to(name)
+    file = io.BytesIO()
+    torch.jit.save(module, file)
+    file.seek(0)
+    loaded = torch.jit.load(file, map_location=name)
+    values = [module(x).tolist(), loaded(x).tolist()]
+    moved(x)[3].sum().backward()
+    assert x.grad is not None
+    torch.save([places, values, [item.device for item in (*moved(x), x.grad)]], path)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
