@@ -136,12 +136,12 @@ def test_batches_and_transposed_products_are_one_launch() -> None:
 def test_a_matrix_that_a_whole_batch_shares_is_read_once() -> None:
     """``torch.matmul`` of rows that do not merge expands the weight over the batch."""
     rows, weight = (
-        empty(4096, 7, 384, dtype=torch.float16),
-        empty(384, 1152, dtype=torch.float16),
+        empty(4096, 7, 1152, dtype=torch.float16),
+        empty(1152, 384, dtype=torch.float16),
     )
     shared = template(A100, aten.bmm.default, rows, weight.expand(4096, -1, -1))
-    own = template(A100, aten.bmm.default, rows, empty(4096, 384, 1152, dtype=torch.float16))
-    result = 4096 * 7 * 1152 * 2
+    own = template(A100, aten.bmm.default, rows, empty(4096, 1152, 384, dtype=torch.float16))
+    result = 4096 * 7 * 384 * 2
     assert shared.hbm_bytes == pytest.approx(rows.nbytes + weight.nbytes + result)
     assert own.hbm_bytes - shared.hbm_bytes == pytest.approx(4095 * weight.nbytes)
     flipped = template(
