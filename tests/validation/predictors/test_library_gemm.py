@@ -6,8 +6,8 @@ import pytest
 
 from kernbench.accuracy.rows.devices import presets
 from kernbench.accuracy.rows.reference import Row, read_rows
-from kernbench.hardware import KernelLibrary, load_library
-from kernbench.library_kernels import time_kernel
+from kernbench.hardware import KernelLibrary, load_library, load_machine
+from kernbench.library_kernels import Product, product_kernels, time_kernel
 from validation.predictors.gemm import GemmPredictor
 from validation.predictors.libraries.products import gemm_kernel
 from validation.predictors.library_rows import NotModeledError
@@ -39,6 +39,26 @@ def test_the_time_is_that_of_the_fastest_choice(tmp_path: Path) -> None:
     assert measured.time_us() == pytest.approx(min(times))
     # Few results of a long K: cutting K is the fastest.
     assert len(measured.choices[times.index(min(times))]) == 2
+
+
+@pytest.mark.adr("0128-D6")
+@pytest.mark.parametrize(
+    ("device", "preset", "dtype"),
+    [("B200-SXM", "b200", "bf16"), ("L40S", "l40s", "fp16"), ("MI355X", "mi355x", "bf16")],
+)
+def test_a_row_of_torch_takes_what_a_product_of_a_program_takes(
+    tmp_path: Path, device: str, preset: str, dtype: str
+) -> None:
+    line = f"x,{device},gemm,{dtype},4096,8192,2048,torch,1"
+    answer = PREDICTOR.predict(row_of(tmp_path, PLAIN, line))
+    machine = load_machine(preset)
+    name = {"bf16": "bfloat16", "fp16": "float16"}[dtype]
+    product = Product(m=4096, n=8192, k=2048, dtype=name, part_bytes=2)
+    library = load_library(machine.spec.kernel_library or "")
+    # A row is one launch after a wait, as the first product of a program is.
+    assert answer.time_us == pytest.approx(
+        product_kernels(product, machine.sip, library).total_us, rel=0.01
+    )
 
 
 @pytest.mark.parametrize(
