@@ -6,11 +6,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from kernbench.cli import options as common
+from kernbench.cli.commands import validate as of_users
 from kernbench.cli.commands.validate import row_bar
+from kernbench.cli.registry import options_command
 from kernbench.errors import UsageError, nearest
 from kernbench.outputs import Outputs
 
@@ -61,115 +64,53 @@ by whole shapes (n x k of a GEMM).
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidateOptions:
-    """What ``kernbench validate`` was given; see ``kernbench validate --help``."""
-
-    data: tuple[str, ...]
-    json: str | None
-    page: str | None
-    plot: str | None
-    publish: str | None = None
-    worst: int
-    jobs: int | None
-    every: tuple[str, ...] = ()
-    machines: tuple[str, ...] = ()
-    borrow: str | None = None
-    programs: str | None = None
-    keep: str | None = None
-    kept: str | None = None
-    again: tuple[str, ...] = ()
-
-
 PLACE = 40
 app = typer.Typer()
 
 
-@app.command("validate")
-def _validate(
-    data: Annotated[
-        list[str], typer.Argument(metavar="DATA...", help="CSV files of measured rows.")
-    ],
-    json: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the errors as JSON.")
-    ] = None,
-    worst: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Show the N rows that are furthest off.")
-    ] = 0,
-    jobs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Processes; as many as CPUs.")
-    ] = None,
-    every: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[NAME=]N",
-            help="Score one row in N, picked by a hash; of a file or category, or of all. "
-            "Repeatable.",
-        ),
-    ] = None,
-    plot: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write a scatter plot (needs matplotlib).")
-    ] = None,
-    page: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the table as a Markdown page.")
-    ] = None,
-    machine: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="Your machine for the devices it lists; repeatable."),
-    ] = None,
-    publish: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Write the errors by machine and category, for reports."),
-    ] = None,
-    borrow: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DONOR:TARGET",
-            help="Score TARGET's GEMMs with DONOR's fitted constants, as if it had no rows.",
-        ),
-    ] = None,
-    programs: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR", help="Where make programs put scripts.  [default: build/programs]"
-        ),
-    ] = None,
-    keep: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Keep answers of programs there, and do not run those it has."
-        ),
-    ] = None,
-    kept: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="The same, and run no program: others count as not run."),
-    ] = None,
-    again: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="WORDS",
-            help="Run programs of --kept that begin so, all of them anew; repeatable.",
-        ),
-    ] = None,
-) -> None:
-    """Score the model on measured rows: errors per category, device and source."""
-    asked = ValidateOptions(
-        data=tuple(data),
-        json=json,
-        page=page,
-        plot=plot,
-        publish=publish,
-        worst=worst,
-        jobs=jobs,
-        every=tuple(every or ()),
-        machines=tuple(machine or ()),
-        borrow=borrow,
-        programs=programs,
-        keep=keep,
-        kept=kept,
-        again=tuple(again or ()),
+@dataclass(frozen=True, kw_only=True)
+class ValidateOptions(of_users.ValidateOptions):
+    """What ``kernbench validate`` was given; see ``kernbench validate --help``."""
+
+    every: list[str] | None = common.option(
+        None,
+        metavar="[NAME=]N",
+        help="Score one row in N, picked by a hash; of a file or category, or of all. Repeatable.",
     )
-    raise typer.Exit(validate(asked))
+    plot: str | None = common.option(
+        None, metavar="FILE", help="Write a scatter plot (needs matplotlib)."
+    )
+    page: str | None = common.option(
+        None, metavar="FILE", help="Write the table as a Markdown page."
+    )
+    publish: str | None = common.option(
+        None, metavar="FILE", help="Write the errors by machine and category, for reports."
+    )
+    borrow: str | None = common.option(
+        None,
+        metavar="DONOR:TARGET",
+        help="Score TARGET's GEMMs with DONOR's fitted constants, as if it had no rows.",
+    )
+    programs: str | None = common.option(
+        None, metavar="DIR", help="Where make programs put scripts.  [default: build/programs]"
+    )
+    keep: str | None = common.option(
+        None, metavar="FILE", help="Keep answers of programs there, and do not run those it has."
+    )
+    kept: str | None = common.option(
+        None, metavar="FILE", help="The same, and run no program: others count as not run."
+    )
+    again: list[str] | None = common.option(
+        None,
+        metavar="WORDS",
+        help="Run programs of --kept that begin so, all of them anew; repeatable.",
+    )
+
+
+@options_command(app, "validate")
+def _validate(context: typer.Context, options: ValidateOptions) -> int:
+    """Score the model on measured rows: errors per category, device and source."""
+    return validate(options)
 
 
 def validate(options: ValidateOptions) -> int:
@@ -186,7 +127,7 @@ def validate(options: ValidateOptions) -> int:
     from validation.scores.report import dump_plot, render_page, render_text, to_json
 
     asked = {f"--{name}": getattr(options, name) for name in ("json", "page", "plot", "publish")}
-    with Outputs(asked, [*options.data, *options.machines]) as outputs:
+    with Outputs(asked, [*options.data, *(options.machine or ())]) as outputs:
         if options.plot is not None:
             format_of_plot(Path(options.plot))
         scored, machines = _scored(options)
@@ -219,16 +160,20 @@ def _scored(options: ValidateOptions) -> tuple[list[Scored], Machines]:
     from validation.sources.forms import FORMS
 
     rows = read_rows(options.data, FORMS)
-    added = [machine_text(name) for name in options.machines]
+    added = [machine_text(name) for name in options.machine or ()]
     if options.borrow is not None:
         text, rows = _borrowed(options.borrow, rows)
         added.append(text)
-    every = _every(options.every, {Path(name).name for name in options.data})
+    every = _every(options.every or (), {Path(name).name for name in options.data})
     rows = sampled(rows, every)
     if not rows:
         raise UsageError(
             f"there is nothing to score: {', '.join(options.data)} "
-            + (f"and --every {' '.join(options.every)} leave no row" if every else "has no rows")
+            + (
+                f"and --every {' '.join(options.every or ())} leave no row"
+                if every
+                else "has no rows"
+            )
         )
     machines, jobs = Machines(added), options.jobs or os.cpu_count() or 1
     programs = _files(options)
@@ -251,7 +196,8 @@ def _files(options: ValidateOptions) -> ProgramFiles:
     if options.kept is not None and not Path(options.kept).is_file():
         raise UsageError(f"--kept {options.kept}: no such file; --keep makes it")
     file = options.keep if options.kept is None else options.kept
-    runs = None if options.kept is None else options.again
+    again = tuple(options.again or ())
+    runs = None if options.kept is None else again
     files = ProgramFiles(kept=None if file is None else Path(file), runs=runs)
     if options.programs is not None:
         if not Path(options.programs).is_dir():
@@ -264,8 +210,8 @@ def _files(options: ValidateOptions) -> ProgramFiles:
             raise UsageError(f"--keep {files.kept}: there is no folder {files.kept.parent}")
         # What is wrong with it is said before hours of running.
         read_kept(files.kept)
-        if options.again:
-            forget(files.kept, options.again)
+        if again:
+            forget(files.kept, again)
     return files
 
 
@@ -301,8 +247,8 @@ def _command(options: ValidateOptions) -> str:
 def _words(options: ValidateOptions) -> str:
     """Return what was asked, without where results go and the folders of files."""
     words = ["kernbench validate", *(Path(name).name for name in options.data)]
-    words += [f"--every {name}" for name in options.every]
-    words += [f"--machine {Path(machine).name}" for machine in options.machines]
+    words += [f"--every {name}" for name in options.every or ()]
+    words += [f"--machine {Path(machine).name}" for machine in options.machine or ()]
     words += [f"--keep {Path(options.keep).name}"] if options.keep else []
     words += [f"--kept {Path(options.kept).name}"] if options.kept else []
     words += [f"--borrow {options.borrow}"] if options.borrow else []

@@ -267,7 +267,13 @@ def print_program_lines(
     by_file: dict[str, dict[int, CausedByLine]] = {}
     for caused_by_line in program_report["lines"]:
         by_file.setdefault(caused_by_line["file"], {})[caused_by_line["line"]] = caused_by_line
-    ordered = sorted(by_file, key=lambda file: (not file, -_weight(by_file[file])))
+    ordered = sorted(
+        by_file,
+        key=lambda file: (
+            not file,
+            -sum(line["critical_path_ns"] for line in by_file[file].values()),
+        ),
+    )
     for file in ordered[:_MOST_FILES]:
         lines, text = by_file[file], sources.get(file, "")
         rows = [
@@ -292,10 +298,6 @@ def _in_words(whole: Caused) -> Iterator[str]:
         yield f"{format_amount(whole['communicated_bytes'], 'B')} sent"
     if whole["allocated_bytes"]:
         yield f"{format_size(whole['allocated_bytes'])} allocated"
-
-
-def _weight(lines: Mapping[int, CausedByLine]) -> float:
-    return sum(line["critical_path_ns"] for line in lines.values())
 
 
 _COLUMNS_OF_ALL = 120
@@ -330,7 +332,7 @@ def amounts(line: Caused, whole: Caused, console: Console) -> Iterator[str]:
         "waits": _time(line["wait_ns"]),
         "launches": str(line["launches"] or ""),
         "device": _time(line["device_ns"]),
-        "sent": _size(line["communicated_bytes"]),
+        "sent": format_amount(sent, "B") if (sent := line["communicated_bytes"]) else "",
         "allocated": format_size(line["allocated_bytes"]) if line["allocated_bytes"] else "",
     }
     return (cells[title] for title in titles_of_caused(console)[1:])
@@ -338,7 +340,3 @@ def amounts(line: Caused, whole: Caused, console: Console) -> Iterator[str]:
 
 def _time(time_ns: float) -> str:
     return format_ns(time_ns) if time_ns else ""
-
-
-def _size(size_bytes: int) -> str:
-    return format_amount(size_bytes, "B") if size_bytes else ""

@@ -80,7 +80,8 @@ def rank_lines(simulation: Simulation) -> list[str]:
 def _lines_of(simulation: Simulation) -> list[tuple[Rank, str]]:
     waiting = [rank for rank in simulation.ranks if rank.alive]
     ended = [rank for rank in simulation.ranks if not rank.alive]
-    missing = {other for rank in waiting for other in _waits_for(rank)}
+    awaited = [rank.waiting_for for rank in waiting if rank.waiting_for is not None]
+    missing = {other for handle in awaited for other in handle.waits_for()}
     causes = [rank for rank in ended if rank.rank_id in missing]
     others = [rank for rank in ended if rank.rank_id not in missing]
     return [
@@ -115,7 +116,3 @@ def _ended_line(rank: Rank) -> str:
         case error:
             how = f"raised {type(error).__name__}"
     return f"  rank {rank.rank_id}  {how} at {microseconds(rank.ended_ps or 0)}"
-
-
-def _waits_for(rank: Rank) -> tuple[int, ...]:
-    return rank.waiting_for.waits_for() if rank.waiting_for is not None else ()

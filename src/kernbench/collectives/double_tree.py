@@ -65,7 +65,7 @@ def _parents(num_ranks: int, second: bool) -> list[int]:
         return first
     if num_ranks % 2:
         # Moved on by one rank.
-        return [_moved(first[(rank - 1) % num_ranks], num_ranks) for rank in range(num_ranks)]
+        return [-1 if up < 0 else (up + 1) % num_ranks for up in (first[-1], *first[:-1])]
     return [-1 if up < 0 else num_ranks - 1 - up for up in reversed(first)]
 
 
@@ -75,10 +75,6 @@ def _parent(rank: int, num_ranks: int) -> int:
     bit = rank & -rank
     up = (rank ^ bit) | (bit << 1)
     return rank ^ bit if up >= num_ranks else up
-
-
-def _moved(parent: int, num_ranks: int) -> int:
-    return -1 if parent < 0 else (parent + 1) % num_ranks
 
 
 @dataclass(frozen=True, slots=True)

@@ -273,17 +273,16 @@ def beside_markdown(verdicts: Sequence[Verdict]) -> str:
     for machine in machines or [""]:
         if len(machines) > 1:
             rows.append(f"| **{machine}** |" + " |" * 6)
-        timed = [(verdict, _time_on(verdict, machine)) for verdict in verdicts]
+        timed = [
+            (verdict, next((time for time in verdict.times if time.machine == machine), None))
+            for verdict in verdicts
+        ]
         timed.sort(key=lambda pair: (not pair[0].is_right, pair[1].time_ns if pair[1] else 0.0))
         for verdict, time in timed:
             cells = [os.path.basename(verdict.candidate), str(verdict.outcome)]  # noqa: PTH119
             cells += [""] * 5 if time is None else _cells(time)
             rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows[:_MOST_LINES]) + "\n"
-
-
-def _time_on(verdict: Verdict, machine: str) -> MachineTime | None:
-    return next((time for time in verdict.times if time.machine == machine), None)
 
 
 def _cells(time: MachineTime) -> list[str]:

@@ -206,7 +206,9 @@ class Selector:
             raise UnknownNameError(
                 f"unknown algorithm {algorithm!r} of {asked.op}: {nearest(algorithm, known)}"
             )
-        ranks_per_node = self._ranks_per_node(sips)
+        sizes = {len(node) for node in _by_node(self.machine, sips)}
+        # How many ranks in a row share each node, 0 where that differs.
+        ranks_per_node = sizes.pop() if len(sizes) == 1 else 0
         candidates = []
         for name in known if algorithm == AUTO else (algorithm,):
             protocols = self._protocols(asked.op, name)
@@ -279,11 +281,6 @@ class Selector:
         protocol = self.protocol(asked.op, choice.algorithm, choice.protocol)
         idle_times = idle_times or self._expected
         return idle_times.plan(choice.build(asked), sips, choice.protocol, protocol)
-
-    def _ranks_per_node(self, sips: tuple[int, ...]) -> int:
-        """Return how many ranks in a row share each node, 0 where that differs."""
-        sizes = {len(node) for node in _by_node(self.machine, sips)}
-        return sizes.pop() if len(sizes) == 1 else 0
 
 
 def _chosen(choice: Choice, by: str) -> Choice:

@@ -197,7 +197,8 @@ class AllocationLog:
         """The allocations, in the order in which they were made; a copy of what is noted so far."""
         columns = self.columns()
         if self._entries is None:
-            self._entries = list(map(Allocation, *map(_listed, columns)))
+            lists = [item.tolist() if isinstance(item, np.ndarray) else item for item in columns]
+            self._entries = list(map(Allocation, *lists))
         return self._entries
 
     def of(self, rank: int, sip_id: int) -> list[Allocation]:
@@ -264,10 +265,6 @@ class AllocationLog:
 def _unzipped(rows: Iterable[tuple[Any, ...]], width: int) -> list[list[Any]]:
     flat = list(chain.from_iterable(rows))
     return [flat[place::width] for place in range(width)]
-
-
-def _listed(column: Sequence[Any]) -> Sequence[Any]:
-    return column.tolist() if isinstance(column, np.ndarray) else column
 
 
 def _picked(columns: Sequence[Sequence[Any]], places: npt.NDArray[np.int64]) -> Iterator[list[Any]]:

@@ -56,7 +56,9 @@ def batches(log: OpLog, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch
             window, num_rows = [], 0
         if rows.num_rows > batch_rows:
             for first in range(0, rows.num_rows, batch_rows):
-                part = _cut(rows, slice(first, first + batch_rows))
+                end = first + batch_rows
+                columns = {name: column[first:end] for name, column in rows.columns.items()}
+                part = Rows(len(columns["start_ps"]), columns)
                 yield _record_batch(
                     _expand([instance], part, reader.vocabulary, collectives), reader
                 )
@@ -65,11 +67,6 @@ def batches(log: OpLog, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch
         num_rows += rows.num_rows
     if window:
         yield _batch(window, reader, collectives)
-
-
-def _cut(rows: Rows, part: slice) -> Rows:
-    columns = {name: column[part] for name, column in rows.columns.items()}
-    return Rows(len(columns["start_ps"]), columns)
 
 
 def _batch(window: Sequence[Instance], reader: RowReader, collectives: Column) -> pa.RecordBatch:

@@ -264,7 +264,10 @@ def named_windows(log: OpLog, name: str, like: OpLog | None = None) -> list[Wind
 
     ``like`` is another log of the program: ranges hold the commands that they hold there.
     """
-    return [Window(window) for window in _windows(log, partial(_called, name=name), like)]
+    return [
+        Window(window)
+        for window in _windows(log, partial(_by_rank, is_wanted=lambda item: item == name), like)
+    ]
 
 
 def range_names(log: OpLog) -> list[str]:
@@ -291,7 +294,8 @@ def find_steps(log: OpLog, site: Site | None = None) -> RunSteps | None:
     family = _family(log)
     if family is None:
         return _steps_of(log, "calls of optimizer.step", _optimizer_steps)
-    return _steps_of(log, f"ranges {family}", partial(_of_family, family=family))
+    is_step = partial(_by_rank, is_wanted=lambda name: _key(name) == family)
+    return _steps_of(log, f"ranges {family}", is_step)
 
 
 def _steps_of(
@@ -333,14 +337,6 @@ def _by_rank(log: OpLog, is_wanted: Callable[[str], bool]) -> dict[int, list[_Na
             named = _Named(host_range.name, host_range.start_ps, host_range.end_ps, host_range.name)
             rank.setdefault(host_range.rank, []).append(named)
     return rank
-
-
-def _called(log: OpLog, name: str) -> dict[int, list[_Named]]:
-    return _by_rank(log, lambda item: item == name)
-
-
-def _of_family(log: OpLog, family: str) -> dict[int, list[_Named]]:
-    return _by_rank(log, lambda name: _key(name) == family)
 
 
 def _windows(log: OpLog, how: _How, like: OpLog | None = None) -> list[dict[int, list[Interval]]]:

@@ -219,7 +219,9 @@ def attention_backward(
     numbers = (scale_of(sizes, scale), first, sizes.heads, sizes.queries, sizes.keys, sizes.width)
     strides = (*q.stride(), *k.stride(), *v.stride(), *grad_BHQD.stride())
     strides += mask_strides(sizes, mask)
-    blocks = _blocks(sizes, q.dtype.itemsize)
+    # Half the rows of forward, as twice as much is held.
+    blocks = sizes.blocks(q.dtype.itemsize)
+    blocks |= {"BLOCK_M": block(sizes.queries, 16, 64), "BLOCK_N": min(blocks["BLOCK_N"], 64)}
     options: dict[str, Any] = {
         "GROUP": sizes.group,
         "CAUSAL": causal,
@@ -254,10 +256,3 @@ def _delta(sizes: Sizes, grad: Tensor, out: Tensor) -> Tensor:
         grid=(triton.cdiv(rows, block_m),), BLOCK_M=block_m, BLOCK_D=block_d,
     )  # fmt: skip
     return delta
-
-
-def _blocks(sizes: Sizes, itemsize: int) -> dict[str, int]:
-    """Return the tile of both kernels: half the rows of forward, as twice as much is held."""
-    forward = sizes.blocks(itemsize)
-    rows = block(sizes.queries, 16, 64)
-    return {**forward, "BLOCK_M": rows, "BLOCK_N": min(forward["BLOCK_N"], 64)}

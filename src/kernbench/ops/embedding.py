@@ -63,7 +63,10 @@ def embedding(weight: Tensor, indices: Tensor, start: int = 0) -> Tensor:
     Raises:
         UsageError: ``weight`` is no matrix, or ``indices`` are no integers.
     """
-    _check_table(weight, indices)
+    if len(weight.shape) != 2:
+        raise UsageError(f"an embedding table has 2 dims, but got shape {tuple(weight.shape)}")
+    if indices.dtype.is_floating_point:
+        raise UsageError(f"indices must be integers, but got {indices.dtype}")
     shape = (*indices.shape, weight.shape[1])
     out = new_result(shape, weight.dtype, weight)
     count, columns = math.prod(indices.shape), weight.shape[1]
@@ -102,10 +105,3 @@ def embedding_backward(grad: Tensor, indices: Tensor, num_rows: int, start: int 
         BLOCK_V=block_v, BLOCK_M=32, BLOCK_N=block_n,
     )  # fmt: skip
     return out
-
-
-def _check_table(weight: Tensor, indices: Tensor) -> None:
-    if len(weight.shape) != 2:
-        raise UsageError(f"an embedding table has 2 dims, but got shape {tuple(weight.shape)}")
-    if indices.dtype.is_floating_point:
-        raise UsageError(f"indices must be integers, but got {indices.dtype}")

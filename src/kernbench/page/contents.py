@@ -377,7 +377,8 @@ def _parts(run: SavedRun, path: Sequence[Segment], part: RunPart | None) -> dict
     steps = find_steps(log) if log.host_ranges else None
     names = [] if steps is None else [STARTUP, *(step.name for step in steps.steps)]
     names += [range_name for range_name in range_names(log) if range_name not in names]
-    known = {name: part_of(log, name) for name in names[: _most_parts(run)]}
+    most = min(_MOST_PARTS, _MOST_LOOKS // (len(log) + len(log.host_spans) + 1))
+    known = {name: part_of(log, name) for name in names[:most]}
     chosen = {ALL: part_of(log, ALL), **known, first.name: first}
     spans = build_spans(log)
     values = []
@@ -413,10 +414,6 @@ def _modules(run: SavedRun, window: Window | None, path: Sequence[Segment]) -> l
         return []
     report = program_modules(run.log, run.ranks, window, path)
     return [{**row, "depth": depth, "name": name} for depth, name, row in shown_modules(report)]
-
-
-def _most_parts(run: SavedRun) -> int:
-    return min(_MOST_PARTS, _MOST_LOOKS // (len(run.log) + len(run.log.host_spans) + 1))
 
 
 def _about(run: SavedRun) -> dict[str, Any]:

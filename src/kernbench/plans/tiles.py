@@ -103,7 +103,8 @@ class GemmBounds:
     def least_ps(self, tile: GemmTile) -> int:
         """Return a lower bound of the time of the product with a tile, including split-K's sum."""
         sip, problem = self.sip, self.problem
-        programs = _programs(problem, tile)
+        tiles, parts = tile.grid(problem.m, problem.n)
+        programs = tiles * parts
         size = problem.m * problem.n
         stored = (
             size * _PART_BYTES * tile.split_k if tile.split_k > 1 else size * problem.out.itemsize
@@ -328,11 +329,6 @@ class GemmBounds:
         return _LeastProgram(
             loop_ps, left_ps, max(left_ps + self._near_ps, share_ps), max(loads_ps, share_ps)
         )
-
-
-def _programs(problem: Problem, tile: GemmTile) -> int:
-    tiles, parts = tile.grid(problem.m, problem.n)
-    return tiles * parts
 
 
 def _most(problem: Problem, tile: GemmTile) -> tuple[int, int, int]:

@@ -122,7 +122,10 @@ def run_steps(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> Non
                 own[:] = received
     if schedule.fold:
         for work, buffer in zip(works, buffers, strict=True):
-            _fold(schedule, _COMBINE[reduce_op], work, buffer)
+            slots = buffer.reshape(schedule.num_ranks, -1)
+            work[:] = slots[0]
+            for slot in slots[1:]:
+                _COMBINE[reduce_op](work, slot, out=work)
     if schedule.op in _REDUCING:
         for work in works:
             _finish(reduce_op, work, schedule.num_ranks)
@@ -134,13 +137,6 @@ def _slots(schedule: Schedule, works: Sequence[Array]) -> list[Array]:
     for rank, (buffer, work) in enumerate(zip(buffers, works, strict=True)):
         buffer[schedule.chunk_bounds[rank] : schedule.chunk_bounds[rank + 1]] = work
     return buffers
-
-
-def _fold(schedule: Schedule, combine: np.ufunc, work: Array, buffer: Array) -> None:
-    slots = buffer.reshape(schedule.num_ranks, -1)
-    work[:] = slots[0]
-    for slot in slots[1:]:
-        combine(work, slot, out=work)
 
 
 def _reduce(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:

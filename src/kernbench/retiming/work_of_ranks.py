@@ -147,12 +147,11 @@ def other_calls(known: RankWork, others: Iterable[RankWork]) -> int:
 
     Between any two actions that is what the one counts that differs most.
     """
-    columns = [[_calls(deed) for deed in work.deeds] for work in (known, *others)]
+    columns = [
+        [sum(count for name, count in deed.host if name == _PYTHON) for deed in work.deeds]
+        for work in (known, *others)
+    ]
     return sum(max(abs(item - mine) for item in rest) for mine, *rest in zip(*columns, strict=True))
-
-
-def _calls(deed: Deed) -> int:
-    return sum(count for name, count in deed.host if name == _PYTHON)
 
 
 def _told(deed: Deed | None, with_detail: bool) -> str:

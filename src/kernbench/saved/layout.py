@@ -38,7 +38,6 @@ eleven days."""
 MOST_TEXT = 1 << 20
 """Bytes of a text, but for those of kernels and of files."""
 _ADDRESS = (1 << 63) - 1
-_NARROW = (1 << 31) - 1
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 """The type of texts that repeat; those in lists, and of few rows, are stored one by one."""

@@ -88,10 +88,7 @@ def engine_of(name: str, settings: EngineSettings) -> ServingEngine:
         UnknownNameError: There is no such engine.
         UsageError: The file has no such function, or the engine is not installed.
     """
-    if name in ENGINES:
-        module = importlib.import_module(ENGINES[name])
-    else:
-        module = _module_of(name)
+    module = importlib.import_module(ENGINES[name]) if name in ENGINES else _module_of(name)
     engine: ServingEngine = getattr(module, MAKER)(settings)
     return engine
 

@@ -12,10 +12,6 @@ from kernbench.inputs import opened_csv
 _SHOWN = 3
 
 
-def _seconds(text: str) -> float:
-    return float(text)
-
-
 def _moment(text: str) -> float:
     # Azure's have seven digits of a second, of which Python reads six.
     whole, _, part = text.strip().removesuffix("Z").removesuffix("+00:00").partition(".")
@@ -25,7 +21,7 @@ def _moment(text: str) -> float:
 
 
 _FORMATS: dict[str, tuple[tuple[str, str, str], Callable[[str], float]]] = {
-    "BurstGPT's": (("Timestamp", "Request tokens", "Response tokens"), _seconds),
+    "BurstGPT's": (("Timestamp", "Request tokens", "Response tokens"), float),
     "Azure's": (("TIMESTAMP", "ContextTokens", "GeneratedTokens"), _moment),
 }
 """Columns of the arrival, the tokens in and the tokens out. Sources: HPMLL/BurstGPT, data/;

@@ -90,7 +90,7 @@ class VllmEngine:
                 EngineArgs(**arguments),
                 # Its limits of a batch are a server's.
                 usage_context=UsageContext.OPENAI_API_SERVER,
-                stat_loggers=[self._logger],
+                stat_loggers=[lambda config, index=0: _StateLog(self)],
             )
         model = self._engine.model_config
         self.longest: int = model.max_model_len
@@ -102,9 +102,6 @@ class VllmEngine:
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
         )
-
-    def _logger(self, config: Any, index: int = 0) -> _StateLog:
-        return _StateLog(self)
 
     def note(self, running: int, waiting: int, kv_share: float) -> None:
         """Note what the scheduler says after a step."""

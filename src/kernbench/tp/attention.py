@@ -109,11 +109,7 @@ class Attention(ABC):
         key_heads = v_BGKD.shape[1]
         rows = weights_BHSK.view(batch, key_heads, heads // key_heads * queries, keys)
         context = ops.matmul(rows, v_BGKD).view(batch, heads, queries, self.heads.size)
-        return self._joined(context)
-
-    def _joined(self, context_BHSD: Tensor) -> Tensor:
-        batch, _, queries, _ = context_BHSD.shape
-        return context_BHSD.transpose(1, 2).contiguous().view(batch * queries, self.heads.width)
+        return context.transpose(1, 2).contiguous().view(batch * queries, self.heads.width)
 
     def _empty_heads(self, like: Tensor, num_heads: int, queries: int) -> Tensor:
         shape = (self.batch, num_heads, queries, self.heads.size)

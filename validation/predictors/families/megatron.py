@@ -55,8 +55,12 @@ def golden(row: Row, programs: Path) -> ChosenProgram:
         else (),
         folder=folder,
         paths=(folder,),
-        # What make programs has built is not built again.
-        variables=(("MAKEFLAGS", "n"), *_texts(data.get("ENV_VARS") or {})),
+        # What make programs has built is not built again; those that steer the tests' own shell
+        # are left.
+        variables=(
+            ("MAKEFLAGS", "n"),
+            *((k, str(v)) for k, v in (data.get("ENV_VARS") or {}).items() if k != "SKIP_PYTEST"),
+        ),
     )
     device = A100_80G if row.device.startswith("A100") else ""
     return ChosenProgram(program=program, device=device)
@@ -72,8 +76,3 @@ def arguments(argument: dict[str, Any], kind: str) -> list[str]:
     words = _WORDS.get(kind, _GPT2_WORDS)
     names += ["--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", str(words)]
     return [*names, "--train-iters", "4", "--eval-iters", "0"]
-
-
-def _texts(argument: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return environment variables as texts; those that steer the tests' own shell are left."""
-    return [(name, str(value)) for name, value in argument.items() if name != "SKIP_PYTEST"]

@@ -125,7 +125,8 @@ def _convolved(row: Row, machine: Machine) -> MeasuredKernels:
     usual = MeasuredKernels(
         kernels=_convolution(row, machine), machine=machine, extra_us=_host_us(row, machine)
     )
-    if row.fields["kernel"] != "causal_conv1d_fn" or not _has_all_heads(row):
+    has_all_heads = row.op == "gdn" and row.integer("num_k_heads") >= _ALL_KEY_HEADS
+    if row.fields["kernel"] != "causal_conv1d_fn" or not has_all_heads:
         return usual
     if stack == "sglang":
         # In one of the releases it is launched for each sequence. A row is the median over them;
@@ -173,10 +174,6 @@ def _convolution(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
             for channel in (keys // 2, keys // 2, channels - keys)
         )
     return (causal_convolution(name, problem.batch, problem.tokens, channels, taps),)
-
-
-def _has_all_heads(row: Row) -> bool:
-    return row.op == "gdn" and row.integer("num_k_heads") >= _ALL_KEY_HEADS
 
 
 def _looped(row: Row) -> LibraryKernel:

@@ -202,18 +202,15 @@ def _aiter(row: Row, machine: Machine) -> tuple[MoeProblem, MoeKernels]:
         (result for aiter_tile in _AITER_TILES if (result := aiter_tile.search(kernel))), None
     )
     sizes = {} if tile is None else tile.groupdict()
+    # Products are scaled by blocks of 128 x 128.
+    by_blocks = "_block" if row.fields["q_type"] == "per_1x128" else ""
     return problem, MoeKernels(
-        name=f"aiter_{'fmoe' if one else 'moe'}_{short_rows}_{short}{_scaled(row)}",
+        name=f"aiter_{'fmoe' if one else 'moe'}_{short_rows}_{short}{by_blocks}",
         row_tiles=(max(int(sizes.get("rows", _AITER_ROWS)), 1),),
         columns=(int(sizes.get("columns", _AITER_COLUMNS)),),
         depth=round(_AITER_BYTES_DEEP / row_bytes),
         one_kernel=one,
     )
-
-
-def _scaled(row: Row) -> str:
-    """Return what names kernels whose products are scaled by blocks of 128 x 128."""
-    return "_block" if row.fields["q_type"] == "per_1x128" else ""
 
 
 def _cache_bytes(machine: Machine) -> float:

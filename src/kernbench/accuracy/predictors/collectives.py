@@ -40,8 +40,9 @@ class CollectivePredictor:
     """Predicts collectives among the devices of a machine; every rank enters at the same time."""
 
     def __init__(self, machines: Machines) -> None:
-        self._machines = machines
-        self._network = lru_cache(maxsize=64)(self._make_network)
+        self._network = lru_cache(maxsize=64)(
+            lambda device, num_ranks: Network(machines.machine_of(device, num_ranks))
+        )
 
     def predict(self, row: Row) -> Answer:
         """Return the modeled time of the row's collective."""
@@ -60,6 +61,3 @@ class CollectivePredictor:
             return Answer(None, f"machine {network.machine.name} has no collective library")
         time_ps, how = alone_ps(network, asked)
         return Answer(time_ps / PS_PER_US, how=how, ran=Ran.COLLECTIVE)
-
-    def _make_network(self, device: str, num_ranks: int) -> Network:
-        return Network(self._machines.machine_of(device, num_ranks))

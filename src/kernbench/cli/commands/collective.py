@@ -86,7 +86,9 @@ def _show_collective(context: typer.Context, options: CollectiveOptions) -> int:
     time_ps, least_ps = selector.bracket(asked, sips, chosen)
     schedule = chosen.build(asked)
     print(f"{options.op} of {_binary(size)} by {ranks} ranks of {machine.name}")
-    print(f"  {_way(chosen)}, {_reason(chosen)}")
+    said = {"name": "as asked", "only one": "the only way", "nccl": "NCCL's choice"}
+    reason = said.get(chosen.chosen_by, f"chosen by {chosen.chosen_by}")
+    print(f"  {_way(chosen)}, {reason}")
     print(f"  {format_ns(time_ps / 1e3)} on idle links", end="")
     sent = int(schedule.sent_bytes().max(initial=0))
     if sent:
@@ -153,9 +155,3 @@ def _binary(size: int) -> str:
 def _way(chosen: Choice) -> str:
     protocol = f" in protocol {chosen.protocol}" if chosen.protocol else ""
     return chosen.algorithm + protocol
-
-
-def _reason(chosen: Choice) -> str:
-    return {"name": "as asked", "only one": "the only way", "nccl": "NCCL's choice"}.get(
-        chosen.chosen_by, f"chosen by {chosen.chosen_by}"
-    )

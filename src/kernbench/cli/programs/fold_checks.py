@@ -137,14 +137,12 @@ def axes_of_more(
     most = {axis.stride: axis.size for item in known for axis in item if axis not in axes}
     rank_axis: list[RankAxis] = []
     for stride, size in sorted(most.items()):
-        least = 4 if len(most) == 1 and size % 4 == 0 else _least_factor(size)
+        least = next(factor for factor in range(2, size + 1) if size % factor == 0)
+        if len(most) == 1 and size % 4 == 0:
+            least = 4
         if all(stride % (axis.stride * axis.size) == 0 for axis in rank_axis):
             rank_axis.append(RankAxis(stride, least))
     return tuple(rank_axis)
-
-
-def _least_factor(size: int) -> int:
-    return next(number for number in range(2, size + 1) if size % number == 0)
 
 
 def verdict(

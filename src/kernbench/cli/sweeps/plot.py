@@ -56,7 +56,8 @@ def write_plot(rows: Sequence[Row], axes: Sequence[str], metric: str, path: str)
         raise UnknownNameError(
             f"--metric {metric}: no such column of numbers; {nearest(metric, columns)}"
         )
-    along = _along(done, axes)
+    # The axis with the most values, numbers first.
+    along = max(axes, key=lambda name: (_is_number(done, name), len({row[name] for row in done})))
     factor, unit = next((unit for end, unit in _UNITS.items() if metric.endswith(end)), (1, ""))
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     drawn = figure.add_subplot()
@@ -84,11 +85,6 @@ def write_plot(rows: Sequence[Row], axes: Sequence[str], metric: str, path: str)
         drawn.legend(fontsize="small")
     with whole_file(path) as file:
         figure.savefig(file, format=format_of_plot(Path(path)), dpi=150)
-
-
-def _along(rows: Sequence[Row], axes: Sequence[str]) -> str:
-    """Return the axis with the most values, numbers first."""
-    return max(axes, key=lambda name: (_is_number(rows, name), len({row[name] for row in rows})))
 
 
 def _lines(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row]]:

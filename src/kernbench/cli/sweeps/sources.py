@@ -108,8 +108,10 @@ def versions(has_torch: bool) -> dict[str, str]:
 def _own_digest() -> str:
     root = Path(kernbench.__file__).parent
     files = sorted(path for kind in ("*.py", "*.yaml") for path in root.rglob(kind))
-    return digest(*(part for file in files for part in (_name(file, root), file.read_bytes())))
-
-
-def _name(file: Path, root: Path) -> bytes:
-    return str(file.relative_to(root)).encode()
+    return digest(
+        *(
+            part
+            for file in files
+            for part in (str(file.relative_to(root)).encode(), file.read_bytes())
+        )
+    )

@@ -525,10 +525,7 @@ class Evaluator:
     def program_id(self, axis: int) -> Separable:
         x, y, _ = self.grid
         ids = self.program_ids
-        if axis == 0:
-            values = divided(ids, x)[1]
-        else:
-            values = divided(ids // x, y)[axis == 1]
+        values = divided(ids, x)[1] if axis == 0 else divided(ids // x, y)[axis == 1]
         return programs(values).trimmed()
 
     def unsupported(self, op: Op, reason: str) -> UnsupportedOpError:

@@ -67,14 +67,6 @@ def _transposes(a: tuple[int, ...], b: tuple[int, ...], attrs: dict[str, Any]) -
     return sorted(axes) == list(range(len(a))) and tuple(a[axis] for axis in axes) == b
 
 
-def _reshapes(a: tuple[int, ...], b: tuple[int, ...], _: dict[str, Any]) -> bool:
-    return math.prod(a) == math.prod(b)
-
-
-def _splits(a: tuple[int, ...], b: tuple[int, ...], _: dict[str, Any]) -> bool:
-    return a == (*b, 2)
-
-
 def _check_joined(op: Op) -> str | None:
     a, b = (value.type for value in op.operands)
     result = op.results[0].type
@@ -164,7 +156,12 @@ def _trans(run: Evaluator, op: Op) -> None:
 
 
 @DIALECT.op("tt.view", cost=MathClass.FREE)
-@DIALECT.op("tt.reshape", operands=1, check=_shaped(_reshapes), cost=MathClass.FREE)
+@DIALECT.op(
+    "tt.reshape",
+    operands=1,
+    check=_shaped(lambda a, b, _: math.prod(a) == math.prod(b)),
+    cost=MathClass.FREE,
+)
 def _reshape(run: Evaluator, op: Op) -> None:
     shape = op.results[0].type.shape
 
@@ -182,7 +179,13 @@ def _join(run: Evaluator, op: Op) -> None:
     run.math(op)
 
 
-@DIALECT.op("tt.split", operands=1, results=2, check=_shaped(_splits), cost=MathClass.FREE)
+@DIALECT.op(
+    "tt.split",
+    operands=1,
+    results=2,
+    check=_shaped(lambda a, b, _: a == (*b, 2)),
+    cost=MathClass.FREE,
+)
 def _split(run: Evaluator, op: Op) -> None:
     """Split along the last axis, of length 2; ``attrs["index"]`` says which half."""
     source = run.operand(op, 0)

@@ -159,10 +159,6 @@ class CostModel:
         }
         self._known: dict[tuple[Any, ...], DmaCosts] = {}
 
-    def _place(self, site: CommandSite) -> Placement:
-        assert isinstance(site.command, DmaRead | DmaWrite | Atomic)
-        return self.placements.get(access_of(site.command).param, self.spread)
-
     def program(
         self, traffic: Sequence[Traffic | None], counts: Sequence[int], sharing: WaveSharing
     ) -> ProgramCosts:
@@ -308,7 +304,8 @@ class CostModel:
         self, site: CommandSite, moved: Traffic, active: int, missed: Fraction, conflicts: int
     ) -> DmaCosts:
         sip = self.sip
-        place = self._place(site)
+        assert isinstance(site.command, DmaRead | DmaWrite | Atomic)
+        place = self.placements.get(access_of(site.command).param, self.spread)
         remote = place.remote_fraction
         if moved.copies > 1:
             remote = Fraction(moved.copies - 1)

@@ -410,7 +410,11 @@ class GroupSplit:
         for site in self._dma:
             if isinstance(site.command, Atomic) or site.command in known:
                 continue
-            in_part = self._fills_bursts_in_part(site)
+            # Whether a program has no use for all that the bursts of its tile hold.
+            of_classes = (program_class.traffic[site.index] for program_class in self.classes)
+            in_part = any(
+                item is not None and item.burst_bytes > item.useful_bytes for item in of_classes
+            )
             if isinstance(site.command, DmaWrite) and not (in_part and self._gathers_stores):
                 continue
             unit = self._burst_bytes if in_part else 1
@@ -444,11 +448,6 @@ class GroupSplit:
                 _, targets = self._tiles(site, self._cell_of)
                 conflicts[:, site.index] = -(-self._members // targets)
         return conflicts
-
-    def _fills_bursts_in_part(self, site: CommandSite) -> bool:
-        """Return whether a program has no use for all that the bursts of its tile hold."""
-        traffic = (program_class.traffic[site.index] for program_class in self.classes)
-        return any(item is not None and item.burst_bytes > item.useful_bytes for item in traffic)
 
     def _tiles(self, site: CommandSite, parts: Array, unit: int = 1) -> tuple[Array, Array]:
         """Return the tile of each program, and how many different ones each part has.

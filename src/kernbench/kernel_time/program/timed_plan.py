@@ -148,7 +148,10 @@ class _Builder:
             elif isinstance(command, Math) and self._is_free(command):
                 self.roots[command.dst.slot] = self._slots(command.inputs)
                 if command.op == "tt.expand_dims":
-                    self._spread(self.roots[command.dst.slot])
+                    # The loads of vectors become rows or columns of a tile.
+                    slots = self.roots[command.dst.slot]
+                    for load in {load for slot in slots for load in self.vectors.get(slot, ())}:
+                        self.sites[load] = replace(self.sites[load], is_spread=True)
                 if self.origins is not None:
                     self.origins.note(command)
             elif not isinstance(command, Print | Assert):
@@ -214,11 +217,6 @@ class _Builder:
         if self.origins is not None:
             self.origins.note(command)
         return QueueStep(index, queue, reads, writes)
-
-    def _spread(self, slots: Slots) -> None:
-        """Note the loads of vectors that become rows or columns of a tile."""
-        for load in {load for slot in slots for load in self.vectors.get(slot, ())}:
-            self.sites[load] = replace(self.sites[load], is_spread=True)
 
     def _loop(self, loop: Loop, loops: tuple[Loop, ...]) -> LoopNode:
         first = len(self.sites)

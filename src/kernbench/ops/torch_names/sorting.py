@@ -7,7 +7,7 @@ import math
 import triton
 import triton.language as tl
 
-from kernbench.dtypes import DType, int64
+from kernbench.dtypes import int64
 from kernbench.errors import UsageError
 from kernbench.ops.base.kernel import kernel, new_result
 from kernbench.ops.base.layout import as_dims, next_power_of_2
@@ -196,7 +196,7 @@ def _sorted_keys(
     context.launch(
         name, make_keys, keys, x, order, length, padded, *x.stride(), length,
         grid=(padded // block, num_rows), HALF=half, DESCENDING=descending,
-        COMPUTE=_key_dtype(x.dtype), BLOCK=block,
+        COMPUTE=tl.int32 if x.dtype.name == "bool" else compute_dtype(x.dtype), BLOCK=block,
     )  # fmt: skip
     size = block
     while True:
@@ -211,8 +211,3 @@ def _sorted_keys(
         if size == padded:
             return keys, padded, block
         size *= 2
-
-
-def _key_dtype(dtype: DType) -> object:
-    """Return Triton's type whose bits order elements: of halves, float32."""
-    return tl.int32 if dtype.name == "bool" else compute_dtype(dtype)

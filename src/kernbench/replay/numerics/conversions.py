@@ -283,13 +283,9 @@ def bitcast(command: Math) -> Function:
 
 def into_floats(command: Math) -> Callable[..., Any] | None:
     """Build a conversion between floats that writes into ``out``; None for a scalar."""
-    return _cast_into if command.inputs[0].shape else None
+    return (lambda array, *, out: convert_into(array, out)) if command.inputs[0].shape else None
 
 
 def into_rounded(command: Math) -> Callable[..., Any] | None:
     """Build ``tt.fp_to_fp`` that writes into ``out``; None if it does more than round."""
     return None if is_special(command) else into_floats(command)
-
-
-def _cast_into(array: Array, *, out: Array) -> None:
-    convert_into(array, out)

@@ -144,7 +144,9 @@ def _write_ranks(
     if not views:
         raise UsageError("the run has launched nothing: there is no rank to write a file for")
     paths = {folder / pattern.format(view.rank): view for view in views}
-    others = _others(folder, pattern, set(paths))
+    alike = re.compile(r"\d+".join(map(re.escape, pattern.split("{}"))))
+    there = folder.iterdir() if folder.exists() else ()
+    others = sorted(path.name for path in there if alike.fullmatch(path.name) and path not in paths)
     if others:
         raise OutputError(
             f"{folder} holds {others[0]} of another run, which readers would take for one of this "
@@ -160,10 +162,3 @@ def _write_ranks(
                 out.write(f"{json.dumps(value, indent=1)}\n".encode())
         outputs.publish()
     return list(paths)
-
-
-def _others(folder: Path, pattern: str, mine: set[Path]) -> list[str]:
-    before, after = map(re.escape, pattern.split("{}"))
-    alike = re.compile(rf"{before}\d+{after}")
-    paths = folder.iterdir() if folder.exists() else ()
-    return sorted(path.name for path in paths if alike.fullmatch(path.name) and path not in mine)

@@ -375,7 +375,10 @@ class Distributed(Groups):
         self._arrive(meeting, position, work, members, others)
         if meeting.is_complete:
             del members.pending[call]
-        return self._finish(work, async_op)
+        if async_op:
+            return work
+        work.wait()
+        return None
 
     def _pair(
         self, what: str, tensor: Tensor, peer: int, group: ProcessGroup | None, tag: int
@@ -464,12 +467,6 @@ class Distributed(Groups):
         if self._run.keeper is not None:
             self._run.keeper.arrives(meeting, position, work, channel, queue, work.touched)
         meeting.arrive(position, work, after, others)
-
-    def _finish(self, work: Work, async_op: bool) -> Work | None:
-        if async_op:
-            return work
-        work.wait()
-        return None
 
 
 def _signature(

@@ -121,7 +121,7 @@ class Player:
             Action.TRANSFER: self._transfer,
             Action.KEPT_LAUNCH: self._launch_kept,
             Action.HOST_LAUNCH: self._spend_launch,
-            Action.BLOCK: self._block,
+            Action.BLOCK: lambda _, actor, place, __: self.run.block_on(self.handle(actor, place)),
             Action.POLL: self._poll,
             Action.MARK: self._mark,
             Action.STREAM_WAITS: self._let_stream_wait,
@@ -129,8 +129,8 @@ class Player:
             Action.ARRIVE: self._arrive,
             Action.BIND: self._bind,
             Action.SPAWN: self._spawn,
-            Action.JOIN: self._join,
-            Action.DRAIN: self._drain,
+            Action.JOIN: lambda _, spawn, *__: self._spawns[spawn].join(),
+            Action.DRAIN: lambda *_: self.run.simulation.drain(),
         }
 
     def play(self, number: int = 0) -> None:
@@ -223,9 +223,6 @@ class Player:
     def _spend_launch(self, state: RankState, work: int, _: int, __: int) -> None:
         self.run.pass_launch_time(state, self.works[work]["name"])
 
-    def _block(self, state: RankState, actor: int, place: int, _: int) -> None:
-        self.run.block_on(self.handle(actor, place))
-
     def _poll(self, state: RankState, actor: int, place: int, _: int) -> None:
         self.run.poll(self.handle(actor, place))
 
@@ -316,12 +313,6 @@ class Player:
         actors = dict(zip(running, range(first, first + count), strict=True))
         nprocs = count if folding is None else folding.num_ranks
         spawn.start(lambda rank: self.play(actors[rank]), (), nprocs, lambda _: on_greenlet)
-
-    def _join(self, state: RankState, spawn: int, _: int, __: int) -> None:
-        self._spawns[spawn].join()
-
-    def _drain(self, state: RankState, _: int, __: int, ___: int) -> None:
-        self.run.simulation.drain()
 
 
 def _wanted(actions: Actions) -> dict[int, set[int]]:

@@ -131,7 +131,7 @@ class KernelEntry:
             if not p.is_pointer and not (p.dtype is not None and p.dtype.is_floating_point)
         )
         self.pick_ints: Callable[[tuple[Any, ...]], Any] = (
-            operator.itemgetter(*self.int_params) if self.int_params else _nothing
+            operator.itemgetter(*self.int_params) if self.int_params else lambda args: ()
         )
         self.plans: dict[Any, KernelPlan | LivePlan] = {}
         self.makes_pointers = makes_pointers(binary.module)
@@ -200,7 +200,3 @@ class KernelEntry:
                     f"integer, but got {args[index]!r}"
                 ) from None
         return ints
-
-
-def _nothing(args: tuple[Any, ...]) -> tuple[()]:
-    return ()

@@ -20,7 +20,7 @@ from kernbench.commands import Atomic, DmaRead, DmaWrite, KernelTrace, Loop, Tra
 from kernbench.dtypes import Array
 from kernbench.errors import RankFailedError
 from kernbench.hardware import PS_PER_NS
-from kernbench.interleaved import Decisions, InterleavedLaunch, Span, Strand, of_programs, parts_of
+from kernbench.interleaved import Decisions, InterleavedLaunch, Span, of_programs, parts_of
 from kernbench.kernel_ir import SplitPrograms
 from kernbench.replay import PointerArg
 from kernbench.runtime_api.base.signals import Heard, Knowledge
@@ -168,14 +168,11 @@ class PacedLaunch(StreamCommand):
             mine, pes = pes[:count], pes[count:]
             if self._live is not None:
                 strand = self._live.strand(ids)
-                self._start(ids, mine, strand)
+                timed = self._timing.begin(ids, mine, self._run.simulation.now_ps)
+                data = StrandData(strand, self._run.replay_queue)
+                self._go(PacedStrand(timed, data, strand), self._follow)
             else:
                 self._start_planned(ids, mine)
-
-    def _start(self, ids: Array, pes: Array, strand: Strand) -> None:
-        timed = self._timing.begin(ids, pes, self._run.simulation.now_ps)
-        data = StrandData(strand, self._run.replay_queue)
-        self._go(PacedStrand(timed, data, strand), self._follow)
 
     def _start_planned(self, ids: Array, pes: Array) -> None:
         """Begin programs whose commands are known, each group of them in lockstep."""

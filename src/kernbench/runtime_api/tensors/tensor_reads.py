@@ -74,7 +74,10 @@ def describe_html(tensor: Tensor) -> str:
         return f"<pre>{escape(head)}\n{escape(describe(tensor))}</pre>"
     rows = np.atleast_2d(read(tensor, "__repr__"))
     corner = rows[:_CORNER, :_CORNER]
-    shown = [[_cell(value) for value in row] for row in _as_python(corner)]
+    shown = [
+        [f"{value:.6g}" if isinstance(value, float) else str(value) for value in row]
+        for row in _as_python(corner)
+    ]
     if rows.shape[1] > _CORNER:
         shown = [[*row, "\u2026"] for row in shown]
     if rows.shape[0] > _CORNER:
@@ -84,10 +87,6 @@ def describe_html(tensor: Tensor) -> str:
         for row in shown
     )
     return f"<p>{escape(head)}</p><table>{cells}</table>"
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _as_python(array: Array) -> Any:

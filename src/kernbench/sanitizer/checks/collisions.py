@@ -35,7 +35,8 @@ class _Collision:
             return
         site = self._access.site
         values = self._access.pick(frame.values[self._value], frame, overlapping.positions)
-        stored = _as_bytes(values.astype(site.dtype, copy=False))
+        stored = np.ascontiguousarray(values.astype(site.dtype, copy=False)).view(np.uint8)
+        stored = stored.reshape(len(values), site.itemsize)
         at_bytes = overlapping.where[:, None] + np.arange(site.itemsize)
         lost = frame.memory[site.param][at_bytes] != stored
         if lost.any():
@@ -72,8 +73,3 @@ class _Collision:
         shape = self._access.site.access.shape
         inside = position % max(int(np.prod(shape, dtype=np.int64)), 1)
         return tuple(int(number) for number in np.unravel_index(inside, shape))
-
-
-def _as_bytes(values: Array) -> Array:
-    raw = np.ascontiguousarray(values).view(np.uint8)
-    return raw.reshape(len(values), values.dtype.itemsize)

@@ -38,10 +38,6 @@ class OperationCall(NamedTuple):
         return (*self.args, *self.kwargs.values()) if self.kwargs else self.args
 
 
-def _none(call: OperationCall) -> Sequence[Any]:
-    return ()
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Family(Generic[Problem]):
     """Operations whose time is found in one way."""
@@ -54,5 +50,5 @@ class Family(Generic[Problem]):
     kernels: Callable[[OperationCosts, str, Problem, int], OperationTiming | None]
     """Returns the schedules of what a call launches, by the operation's name, the key and a SIP;
     None where the machine's library lacks the kernels, so that the call streams its operands."""
-    cold: Callable[[OperationCall], Sequence[Any]] = _none
+    cold: Callable[[OperationCall], Sequence[Any]] = lambda call: ()
     """Returns what a call reads that the operation before it has not made, such as weights."""

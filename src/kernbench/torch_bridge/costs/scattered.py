@@ -50,7 +50,9 @@ def spread_bytes(operands: Iterable[Any], result: Any) -> int:
     """Return the bytes of sectors that are loaded besides the elements that a block needs."""
     if not isinstance(result, Tensor) or not result.numel() or not has_steps(result):
         return 0
-    order = _order(result)
+    # The nearest of the result's elements first.
+    dims = [dim for dim, size in enumerate(result.shape) if size > 1]
+    order = sorted(dims, key=lambda dim: (result.stride(dim), -dim))
     return sum(
         round(_spread(operand, result.shape, order) * result.numel())
         for operand in operands
@@ -61,12 +63,6 @@ def spread_bytes(operands: Iterable[Any], result: Any) -> int:
 def spread_of_copy(tensor: Tensor) -> int:
     """Return :func:`spread_bytes` of making a tensor contiguous."""
     return round(_spread(tensor, tensor.shape, [*range(tensor.dim())][::-1]) * tensor.numel())
-
-
-def _order(tensor: Tensor) -> list[int]:
-    """Return a tensor's dims by how far apart its elements are in them, the nearest first."""
-    dims = [dim for dim, size in enumerate(tensor.shape) if size > 1]
-    return sorted(dims, key=lambda dim: (tensor.stride(dim), -dim))
 
 
 def _spread(operand: Tensor, shape: tuple[int, ...], order: list[int]) -> float:

@@ -132,10 +132,7 @@ def _in_new_main(
 
     def work(rank: int) -> None:
         owner, arguments = own_copy(own)
-        if method is None:
-            function = own_code(fn, programs)
-        else:
-            function = MethodType(method.__func__, owner)
+        function = own_code(fn, programs) if method is None else MethodType(method.__func__, owner)
         refuse_lazy_result(function(rank, *arguments), f"the function of rank {rank}")
 
     return work

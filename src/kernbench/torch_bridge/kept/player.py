@@ -156,13 +156,15 @@ class TorchPlayer(Player):
             Action.COPY: self._copy,
             Action.HOST_MARK: self._mark_by_host,
             Action.HOST_STREAM_WAITS: self._let_stream_wait_by_host,
-            Action.HOST_POLL: self._poll_by_host,
-            Action.HOST_GLANCE: self._glance,
+            Action.HOST_POLL: lambda state, label, *_: self.host(state).poll(self._labels[label]),
+            Action.HOST_GLANCE: lambda state, label, *_: self.host(state).glance(
+                self._labels[label]
+            ),
             Action.HOST_CLOCK: self._look_at_clock,
             Action.HOST_SLEEP: self._sleep,
             Action.CATCH_UP: lambda state, _, __, ___: self.host(state).catch_up(),
             Action.HOST_WAIT: self._wait_by_host,
-            Action.HOST_READ: self._read,
+            Action.HOST_READ: lambda state, *_: self.host(state).read(),
             Action.HOST_ALLOCATE: lambda state, _, __, ___: self.host(state).allocate_segment(),
             Action.WAIT_DATA: self._wait_for_data,
             Action.SET_KEY: self._set_key,
@@ -300,12 +302,6 @@ class TorchPlayer(Player):
         command.earliest_ps = self._earliest[state]
         queue.submit(command)
 
-    def _poll_by_host(self, state: RankState, label: int, _: int, __: int) -> None:
-        self.host(state).poll(self._labels[label])
-
-    def _glance(self, state: RankState, label: int, _: int, __: int) -> None:
-        self.host(state).glance(self._labels[label])
-
     def _look_at_clock(self, state: RankState, _: int, __: int, ___: int) -> None:
         self.host(state).look_at_clock()
 
@@ -318,9 +314,6 @@ class TorchPlayer(Player):
             self._debts.wait(host, handle, *self._spends[late - 1][2:])
         else:
             host.wait(handle)
-
-    def _read(self, state: RankState, _: int, __: int, ___: int) -> None:
-        self.host(state).read()
 
     def _begin_range(self, state: RankState, number: int, _: int, __: int) -> None:
         self._ranges[state, number] = self.host(state).now_ps

@@ -25,12 +25,6 @@ from kernbench.torch_bridge.base.patches import MISSING, Patches, Replaced, set_
 from kernbench.torch_bridge.processes.call_counts import uncounted
 from kernbench.torch_bridge.processes.process import HERE
 
-
-def _part_of(name: str) -> Any:
-    # A function in the package shadows the module of the same name.
-    return sys.modules[f"torch._higher_order_ops.{name}"]
-
-
 _CONTROL_FLOW = ("utils", "cond", "while_loop", "map", "scan", "foreach_map")
 _HIDDEN_BUT: Mapping[Any, frozenset[str]] = {
     torch: frozenset({"set_autocast_enabled", "clear_autocast_cache", "compile", "_dynamo"}),
@@ -41,7 +35,8 @@ _HIDDEN_BUT: Mapping[Any, frozenset[str]] = {
     torch.UntypedStorage: frozenset({"clone"}),
     torch._C._nested: frozenset(),
     flex: frozenset(),
-    **{_part_of(name): frozenset() for name in _CONTROL_FLOW},
+    # A function in the package shadows the module of the same name.
+    **{sys.modules[f"torch._higher_order_ops.{name}"]: frozenset() for name in _CONTROL_FLOW},
 }
 """Owners of which PyTorch's own attributes show to the compiler, but for these."""
 _HIDDEN: Mapping[Any, frozenset[str]] = {

@@ -12,7 +12,6 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.tensors import cpp_device, cpu, device_of
 from kernbench.torch_bridge.placement.residence import storage_of
 
-_aten = torch.ops.aten
 _repr = Tensor.__repr__
 _data: Any = Tensor.data
 _takes_data_in_cpp = torch._has_compatible_shallow_copy_type

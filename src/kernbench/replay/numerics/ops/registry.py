@@ -35,16 +35,12 @@ class Seen(enum.Enum):
     """Integers are reinterpreted as unsigned; TTIR's integers are signless."""
 
 
-def _needs_a_temporary(command: Math) -> Into | None:
-    return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numeric:
     """How one operation is computed."""
 
     build: Callable[[Math], Function]
-    build_into: Callable[[Math], Into | None] = _needs_a_temporary
+    build_into: Callable[[Math], Into | None] = lambda command: None
     """Returns None if the result cannot be written in place."""
     seen: Seen = Seen.AS_THEY_ARE
     combine: np.ufunc | None = None

@@ -38,14 +38,6 @@ def _splat(command: Math) -> Function:
     return lambda x: x.reshape(len(x), *ones)
 
 
-def _unsplat(command: Math) -> Function:
-    return lambda x: x.reshape(len(x), -1)[:, 0]
-
-
-def _broadcast(command: Math) -> Function:
-    return lambda x: x
-
-
 def _expand_dims(command: Math) -> Function:
     axis = 1 + int(command.attrs["axis"])
     return lambda x: np.expand_dims(x, axis)
@@ -88,8 +80,8 @@ def _moved(build: Callable[[Math], Function], *, may_share: bool) -> Numeric:
 
 TABLE: dict[str, Numeric] = {
     "tt.splat": _moved(_splat, may_share=True),
-    "tt.unsplat": _moved(_unsplat, may_share=True),
-    "tt.broadcast": _moved(_broadcast, may_share=True),
+    "tt.unsplat": _moved(lambda command: lambda x: x.reshape(len(x), -1)[:, 0], may_share=True),
+    "tt.broadcast": _moved(lambda command: lambda x: x, may_share=True),
     "tt.expand_dims": _moved(_expand_dims, may_share=True),
     "tt.reshape": _moved(_reshape, may_share=True),
     "tt.view": _moved(_reshape, may_share=True),
