@@ -296,7 +296,6 @@ class SustainedSpec(Spec):
     float32_clock_loss: NotNegative | None = None
     """``clock_loss`` of products of float32, which draw the most for a multiplication, though a
     board with a high limit may bear it; None: the same."""
-
     half_share: Share = Fraction(1)
     """The share of a vendor library's rate that products of 16 bits reach, however short: a board
     that is at its limit before the loop of a kernel has settled."""
