@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -121,9 +122,8 @@ class Capture:
             if func.namespace in _COLLECTIVES:
                 self._passed = (func, args)
                 return go_on(func, operation, args, kwargs)
-            if operation.is_random:
-                return self._draw(go_on, func, operation, args, kwargs)
-            return self._take(go_on, func, operation, args, kwargs)
+            take = partial(self._take, go_on, func, operation, args, kwargs)
+            return self._draw(take, kwargs.get("generator")) if operation.is_random else take()
         finally:
             self.is_busy, self._passed = False, None
 
@@ -132,20 +132,13 @@ class Capture:
         queue = self._process.session.run.current_stream().queue
         return isinstance(queue, CaptureQueue)
 
-    def _draw(
-        self,
-        go_on: Callable[..., Any],
-        func: Any,
-        operation: Operation,
-        args: Any,
-        kwargs: dict[str, Any],
-    ) -> Any:
-        generator = kwargs.get("generator")
+    def _draw(self, take: Callable[[], Any], generator: Any) -> Any:
+        """Capture an operation by ``take``, and what it draws of a generator's numbers."""
         state = state_for(generator)
         if state is None:
-            return self._take(go_on, func, operation, args, kwargs)
+            return take()
         offset, position = state.offset, state.position
-        result = self._take(go_on, func, operation, args, kwargs)
+        result = take()
         self._offsets.setdefault(state, (offset, position))
         if state.offset > offset:
             draws = Draws(state, generator, state.offset - offset)
