@@ -75,7 +75,9 @@ def install(patches: Patches, views: Views) -> None:
     format_of = functools.partial(_format_of_convolution, determine)
     views.over[torch._C, "_conv_determine_backend_memory_format"] = format_of
     for kind in (DEVICE_TYPE, "cpu", "meta"):
-        views.over[Tensor, f"is_{kind}"] = property(functools.partial(_is_on, kind))
+        views.over[Tensor, f"is_{kind}"] = property(
+            lambda tensor, kind=kind: _device_of(tensor).type == kind
+        )
 
 
 def _device_for_cpp(args: Any) -> torch.device:
@@ -216,7 +218,7 @@ def _on_one_device(original: Callable[..., Any]) -> Callable[..., Any]:
         is_first = device is None or device.type == DEVICE_TYPE
         process = current()
         own = process.allocators
-        of_nobody = CachingAllocator(_take_nothing, _take_nothing)
+        of_nobody = CachingAllocator(lambda size_bytes: None, lambda size_bytes: None)
         process.allocators = {**own, process.first_sip: of_nobody}
         try:
             return original(first if is_first else device)
@@ -224,10 +226,6 @@ def _on_one_device(original: Callable[..., Any]) -> Callable[..., Any]:
             process.allocators = own
 
     return lazy_init
-
-
-def _take_nothing(size_bytes: int) -> None:
-    """Take no bytes from a device, and give it none back."""
 
 
 def _is_of_streams(target: Any) -> bool:
@@ -247,10 +245,6 @@ def _device_of(tensor: Any) -> torch.device:
     ):
         return with_index(DEVICE_TYPE)
     return device
-
-
-def _is_on(kind: str, tensor: Any) -> bool:
-    return _device_of(tensor).type == kind
 
 
 def _wrapper(cls: Any, *args: Any, **kwargs: Any) -> Any:

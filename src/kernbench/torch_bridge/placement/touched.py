@@ -37,12 +37,15 @@ def _known_storage(tensor: Any) -> Any:
         return None
 
 
+def flat_storage(tensor: Tensor) -> Any:
+    """Return the storage of a tensor; None also for one of several shapes, which has no layout."""
+    return None if tensor.is_nested else _known_storage(tensor)
+
+
 def contents_of_tensor(order: ProcessOrder, tensor: Tensor) -> Contents | None:
     """Return what is known of a tensor's memory; None where that is not followed."""
-    storage = _known_storage(tensor)
-    # A tensor of several shapes has no layout of its own.
-    is_unknown = storage is None or is_meta(tensor) or tensor.is_nested
-    return None if is_unknown else contents_of(order, storage)
+    storage = flat_storage(tensor)
+    return None if storage is None or is_meta(tensor) else contents_of(order, storage)
 
 
 def touch_tensor(

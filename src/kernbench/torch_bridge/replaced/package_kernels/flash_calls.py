@@ -78,17 +78,19 @@ def launch(
     run_kernel(func, compute, value, written, timing)
 
 
-def call_of(name: str, kernel: str, q: Tensor, k: Tensor, options: FlashOptions) -> FlashCall:
-    window = options.left if options.left >= 0 else 0
+def call_of(
+    name: str, kernel: str, q: Tensor, k: Tensor, options: FlashOptions, **sizes: Any
+) -> FlashCall:
+    """Return what is asked of a kernel; ``sizes`` of heads, where they are not those of ``q``."""
     return FlashCall(
-        name=f"{NAMESPACE}.{name}",
-        kernel=f"flash2_{kernel}",
+        name=name,
+        kernel=kernel,
         heads=q.shape[-2],
         kv_heads=k.shape[-2],
-        head_dim=q.shape[-1],
         dtype=q.dtype,
         causal=options.causal,
-        window=window,
+        window=max(options.left, 0),
+        **{"head_dim": q.shape[-1], **sizes},
     )
 
 
@@ -133,24 +135,6 @@ def check_sums(lse: Tensor, shape: tuple[int, ...]) -> None:
             f"FlashAttention backward: softmax_lse must have shape {shape}, one log of a sum for "
             f"each query, but has {tuple(lse.shape)}"
         )
-
-
-def options_of(
-    dropout_p: float,
-    softmax_scale: float,
-    causal: bool,
-    window_size_left: int,
-    window_size_right: int,
-    softcap: float,
-) -> FlashOptions:
-    return FlashOptions(
-        scale=softmax_scale,
-        causal=causal,
-        left=window_size_left,
-        right=window_size_right,
-        softcap=softcap,
-        dropout=dropout_p,
-    )
 
 
 def seeded(options: FlashOptions, state: Tensor | None) -> FlashOptions:
