@@ -75,9 +75,7 @@ def install(patches: Patches, views: Views) -> None:
     format_of = functools.partial(_format_of_convolution, determine)
     views.over[torch._C, "_conv_determine_backend_memory_format"] = format_of
     for kind in (DEVICE_TYPE, "cpu", "meta"):
-        views.over[Tensor, f"is_{kind}"] = property(
-            lambda tensor, kind=kind: _device_of(tensor).type == kind
-        )
+        views.over[Tensor, f"is_{kind}"] = property(functools.partial(_is_on, kind))
 
 
 def _device_for_cpp(args: Any) -> torch.device:
@@ -245,6 +243,10 @@ def _device_of(tensor: Any) -> torch.device:
     ):
         return with_index(DEVICE_TYPE)
     return device
+
+
+def _is_on(kind: str, tensor: Any) -> bool:
+    return _device_of(tensor).type == kind
 
 
 def _wrapper(cls: Any, *args: Any, **kwargs: Any) -> Any:

@@ -38,7 +38,11 @@ def _leave_out_compiler(module: ModuleType, patches: Patches) -> None:
 
 def _measure_in_modeled_time(module: ModuleType, patches: Patches) -> None:
     """Let its autotuner ask for modeled times; a version without a function has it otherwise."""
-    ours = {"do_bench": _bench, "interleaved_bench": _bench_several, "compute_repeat": _repeat_once}
+    ours: dict[str, Callable[..., Any]] = {
+        "do_bench": _bench,
+        "interleaved_bench": lambda fns, **options: [float(_bench(fn)) for fn in fns],
+        "compute_repeat": lambda fn, **options: 1,
+    }
     patches.set_all(
         module, {name: function for name, function in ours.items() if hasattr(module, name)}
     )
@@ -69,14 +73,6 @@ def _bench(
     number = do_bench(fn, warmup, rep, targets, quantiles, return_mode)
     # A configuration that launches nothing must not win.
     return math.inf if isinstance(number, float) and math.isnan(number) else number
-
-
-def _bench_several(fns: Sequence[Callable[[], Any]], **options: Any) -> list[float]:
-    return [float(_bench(fn)) for fn in fns]
-
-
-def _repeat_once(fn: Callable[[], Any], **options: Any) -> int:
-    return 1
 
 
 def _traced(trace: Callable[..., Any]) -> Callable[..., Any]:

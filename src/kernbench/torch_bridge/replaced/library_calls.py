@@ -33,6 +33,7 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE, is_simulated, with_index
+from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.process import HERE, current, warn_once
 
 _NO_COMPILED_AUTOGRAD = (
@@ -61,8 +62,8 @@ def install(patches: Patches) -> None:
     check = "check_worker_number_rationality"
     patches.set(DataLoader, check, _in_real_process(getattr(DataLoader, check), _nothing))
     patches.set(torch._C._dynamo.compiled_autograd, "set_autograd_compiler", _compile_no_gradients)
-    patches.set(os, "fork", _in_real_process(os.fork, _refuse_fork))
-    patches.set(os, "_exit", _in_real_process(os._exit, _exit_at_once))
+    patches.set(os, "fork", unseen(_in_real_process(os.fork, _refuse_fork)))
+    patches.set(os, "_exit", unseen(_in_real_process(os._exit, _exit_at_once)))
     patches.set(torch.nn.Module, "to", _move_module)
     patches.set(torch.jit, "load", _load_script_to)
     patches.set(fsdp_init, "_get_compute_device", _fsdp_device)

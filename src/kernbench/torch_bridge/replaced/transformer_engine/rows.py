@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, relu, silu
+from torch.nn.functional import relu, silu
 
-from kernbench.torch_bridge.replaced.extension_modules.dense import clamped_silu, situ
+from kernbench.torch_bridge.replaced.extension_modules.dense import clamped_silu, gelu_tanh, situ
 from kernbench.torch_bridge.replaced.transformer_engine.fp8 import Target, quantize
 from kernbench.torch_bridge.replaced.transformer_engine.kernels import (
     launch,
@@ -154,10 +154,6 @@ def _quick(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
-def _tanh_gelu(x: Tensor) -> Tensor:
-    return gelu(x, approximate="tanh")
-
-
 def _clamped(
     gate: Tensor, up: Tensor, limit: float = 7.0, alpha: float = 1.702, offset: float = 1.0
 ) -> Tensor:
@@ -165,7 +161,7 @@ def _clamped(
 
 
 _PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": _tanh_gelu,
+    "gelu": gelu_tanh,
     "qgelu": _quick,
     "relu": relu,
     "srelu": _squared,
@@ -173,7 +169,7 @@ _PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
 }
 _GATES = {
     "glu": torch.sigmoid,
-    "geglu": _tanh_gelu,
+    "geglu": gelu_tanh,
     "qgeglu": _quick,
     "reglu": relu,
     "sreglu": _squared,
