@@ -202,9 +202,9 @@ def activations() -> dict[str, Callable[..., Any]]:
     functions: dict[str, Callable[..., Any]] = {}
     for name in (*_PLAIN, *_OF_HALVES):
         functions[name] = partial(_activation, name)
-        functions[_BACKWARD.get(name, f"d{name}")] = partial(_gradient, name)
+        functions[_BACKWARD.get(name, f"d{name}")] = partial(_gradient, name, f"d{name}")
     for name in _PLAIN:
-        functions[f"dbias_d{name}"] = partial(_gradient_with_bias, name)
+        functions[f"dbias_d{name}"] = partial(_gradient, name, f"dbias_d{name}")
     for name, (plain, backward) in _SCALED.items():
         functions[name] = partial(_scaled_activation, name, plain)
         functions[backward] = partial(_scaled_gradient, backward, plain)
@@ -248,38 +248,27 @@ def _activation(name: str, input: Tensor, quantizer: Any = None, *args: float, *
 
 
 def _gradient(
-    name: str, grad: Tensor, fwd_input: Tensor, quantizer: Any = None, *args: float, **how: float
-) -> Any:
-    refuse_quantized(f"d{name}", grad, fwd_input)
+    name: str, called: str, grad: Tensor, fwd_input: Tensor, quantizer: Any = None,
+    *args: float, **how: float,
+) -> Any:  # fmt: skip
+    """Return the gradient of an activation, behind that of a bias where the name asks for it."""
+    refuse_quantized(called, grad, fwd_input)
     how, target = _by_name(name, args, how), _of(name, fwd_input, fwd_input.shape, quantizer)
+    sums = [grad.new_empty(fwd_input.shape[-1])] if called.startswith("dbias") else []
 
     def compute(grad: Tensor, x: Tensor, *rest: Tensor) -> None:
-        target.store(_gradients(name, grad, x, how), *rest)
+        result = _gradients(name, grad, x, how)
+        for of_bias in rest[: len(sums)]:
+            of_bias.copy_(result.flatten(0, -2).sum(0))
+        target.store(result, *rest[len(sums) :])
 
-    operands = (grad, fwd_input, *target.read, *target.written)
-    launch(f"d{name}", compute, operands, target.written)
-    return target.finish()
+    operands = (grad, fwd_input, *sums, *target.read, *target.written)
+    launch(called, compute, operands, (*sums, *target.written))
+    return [*sums, target.finish()] if sums else target.finish()
 
 
 def _of(name: str, like: Tensor, shape: Sequence[int], quantizer: Any) -> Target:
     return Target(name, shape, like, like.dtype, quantizer)
-
-
-def _gradient_with_bias(
-    name: str, grad: Tensor, fwd_input: Tensor, quantizer: Any = None
-) -> list[Any]:
-    refuse_quantized(f"dbias_d{name}", grad, fwd_input)
-    target = _of(name, fwd_input, fwd_input.shape, quantizer)
-    of_bias = grad.new_empty(fwd_input.shape[-1])
-
-    def compute(grad: Tensor, x: Tensor, of_bias: Tensor, *rest: Tensor) -> None:
-        result = _gradients(name, grad, x, {})
-        of_bias.copy_(result.flatten(0, -2).sum(0))
-        target.store(result, *rest)
-
-    operands = (grad, fwd_input, of_bias, *target.read, *target.written)
-    launch(f"dbias_d{name}", compute, operands, (of_bias, *target.written))
-    return [of_bias, target.finish()]
 
 
 def _scaled_activation(
