@@ -128,8 +128,14 @@ def check_lengths(**lengths: Tensor | None) -> None:
             raise RuntimeError(f"{name} must have dtype int32, but got {length.dtype}")
 
 
-def check_sums(lse: Tensor, shape: tuple[int, ...]) -> None:
+def _sums_shape(q: Tensor) -> tuple[int, ...]:
+    """Return the shape of queries' sums of exponentials: heads come before their places."""
+    return (*q.shape[:-3], q.shape[-2], q.shape[-3])
+
+
+def check_sums(lse: Tensor, q: Tensor) -> None:
     """Refuse sums of exponentials of other queries, beside which the kernels would read."""
+    shape = _sums_shape(q)
     if tuple(lse.shape) != shape:
         raise RuntimeError(
             f"FlashAttention backward: softmax_lse must have shape {shape}, one log of a sum for "
@@ -157,8 +163,9 @@ def drawn(q: Tensor, dropout_p: float) -> Tensor:
     return state
 
 
-def made_for(q: Tensor, v: Tensor, lse: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(lse, dtype=torch.float32)
+def made_for(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    out = q.new_empty(*q.shape[:-1], v.shape[-1])
+    return out, q.new_empty(_sums_shape(q), dtype=torch.float32)
 
 
 def paged(ends: Tensor | None, count: int, assumed: int) -> Callable[[], Sequence[int]]:

@@ -69,8 +69,7 @@ def _asked(name: str, kernel: str, q: Tensor, k: Tensor, options: FlashOptions) 
 
 
 def _cache_shapes(call: OperatorCall) -> tuple[Tensor, Tensor]:
-    batch, queries, heads, _ = call.q.shape
-    return made_for(call.q, call.v_cache, (batch, heads, queries))
+    return made_for(call.q, call.v_cache)
 
 
 def _with_cache(call: OperatorCall) -> tuple[Tensor, Tensor]:
@@ -226,7 +225,7 @@ def install(patches: Patches, note: Callable[[], object]) -> None:
     patches.on_close(SHARED.remove_for_all, library)
     functions: dict[str, tuple[_Kernel, _Kernel]] = {
         "_flash_attn_forward": (_forward, _shapes),
-        "_flash_attn_varlen_forward": (_varlen_forward, _varlen_shapes),
+        "_flash_attn_varlen_forward": (_varlen_forward, _shapes),
         "_flash_attn_backward": (_backward, _rows_like),
         "_flash_attn_varlen_backward": (_varlen_backward, _rows_like),
         "_flash_attn_with_kvcache": (_with_cache, _cache_shapes),
@@ -254,8 +253,8 @@ def _noted(function: Callable[..., Any], note: Callable[[], object]) -> Callable
 def _forward(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     q, k, v, options = call.q, call.k, call.v, _options(call)
     check(q, k, v)
-    batch, queries, heads, _ = q.shape
-    out, lse = made_for(q, v, (batch, heads, queries))
+    batch, queries = q.shape[:2]
+    out, lse = made_for(q, v)
     state = drawn(q, options.dropout)
 
     def compute(
@@ -273,8 +272,7 @@ def _forward(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _shapes(call: OperatorCall) -> tuple[Tensor, ...]:
-    batch, queries, heads, _ = call.q.shape
-    pair = made_for(call.q, call.v, (batch, heads, queries))
+    pair = made_for(call.q, call.v)
     return *pair, call.q.new_empty(0), call.q.new_empty(2, dtype=torch.int64)
 
 
@@ -284,7 +282,7 @@ def _varlen_forward(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor, Tensor]
     used, block_table = call.seqused_k, call.block_table
     check(q, k, v)
     check_lengths(cu_seqlens_q=ends_q, cu_seqlens_k=ends_k)
-    out, lse = made_for(q, v, (q.shape[1], q.shape[0]))
+    out, lse = made_for(q, v)
     state = drawn(q, options.dropout)
 
     def compute(
@@ -308,11 +306,6 @@ def _varlen_forward(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor, Tensor]
     rest = block_table, used, call.alibi_slopes, state, out, lse
     launch(call.func, compute, (q, k, v, ends_q, ends_k, *rest), (out, lse), flash, lengths)
     return out, lse, q.new_empty(0), state
-
-
-def _varlen_shapes(call: OperatorCall) -> tuple[Tensor, ...]:
-    pair = made_for(call.q, call.v, (call.q.shape[1], call.q.shape[0]))
-    return *pair, call.q.new_empty(0), call.q.new_empty(2, dtype=torch.int64)
 
 
 def attend_sequences(
@@ -371,7 +364,7 @@ def _rows_like(call: OperatorCall) -> Tensor:
 
 def _backward(call: OperatorCall) -> Tensor:
     q, k, lse, options = call.q, call.k, call.softmax_lse, _options(call)
-    check_sums(lse, (q.shape[0], q.shape[2], q.shape[1]))
+    check_sums(lse, q)
     rows: Tensor = lse.new_empty(lse.shape)
 
     def compute(
@@ -394,7 +387,7 @@ def _backward(call: OperatorCall) -> Tensor:
 def _varlen_backward(call: OperatorCall) -> Tensor:
     q, k, lse, options = call.q, call.k, call.softmax_lse, _options(call)
     ends_q, ends_k = call.cu_seqlens_q, call.cu_seqlens_k
-    check_sums(lse, (q.shape[1], q.shape[0]))
+    check_sums(lse, q)
     rows: Tensor = lse.new_empty(lse.shape)
 
     def compute(
