@@ -321,6 +321,17 @@ def memory_of_a_capture_is_the_graphs_until_it_is_gone() -> None:
     assert torch.cuda.memory_reserved() == before[1]
 
 
+def what_a_capture_restores_takes_no_memory_of_a_device() -> None:
+    x = torch.zeros(1 << 20, device="cuda")
+    before = torch.cuda.max_memory_allocated()
+    with torch.cuda.graph(g):
+        x.add_(1)
+    assert torch.cuda.max_memory_allocated() == before
+    assert (x == 0).all()
+    g.replay()
+    assert (x == 1).all()
+
+
 @triton.jit
 def scale(x, y, factor, count, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

@@ -291,23 +291,12 @@ class Assigned(Registry):
     def _copy(self) -> Any:
         return {name: self.container[name] for name in self._names if name in self.container}
 
-    def _is_setting(self, name: str, value: Any, before: Any) -> bool:
-        if kind_of(value) is not None and type(before) is type(value):
+    def _is_registration(self, key: Any, value: Any, before: Any) -> bool:
+        if self._is_of_python or (kind_of(value) is not None and type(before) is type(value)):
             # With what was registered, in place of what had been.
             return True
-        return self._names[name] or is_simple(value) or self._owners.is_own(value)
-
-    def split(self) -> Delta:
-        now, base, own = self._copy(), self._base, {}
-        for name, value in now.items():
-            before = base.get(name, MISSING)
-            if before is not value:
-                # An object that a function has made is rather kept for all than set.
-                if self._is_of_python or self._is_setting(name, value, before):
-                    own[name] = value
-                else:
-                    base[name] = value
-        return own, tuple(name for name in base if name not in now)
+        # An object that a function has made is rather kept for all than set.
+        return self._names[key] or is_simple(value) or self._owners.is_own(value)
 
     def hide(self, own: Delta) -> None:
         held, lacking = own

@@ -46,6 +46,7 @@ from kernbench.torch_bridge.processes.process import Process, current
 
 _HERE = str(Path(__file__).parents[1])
 _CALLS = c10d.__file__
+_signature = lru_cache(maxsize=4096)(Signature)
 _COMPUTING = ("all_reduce", "reduce", "reduce_scatter")
 
 
@@ -65,20 +66,9 @@ def signature(
         element_type(tensors[0].dtype) if tensors else None,
         reduce_op,
         root,
+        "auto",
         num_elements,
     )
-
-
-@lru_cache(maxsize=4096)
-def _signature(
-    op: str,
-    shapes: tuple[tuple[int, ...], ...],
-    dtype: Any,
-    reduce_op: str,
-    root: int,
-    num_elements: int,
-) -> Signature:
-    return Signature(op, shapes, dtype, reduce_op, root, "auto", num_elements)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -291,8 +281,7 @@ class CollectiveWork(_Waited):
     def synchronize(self) -> None:
         self.wait()
 
-    def block_current_stream(self) -> None:
-        self.wait()
+    block_current_stream = synchronize
 
     def is_completed(self) -> bool:
         """Return whether it has ended at the host's time; the query costs the host a launch.

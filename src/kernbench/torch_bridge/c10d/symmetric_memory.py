@@ -31,6 +31,7 @@ from kernbench.torch_bridge.placement.residence import (
     cpp_place,
     residence_of,
     storage_of,
+    storage_or_none,
 )
 from kernbench.torch_bridge.processes.process import Process, current
 
@@ -294,10 +295,7 @@ def _shown_here(storage: Any, device: torch.device) -> Any:
 
 
 def _buffer_of(tensor: Tensor) -> Any:
-    try:
-        return getattr(storage_of(tensor), "_kernbench_shared", None)
-    except (NotImplementedError, RuntimeError):
-        return None
+    return getattr(storage_or_none(tensor), "_kernbench_shared", None)
 
 
 def _address(tensor: Tensor) -> int:

@@ -75,11 +75,10 @@ def _reduces(name: str, algorithm: str) -> Callable[..., Tensor]:
     return call
 
 
-def _copy(shared: Tensor, tensor: Tensor, op: str, group: str) -> Tensor:
-    return _copy_out(shared, tensor, op, group, torch.empty_like(tensor))
-
-
-def _copy_out(shared: Tensor, tensor: Tensor, op: str, group: str, into: Tensor) -> Tensor:
+def _copy(
+    shared: Tensor, tensor: Tensor, op: str, group: str, into: Tensor | None = None
+) -> Tensor:
+    into = torch.empty_like(tensor) if into is None else into
     used = shared.view(-1)[: tensor.numel()].view(tensor.shape)
     used.copy_(tensor)
     return _reduce("one_shot_all_reduce_copy", "one_shot", used, op, group, into)
@@ -119,7 +118,7 @@ _ALGORITHMS = {
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     **{name: _reduces(name, algorithm) for name, algorithm in _ALGORITHMS.items()},
     "one_shot_all_reduce_copy": _copy,
-    "one_shot_all_reduce_copy_out": _copy_out,
+    "one_shot_all_reduce_copy_out": _copy,
     "multimem_all_gather_out": _all_gather,
     "reduce_scatter_out": _reduce_scatter,
     "memset32_": PeerMemory.memset32,

@@ -216,7 +216,7 @@ def _on_one_device(original: Callable[..., Any]) -> Callable[..., Any]:
         is_first = device is None or device.type == DEVICE_TYPE
         process = current()
         own = process.allocators
-        of_nobody = CachingAllocator(_take_nothing, _take_nothing)
+        of_nobody = CachingAllocator(lambda size_bytes: None, lambda size_bytes: None)
         process.allocators = {**own, process.first_sip: of_nobody}
         try:
             return original(first if is_first else device)
@@ -224,10 +224,6 @@ def _on_one_device(original: Callable[..., Any]) -> Callable[..., Any]:
             process.allocators = own
 
     return lazy_init
-
-
-def _take_nothing(size_bytes: int) -> None:
-    """Take no bytes from a device, and give it none back."""
 
 
 def _is_of_streams(target: Any) -> bool:

@@ -47,11 +47,6 @@ def _exchange_if_any(index: int) -> int:
     return exchange(index)
 
 
-def _raw_stream(index: int) -> int:
-    """Return the handle of a device's current stream."""
-    return streams.current_stream(index).cuda_stream
-
-
 def _parts(stream: streams.Stream) -> tuple[int, int, int]:
     return stream.stream_id, stream.device_index, stream.device_type
 
@@ -69,7 +64,7 @@ def _install_raw_calls(patches: Patches) -> None:
     patches.set_all(
         torch._C,
         {
-            "_cuda_getCurrentRawStream": _raw_stream,
+            "_cuda_getCurrentRawStream": lambda index: streams.current_stream(index).cuda_stream,
             "_cuda_getCurrentStream": lambda index: _parts(streams.current_stream(index)),
             "_cuda_getDefaultStream": lambda index: _parts(streams.default_stream(index)),
             "_cuda_setStream": _set_stream,
@@ -148,12 +143,7 @@ def install(patches: Patches) -> None:
         torch.accelerator,
         {
             "is_available": lambda: True,
-            "current_accelerator": _current,
+            "current_accelerator": lambda check_available=False: torch.device(DEVICE_TYPE),
             "device_count": device_count,
         },
     )
-
-
-def _current(check_available: bool = False) -> Any:
-    """``torch.accelerator.current_accelerator``, whatever C++ was built for."""
-    return torch.device(DEVICE_TYPE)

@@ -138,23 +138,24 @@ def _kernel_of(name: str) -> Callable[..., Any]:
     if packet == "binary_cross_entropy":
         return _refused
     if packet in _INTO_FLOAT32:
-        return partial(_into_float32, func, _FROM_HALF.get(func))
+        return partial(_call, _with_float32, func, _FROM_HALF.get(func))
     if name in _NORMS:
-        return partial(_norm, func, _NORMS[name])
+        return partial(_call, _norm_in_float32, func, _NORMS[name])
     if packet in _WIDEST:
-        return partial(_cast, func, _widest)
+        return partial(_call, _with_casts, func, _widest)
     if packet in _IN_FLOAT32 or packet == "norm" or "upsample" in packet:
-        return partial(_cast, func, lambda _: torch.float32)
-    return partial(_cast, func, lambda _: torch.get_autocast_dtype(DEVICE_TYPE))
+        return partial(_call, _with_casts, func, lambda _: torch.float32)
+    return partial(_call, _with_casts, func, lambda _: torch.get_autocast_dtype(DEVICE_TYPE))
 
 
 _Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 """The C++ behind an overload (``_op``: not its Python, which would count), and its operands."""
 
 
-def _cast(func: Any, dtype_of: Callable[[Any], torch.dtype], *args: Any, **kwargs: Any) -> Any:
+def _call(prepare: Callable[..., _Call], func: Any, how: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call an operation with operands, or another one, as ``prepare`` says."""
     with _without_autocast():
-        func, args, kwargs = in_cxx(_with_casts, func, dtype_of, args, kwargs)
+        func, args, kwargs = in_cxx(prepare, func, how, args, kwargs)
         return func(*args, **kwargs)
 
 
@@ -176,12 +177,6 @@ def _widest(values: Any) -> torch.dtype:
     return dtype
 
 
-def _into_float32(func: Any, from_half: Any, *args: Any, **kwargs: Any) -> Any:
-    with _without_autocast():
-        func, args, kwargs = in_cxx(_with_float32, func, from_half, args, kwargs)
-        return func(*args, **kwargs)
-
-
 def _with_float32(func: Any, from_half: Any, args: Any, kwargs: dict[str, Any]) -> _Call:
     position = [argument.name for argument in func._schema.arguments].index("dtype")
     argument = args[position] if position < len(args) else kwargs.get("dtype")
@@ -190,12 +185,6 @@ def _with_float32(func: Any, from_half: Any, args: Any, kwargs: dict[str, Any]) 
             return from_half._op, (*args[:position], True), {}
         args, kwargs = args[:position], {**kwargs, "dtype": torch.float32}
     return func._op, args, kwargs
-
-
-def _norm(func: Any, with_dtype: Any, *args: Any, **kwargs: Any) -> Any:
-    with _without_autocast():
-        func, args, kwargs = in_cxx(_norm_in_float32, func, with_dtype, args, kwargs)
-        return func(*args, **kwargs)
 
 
 def _norm_in_float32(func: Any, with_dtype: Any, args: Any, kwargs: dict[str, Any]) -> _Call:

@@ -1,6 +1,7 @@
 """Libraries of a CUDA driver that programs open by ctypes: NVML, and the runtime.
 
 Functions take what C's take: pointers of ``ctypes.byref``, which are written, and return a status.
+Handles of NVML are the numbers of the devices that a program sees, from 1 on.
 Source: ``nvml.h`` and ``driver_types.h`` of CUDA 13.
 """
 
@@ -9,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import torch
 
@@ -39,15 +41,15 @@ def install(patches: Patches) -> None:
 
 
 class _LibraryFunction:
-    """A function of a library; ``ctypes`` lets programs set its types."""
+    """A function of a library; ``ctypes`` lets programs set its types. None stands for success."""
 
-    def __init__(self, call: Callable[..., int]) -> None:
+    def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call
         self.restype: Any = ctypes.c_int
         self.argtypes: Any = None
 
     def __call__(self, *args: Any) -> Any:
-        return self._call(*args)
+        return self._call(*args) or 0
 
 
 def _to(pointer: Any) -> Any:
@@ -59,23 +61,25 @@ def _number(value: Any) -> int:
     return int(getattr(value, "value", value) or 0)
 
 
-class _Nvml:
-    """NVML of the devices that a program sees; handles are their numbers, from 1 on."""
+class _Library:
+    """A library whose functions have a prefix; ``lacking`` is called for unknown ones."""
+
+    def __init__(
+        self, prefix: str, known: dict[str, Callable[..., Any]], lacking: Callable[[str], Any]
+    ) -> None:
+        self._prefix, self._known, self._lacking = prefix, known, lacking
 
     def __getattr__(self, name: str) -> _LibraryFunction:
-        """Return a function by name; what NVML has, and this has not, is not supported by it."""
         plain = re.sub(r"_v\d$", "", name)
-        known = _NVML.get(plain)
-        if known is None and not plain.startswith("nvml"):
+        if not plain.startswith(self._prefix):
             raise AttributeError(name)
-        library_function = _LibraryFunction(known or (lambda *args: _NVML_NOT_SUPPORTED))
+        library_function = _LibraryFunction(self._known.get(plain) or partial(self._lacking, name))
         setattr(self, name, library_function)
         return library_function
 
 
-def _count(pointer: Any) -> int:
+def _count(pointer: Any) -> None:
     _to(pointer).value = torch.cuda.device_count()
-    return 0
 
 
 def _handle(index: Any, pointer: Any) -> int:
@@ -109,56 +113,49 @@ def _uuid_of(index: int) -> bytes:
     return f"GPU-{torch.cuda.get_device_properties(index).uuid}".encode()
 
 
-def _text(of: Callable[[int], bytes]) -> Callable[..., int]:
-    def call(handle: Any, buffer: Any, size: Any) -> int:
+def _text(of: Callable[[int], bytes]) -> Callable[..., None]:
+    def call(handle: Any, buffer: Any, size: Any) -> None:
         buffer.value = of(_index(handle))[: _number(size) - 1]
-        return 0
 
     return call
 
 
-def _capability(handle: Any, major: Any, minor: Any) -> int:
+def _capability(handle: Any, major: Any, minor: Any) -> None:
     _to(major).value, _to(minor).value = torch.cuda.get_device_capability(_index(handle))
-    return 0
 
 
-def _memory(handle: Any, pointer: Any) -> int:
+def _memory(handle: Any, pointer: Any) -> None:
     free, total = torch.cuda.mem_get_info(_index(handle))
     result = _to(pointer)
     result.total, result.free, result.used = total, free, total - free
-    return 0
 
 
-def _index_of(handle: Any, pointer: Any) -> int:
+def _index_of(handle: Any, pointer: Any) -> None:
     _to(pointer).value = _index(handle)
-    return 0
 
 
-def _p2p(first: Any, second: Any, kind: Any, pointer: Any) -> int:
+def _p2p(first: Any, second: Any, kind: Any, pointer: Any) -> None:
     here, there = _index(first), _index(second)
     is_there = here == there or torch.cuda.can_device_access_peer(here, there)
     # NVML_P2P_STATUS_OK, or NVML_P2P_STATUS_NOT_SUPPORTED.
     _to(pointer).value = 0 if is_there else 5
-    return 0
 
 
-def _pci(handle: Any, pointer: Any) -> int:
+def _pci(handle: Any, pointer: Any) -> None:
     number = _index(handle)
     result = _to(pointer)
     result.bus, result.busId = number + 1, f"00000000:{number + 1:02X}:00.0".encode()
-    return 0
 
 
-def _driver(buffer: Any, size: Any) -> int:
+def _driver(buffer: Any, size: Any) -> None:
     buffer.value = _DRIVER
-    return 0
 
 
-def _fine(*args: Any) -> int:
-    return 0
+def _fine(*args: Any) -> None:
+    pass
 
 
-_NVML: dict[str, Callable[..., int]] = {
+_NVML: dict[str, Callable[..., Any]] = {
     "nvmlInit": _fine,
     "nvmlInitWithFlags": _fine,
     "nvmlShutdown": _fine,
@@ -176,51 +173,26 @@ _NVML: dict[str, Callable[..., int]] = {
 }
 
 
-class _CudaRuntime:
-    """The CUDA runtime, for what needs no memory of its own."""
-
-    def __getattr__(self, name: str) -> _LibraryFunction:
-        """Return a function by name, which says of itself if it is not there."""
-        known = _RUNTIME.get(name)
-        if known is None and not name.startswith("cuda"):
-            raise AttributeError(name)
-
-        def refuse(*args: Any) -> int:
-            raise UnsupportedTorchError(
-                f"{name} of libcudart by ctypes: simulated devices have "
-                f"{', '.join(_RUNTIME)} there; use torch.cuda for the rest"
-            )
-
-        library_function = _LibraryFunction(known or refuse)
-        setattr(self, name, library_function)
-        return library_function
+def _refuse(name: str, *args: Any) -> NoReturn:
+    raise UnsupportedTorchError(
+        f"{name} of libcudart by ctypes: simulated devices have {', '.join(_RUNTIME)} there; use "
+        "torch.cuda for the rest"
+    )
 
 
-def _set_device(device: Any) -> int:
-    torch.cuda.set_device(_number(device))
-    return 0
-
-
-def _get_device(pointer: Any) -> int:
+def _get_device(pointer: Any) -> None:
     _to(pointer).value = torch.cuda.current_device()
-    return 0
 
 
-def _synchronize() -> int:
-    torch.cuda.synchronize()
-    return 0
-
-
-def _mem_info(free: Any, total: Any) -> int:
+def _mem_info(free: Any, total: Any) -> None:
     _to(free).value, _to(total).value = torch.cuda.mem_get_info()
-    return 0
 
 
 _RUNTIME: dict[str, Callable[..., Any]] = {
-    "cudaSetDevice": _set_device,
+    "cudaSetDevice": lambda device: torch.cuda.set_device(_number(device)),
     "cudaGetDevice": _get_device,
     "cudaGetDeviceCount": _count,
-    "cudaDeviceSynchronize": _synchronize,
+    "cudaDeviceSynchronize": lambda: torch.cuda.synchronize(),
     "cudaMemGetInfo": _mem_info,
     "cudaGetLastError": _fine,
     "cudaProfilerStart": _fine,
@@ -229,4 +201,8 @@ _RUNTIME: dict[str, Callable[..., Any]] = {
     "cudaHostUnregister": _fine,
     "cudaGetErrorString": lambda error: b"no error" if not _number(error) else b"not supported",
 }
-_LIBRARIES: dict[str, Callable[[], Any]] = {"nvidia-ml": _Nvml, "cudart": _CudaRuntime}
+_LIBRARIES: dict[str, Callable[[], _Library]] = {
+    # What NVML has, and this has not, is not supported by it.
+    "nvidia-ml": partial(_Library, "nvml", _NVML, lambda name, *args: _NVML_NOT_SUPPORTED),
+    "cudart": partial(_Library, "cuda", _RUNTIME, _refuse),
+}

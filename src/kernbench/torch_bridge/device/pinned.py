@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.placement.residence import residence_of, storage_of
+from kernbench.torch_bridge.placement.residence import residence_of, storage_or_none
 
 NOT_PINNED = "Only dense CPU tensors can be pinned"
 
@@ -32,11 +32,7 @@ def pin_memory(self: Tensor, device: Any = None) -> Tensor:
 
 def is_pinned(self: Tensor, device: Any = None) -> bool:
     """``Tensor.is_pinned``."""
-    try:
-        return getattr(storage_of(self), "_kernbench_pinned", False)
-    except (NotImplementedError, RuntimeError):
-        # Wrappers and sparse tensors have no storage.
-        return False
+    return getattr(storage_or_none(self), "_kernbench_pinned", False)
 
 
 def pinned(tensor: Tensor) -> Tensor:
@@ -47,8 +43,7 @@ def pinned(tensor: Tensor) -> Tensor:
     """
     if residence_of(tensor) is not None:
         raise RuntimeError(NOT_PINNED)
-    try:
-        storage_of(tensor)._kernbench_pinned = True
-    except (NotImplementedError, RuntimeError):
-        return tensor
+    storage = storage_or_none(tensor)
+    if storage is not None:
+        storage._kernbench_pinned = True
     return tensor

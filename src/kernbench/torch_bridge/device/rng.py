@@ -81,10 +81,10 @@ class _OfDTensor:
 
 def install(patches: Patches) -> None:
     """Let DTensor draw equal numbers on all ranks."""
-    patches.set(dtensor_random, "_get_device_handle", lambda kind=DEVICE_TYPE: _handle(kind))
+    patches.set(dtensor_random, "_get_device_handle", _handle)
 
 
-def _handle(kind: str) -> Any:
+def _handle(kind: str = DEVICE_TYPE) -> Any:
     return _OfDTensor() if kind == DEVICE_TYPE else _get_device_handle(kind)
 
 

@@ -19,7 +19,7 @@ from kernbench.torch_bridge.placement.names import (
     is_simulated,
     with_index,
 )
-from kernbench.torch_bridge.placement.residence import Residence, cpp_place, reside
+from kernbench.torch_bridge.placement.residence import cpp_place, reside
 from kernbench.torch_bridge.processes.process import current
 
 _Storage = torch.UntypedStorage
@@ -51,17 +51,14 @@ def install(patches: Patches) -> None:
 
 
 def _location_of(storage: Any) -> str | None:
-    storage = getattr(storage, "_untyped_storage", storage)
-    residence: Residence | None = getattr(storage, "_kernbench", None)
+    residence = getattr(getattr(storage, "_untyped_storage", storage), "_kernbench", None)
     return None if residence is None or residence.device is None else str(residence.device)
 
 
 def _device(storage: Any) -> torch.device:
     """``UntypedStorage.device``."""
-    residence: Residence | None = getattr(storage, "_kernbench", None)
-    if residence is None or residence.device is None or EXECUTING.depth:
-        return cpp_place(storage)
-    return residence.device
+    residence = None if EXECUTING.depth else getattr(storage, "_kernbench", None)
+    return getattr(residence, "device", None) or cpp_place(storage)
 
 
 def _made(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
@@ -92,9 +89,12 @@ def _restored(storage: Any, location: str) -> Any:
 
 
 def clone(storage: Any) -> Any:
-    """``UntypedStorage.clone``, as ``copy.deepcopy`` calls it, also while a graph is compiled."""
+    """``UntypedStorage.clone``, as ``copy.deepcopy`` calls it, also while a graph is compiled.
+
+    What the bridge itself keeps takes no memory of a device.
+    """
     result = _clone(storage)
-    residence: Residence | None = getattr(storage, "_kernbench", None)
+    residence = None if EXECUTING.depth else getattr(storage, "_kernbench", None)
     if residence is not None and getattr(result, "_kernbench", None) is None:
         reside(result, residence.device, "a copy of a storage")
     return result

@@ -158,18 +158,19 @@ class Event:
     @checked
     def wait(self, stream: Stream | None = None) -> None:
         """Let later work on a stream (default: the current one) wait for this."""
-        device_stream = None if stream is None else stream.queue
-        self._order_behind(device_stream)
+        process = current()
+        order = process.order
+        queue = (current_stream() if stream is None else stream).queue
+        fire(trace.EventWaitCallbacks, id(self), id(own_queue(queue)))
+        if order is not None and not self._is_captured and own_queue(queue) is queue.queue:
+            order.stream_waits(queue.queue, self._point)
         if self._marker is not None and not self._marker.done:
-            process = current()
-            queue = current_stream().queue if device_stream is None else device_stream
             if process.capture is not None and process.capture.waits(queue, self._marker):
                 return
             self._check("wait")
             process.host.enqueue(WaitFor(process.session.run, self._marker), queue.queue)
         elif self._marker is not None:
-            queue = current_stream().queue if device_stream is None else device_stream
-            current().host.passes(self._marker, queue.queue)
+            process.host.passes(self._marker, queue.queue)
 
     def synchronize(self) -> None:
         """Block the host until it has happened."""
@@ -192,14 +193,6 @@ class Event:
         fire(trace.EventSynchronizationCallbacks, id(self))
         if order is not None:
             order.host_waits(self._point)
-
-    def _order_behind(self, device_stream: DeviceStream | None) -> None:
-        """Note that a stream (None: the current one) waits for it."""
-        order = current().order
-        queue = current_stream().queue if device_stream is None else device_stream
-        fire(trace.EventWaitCallbacks, id(self), id(own_queue(queue)))
-        if order is not None and not self._is_captured and own_queue(queue) is queue.queue:
-            order.stream_waits(queue.queue, self._point)
 
     @checked
     def elapsed_time(self, end_event: Event) -> float:

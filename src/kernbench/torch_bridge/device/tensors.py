@@ -219,6 +219,7 @@ def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
+@unseen
 def _note_read(order: ProcessOrder, tensor: Tensor) -> None:
     """Note that a view of numpy's has been read; what is raised here, Python would only print."""
     try:

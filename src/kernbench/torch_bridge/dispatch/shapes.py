@@ -25,7 +25,7 @@ from kernbench.torch_bridge.dispatch.known_values import (
 from kernbench.torch_bridge.dispatch.operands import leaves
 from kernbench.torch_bridge.placement.call_keys import call_keys, is_meta
 from kernbench.torch_bridge.placement.names import CPU, META
-from kernbench.torch_bridge.placement.residence import storage_of
+from kernbench.torch_bridge.placement.residence import storage_or_none
 from kernbench.torch_bridge.processes.process import current
 
 _FUNCTIONAL = "_c10d_functional"
@@ -244,10 +244,7 @@ def _layout(result: Any, args: Any, operands: Any) -> Any:
 
 def _memory(tensor: Tensor) -> int | None:
     """Return what tells a tensor's memory from others; None of wrappers and sparse tensors."""
-    try:
-        return int(storage_of(tensor)._cdata)
-    except (NotImplementedError, RuntimeError):
-        return None
+    return getattr(storage_or_none(tensor), "_cdata", None)
 
 
 def _made(layout: Any, args: Any) -> Any:

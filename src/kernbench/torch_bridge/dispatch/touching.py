@@ -27,6 +27,7 @@ from kernbench.torch_bridge.placement.residence import residence_of, storage_of
 from kernbench.torch_bridge.placement.touched import (
     begin_unwritten,
     contents_of_tensor,
+    flat_storage,
     mark_unwritten,
     mark_written,
     refuse_unwritten,
@@ -47,36 +48,29 @@ _FILLING = frozenset(
     }
 )  # fmt: skip
 """Operations that write what they change without reading it."""
-_SCATTERING = frozenset(
-    {
-        "index_put_", "_index_put_impl_", "index_copy_", "index_fill_", "scatter_",
-        "masked_fill_", "masked_scatter_", "put_", "all_gather_copy_in", "set_", "resize_",
-        "split_with_sizes_copy", "chunk_cat", "_chunk_cat",
-    }
-)  # fmt: skip
+_NOT_FOLLOWED = frozenset(
+    {"all_gather_copy_in", "set_", "resize_", "split_with_sizes_copy", "chunk_cat", "_chunk_cat"}
+)
+_SCATTERING = _NOT_FOLLOWED | {
+    "index_put_", "_index_put_impl_", "index_copy_", "index_fill_", "scatter_", "masked_fill_",
+    "masked_scatter_", "put_",
+}  # fmt: skip
 """The same, but which bytes they write follows from data, or is not followed."""
 _NOT_READING = _FILLING | _SCATTERING
-_MOVING = frozenset(
+_FOLLOWED = frozenset(
     {
         "clone", "copy_", "_to_copy", "cat", "stack", "index", "_unsafe_index", "index_select",
         "gather", "embedding", "take", "repeat", "roll", "flip", "constant_pad_nd", "where",
         "masked_fill", "masked_fill_", "masked_select", "index_put", "index_put_", "index_copy",
         "index_copy_", "slice_scatter", "select_scatter", "scatter", "scatter_", "slice_backward",
-        "select_backward", "unfold", "tril", "triu", "_foreach_copy_", "_index_put_impl_",
-        "all_gather_copy_in", "split_with_sizes_copy", "chunk_cat", "_chunk_cat", "_pin_memory",
+        "select_backward", "unfold", "tril", "triu", "_index_put_impl_", "_pin_memory",
         "contiguous", "_reshape_copy", "view_copy", "_unsafe_index_put", "index_fill_",
-        "masked_scatter_", "put_", "repeat_interleave", "set_", "resize_", "equal",
+        "masked_scatter_", "put_", "repeat_interleave",
     }
 )  # fmt: skip
-"""Operations that only move or select what they read: nothing is computed with it."""
-_NOT_FOLLOWED = frozenset(
-    {
-        "all_gather_copy_in", "set_", "resize_", "split_with_sizes_copy", "chunk_cat", "_chunk_cat",
-        "_foreach_copy_", "equal",
-    }
-)  # fmt: skip
-_FOLLOWED = (_MOVING | _SCATTERING) - _NOT_FOLLOWED
 """Operations of which it is followed, element by element, where what they read and write goes."""
+_MOVING = _FOLLOWED | _NOT_FOLLOWED | {"_foreach_copy_", "equal"}
+"""Operations that only move or select what they read: nothing is computed with it."""
 _VALUES = frozenset(
     {
         "self", "src", "source", "value", "values", "other", "tensors", "tensor", "weight", "grad",
@@ -125,12 +119,11 @@ class Touching:
             DataRaceError: As :meth:`device`.
         """
         used = leaves((args, list(kwargs.values())))
-        storages = [storage_of(leaf) for leaf in used if _has_storage(leaf)]
         # One that is followed is pinned, or got what nothing has written.
         if not operation.is_free and any(
             getattr(storage, "_kernbench_pinned", False)
             or getattr(storage, "_kernbench_contents", None) is not None
-            for storage in storages
+            for storage in map(flat_storage, used)
         ):
             self.note(operation, args, kwargs, result, self._order.on_host())
 
@@ -161,7 +154,9 @@ class Touching:
         name = operation.name
         kind = name.rpartition(".")[2]
         tensors = [
-            tensor for tensor in used_tensors(operation, args, kwargs) if _has_storage(tensor[0])
+            pair
+            for pair in used_tensors(operation, args, kwargs)
+            if flat_storage(pair[0]) is not None
         ]
         written = [item for item, writes in tensors if writes]
         known = self._order.finds_unwritten and kind not in _MOVING and not operation.is_custom
@@ -178,12 +173,7 @@ class Touching:
             if contents is not None
         ]
         if known:
-            out = {
-                id(leaf)
-                for leaf in leaves(
-                    [kwargs.get(written_name) for written_name in operation.written_names]
-                )
-            }
+            out = set(map(id, leaves(list(map(kwargs.get, operation.written_names)))))
             for item, contents in read:
                 if contents.written is not None and id(item) not in out:
                     refuse_unwritten(operation.name, item, contents, clock)
@@ -192,10 +182,11 @@ class Touching:
             if id(entry) not in mine:
                 touch_tensor(contents, entry, TouchKind.READ, clock, name)
         storages = {storage_of(element)._cdata for element, _ in read}
-        fresh = [leaf for leaf in leaves(result) if _has_storage(leaf)]
-        changed = [
-            *written,
-            *(element for element in fresh if storage_of(element)._cdata not in storages),
+        fresh = [(leaf, flat_storage(leaf)) for leaf in leaves(result)]
+        changed = written + [
+            leaf
+            for leaf, storage in fresh
+            if storage is not None and storage._cdata not in storages
         ]
         flags = None
         if self._order.finds_unwritten and kind in _FOLLOWED and not operation.is_custom:
@@ -343,13 +334,3 @@ def _is_of_pytorch() -> bool:
         frame = frame.f_back
     file = "" if frame is None else frame.f_code.co_filename
     return file.startswith(_TORCH) and not file.startswith(_MODULES)
-
-
-def _has_storage(tensor: Tensor) -> bool:
-    if tensor.is_nested:
-        return False
-    try:
-        storage_of(tensor)
-    except (NotImplementedError, RuntimeError):
-        return False
-    return True

@@ -325,8 +325,8 @@ class _Started:
         self.sentinel = self._ended.fileno()
         """The descriptor of what can be read once it has ended."""
 
-    def run(self, child: BaseProcess, work: Callable[[], object]) -> None:
-        """Run ``work``, and set the exit status by how it ends."""
+    def run(self, child: BaseProcess, work: Callable[[], object], held: Any) -> None:
+        """Run ``work``, set the exit status by how it ends, and close the pipes among ``held``."""
         code = 1
         try:
             work()
@@ -343,6 +343,8 @@ class _Started:
             traceback.print_exc()
         finally:
             self.end(code)
+        for pipe_end in found_in(held, lambda item: isinstance(item, PipeEnd)):
+            pipe_end.close()
 
     def end(self, code: int) -> None:
         """Set the exit status, unless it is set."""
@@ -406,9 +408,7 @@ class Worker(_Started):
             self.process, process.parent_pid = process, parent.pid or _real_pid()
             if not self.forks:
                 process.signals.begin_program()
-            self.run(child, lambda: live(process, child.run))
-            for end in found_in(memory.argument, lambda item: isinstance(item, PipeEnd)):
-                end.close()
+            self.run(child, lambda: live(process, child.run), memory.argument)
 
         self._work = programs.start_worker(live_as, memory, self.pid, started.name)
 
@@ -440,9 +440,7 @@ class RankProcess(_Started):
         def live_as(process: Process) -> None:
             self.process, process.pid = process, self.pid
             process.parent_pid = parent_process.pid or _real_pid()
-            self.run(started, lambda: live(process, work))
-            for end in found_in(value, lambda item: isinstance(item, PipeEnd)):
-                end.close()
+            self.run(started, lambda: live(process, work), value)
 
         self._work = programs.start_one(live_as, self.forks)
 

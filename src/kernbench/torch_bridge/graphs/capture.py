@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -28,7 +29,7 @@ from kernbench.torch_bridge.graphs.memory import GraphMemory, Ref
 from kernbench.torch_bridge.graphs.queues import Branches, CaptureQueue
 from kernbench.torch_bridge.placement.moves import MOVE, UNDER_WAY
 from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, device_at, unobserved
-from kernbench.torch_bridge.placement.residence import settle, storage_of
+from kernbench.torch_bridge.placement.residence import settle, storage_or_none
 from kernbench.torch_bridge.processes.process import Process, RandomState, current
 
 _NEEDS_DATA = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
@@ -121,9 +122,8 @@ class Capture:
             if func.namespace in _COLLECTIVES:
                 self._passed = (func, args)
                 return go_on(func, operation, args, kwargs)
-            if operation.is_random:
-                return self._draw(go_on, func, operation, args, kwargs)
-            return self._take(go_on, func, operation, args, kwargs)
+            take = partial(self._take, go_on, func, operation, args, kwargs)
+            return self._draw(take, kwargs.get("generator")) if operation.is_random else take()
         finally:
             self.is_busy, self._passed = False, None
 
@@ -132,20 +132,13 @@ class Capture:
         queue = self._process.session.run.current_stream().queue
         return isinstance(queue, CaptureQueue)
 
-    def _draw(
-        self,
-        go_on: Callable[..., Any],
-        func: Any,
-        operation: Operation,
-        args: Any,
-        kwargs: dict[str, Any],
-    ) -> Any:
-        generator = kwargs.get("generator")
+    def _draw(self, take: Callable[[], Any], generator: Any) -> Any:
+        """Capture an operation by ``take``, and what it draws of a generator's numbers."""
         state = state_for(generator)
         if state is None:
-            return self._take(go_on, func, operation, args, kwargs)
+            return take()
         offset, position = state.offset, state.position
-        result = self._take(go_on, func, operation, args, kwargs)
+        result = take()
         self._offsets.setdefault(state, (offset, position))
         if state.offset > offset:
             draws = Draws(state, generator, state.offset - offset)
@@ -237,12 +230,10 @@ class Capture:
 
     def _take_made(self, call: Call) -> None:
         """Capture how C++ has made the outputs of a collective."""
-        memory = (
-            self.memory.add_results(call.outputs, len(self.steps))
-            if self._passed is not None
-            else ()
-        )
-        if memory and self._passed is not None and self._passed[0]._schema.name in _CLONING:
+        if self._passed is None:
+            return
+        memory = self.memory.add_results(call.outputs, len(self.steps))
+        if memory and self._passed[0]._schema.name in _CLONING:
             value = leaves(self._passed[1])
             for number, ref in memory:
                 source = self.memory.ref(value[number], len(self.steps))
@@ -372,10 +363,10 @@ def _makes_what_data_says(func: Any, args: Any) -> bool:
 
 
 def _is_of_device(tensor: Tensor) -> bool:
-    try:
-        residence = getattr(storage_of(tensor), "_kernbench", None)
-    except (NotImplementedError, RuntimeError):
+    storage = storage_or_none(tensor)
+    if storage is None:
         return True
+    residence = getattr(storage, "_kernbench", None)
     return residence is not None and (residence.device is not None or residence.is_open)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -95,14 +96,14 @@ class CUDAGraph:
                 stacklevel=2,
             )
 
-    def abandon(self) -> None:
-        """End a capture in which the program has raised an error."""
-        if self._capture is not None:
+    def end_block(self, error: Any) -> None:
+        """End the capture of a block, which the program has left by an error, if there is one."""
+        if error is None:
+            self.capture_end()
+        elif self._capture is not None:
             self._capture.refused = self._capture.refused or "the program's error"
-            try:
+            with suppress(CaptureError):
                 self.capture_end()
-            except CaptureError:
-                return
 
     def instantiate(self) -> None:
         """Accept it: a graph is ready when its capture has ended."""
@@ -177,10 +178,7 @@ class AcceleratorGraph(CUDAGraph):
         self.capture_begin()
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if error is None:
-            self.capture_end()
-        else:
-            self.abandon()
+        self.end_block(error)
 
 
 class CaptureContext:
@@ -226,10 +224,7 @@ class CaptureContext:
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         try:
-            if error is None:
-                self.cuda_graph.capture_end()
-            else:
-                self.cuda_graph.abandon()
+            self.cuda_graph.end_block(error)
         finally:
             self.stream_ctx.__exit__()
 

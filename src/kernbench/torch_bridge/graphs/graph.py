@@ -164,19 +164,15 @@ class Graph:
             state.stream = before
 
     def _put_operations(self, command: Operations, queue: Stream, earliest_ps: int) -> None:
-        timings = _current(command.timings) if self._changes else command.timings
+        timings: list[OperationTiming] = command.timings
+        if self._changes:
+            # By the values that operands have when a replay begins.
+            timings = [x.current() if isinstance(x, ChangingTiming) else x for x in timings]
         keeper = self._run.keeper
         if keeper is not None:
             row = tuple([keeper.timing(timing) for timing in timings])
             keeper.put(Action.GRAPH_OPERATIONS, keeper.number_of(row), keeper.stream(queue))
         put_in_a_row(self._run, queue, self._sip_id, earliest_ps, timings)
-
-
-def _current(timings: list[OperationTiming]) -> list[OperationTiming]:
-    """Return timings by the values that operands have when a replay begins."""
-    return [
-        timing.current() if isinstance(timing, ChangingTiming) else timing for timing in timings
-    ]
 
 
 def _with_tensors(step: DataStep | Calling | Awaiting, memory: GraphMemory) -> Any:

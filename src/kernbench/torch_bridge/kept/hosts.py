@@ -138,6 +138,14 @@ class _Keeping(Host):
         if calls is not None:
             calls.resume()
 
+    def read(self) -> None:
+        super().read()
+        self.keeper.put(Action.HOST_READ)
+
+    def allocate_segment(self) -> None:
+        super().allocate_segment()
+        self.keeper.put(Action.HOST_ALLOCATE)
+
     def catch_up(self) -> None:
         self.keeper.put(Action.CATCH_UP)
         super().catch_up()
@@ -154,12 +162,6 @@ class KeptHost(_Keeping):
     def __init__(self, run: Run, rank: int, keeper: Keeper) -> None:
         super().__init__(run, rank)
         self.keeper, self.notes = keeper, self._note
-
-    def read(self) -> None:
-        self.keeper.put(Action.HOST_READ)
-
-    def allocate_segment(self) -> None:
-        self.keeper.put(Action.HOST_ALLOCATE)
 
 
 class KeptEagerHost(_Keeping, EagerHost):
@@ -180,14 +182,6 @@ class KeptEagerHost(_Keeping, EagerHost):
         self._paid_late = (0, 0)
         """What it has paid after it had waited, as part of the wait."""
         self._view_ps = counted.called[HostPart.VIEW]
-
-    def read(self) -> None:
-        super().read()
-        self.keeper.put(Action.HOST_READ)
-
-    def allocate_segment(self) -> None:
-        super().allocate_segment()
-        self.keeper.put(Action.HOST_ALLOCATE)
 
     def _take(self) -> int:
         num_calls = super()._take()

@@ -161,12 +161,14 @@ class TorchPlayer(Player):
                 self._labels[label]
             ),
             Action.HOST_CLOCK: self._look_at_clock,
-            Action.HOST_SLEEP: self._sleep,
-            Action.CATCH_UP: lambda state, _, __, ___: self.host(state).catch_up(),
+            Action.HOST_SLEEP: lambda state, delay_ps, *_: self.host(state).sleep(delay_ps),
+            Action.CATCH_UP: lambda state, *_: self.host(state).catch_up(),
             Action.HOST_WAIT: self._wait_by_host,
             Action.HOST_READ: lambda state, *_: self.host(state).read(),
-            Action.HOST_ALLOCATE: lambda state, _, __, ___: self.host(state).allocate_segment(),
-            Action.WAIT_DATA: self._wait_for_data,
+            Action.HOST_ALLOCATE: lambda state, *_: self.host(state).allocate_segment(),
+            Action.WAIT_DATA: lambda _, actor, place, __: self.run.simulation.wait(
+                self.handle(actor, place).data
+            ),
             Action.SET_KEY: self._set_key,
             Action.WAIT_KEYS: self._wait_for_keys,
             Action.GRAPH_OPERATIONS: self._operate_in_a_row,
@@ -275,8 +277,7 @@ class TorchPlayer(Player):
             self.kept[value["name"]] = None
             template = self.template_of(value["launches"][0])
         command = HostCopy(run, template, queue, queue.sip_id)
-        command.earliest_ps = self._earliest[state]
-        queue.submit(command)
+        self._put(state, command, queue)
         return command
 
     def _mark_by_host(self, state: RankState, stream: int, is_timed: int, _: int) -> Handle:
@@ -304,9 +305,6 @@ class TorchPlayer(Player):
 
     def _look_at_clock(self, state: RankState, _: int, __: int, ___: int) -> None:
         self.host(state).look_at_clock()
-
-    def _sleep(self, state: RankState, delay_ps: int, _: int, __: int) -> None:
-        self.host(state).sleep(delay_ps)
 
     def _wait_by_host(self, state: RankState, actor: int, place: int, late: int) -> None:
         host, handle = self.host(state), self.handle(actor, place)
@@ -353,9 +351,6 @@ class TorchPlayer(Player):
         if folding is None or collective.call:
             return ()
         return folding.positions(collective.ranks, state.rank)
-
-    def _wait_for_data(self, _: RankState, actor: int, place: int, __: int) -> None:
-        self.run.simulation.wait(self.handle(actor, place).data)
 
     def _set_key(self, _: RankState, key: int, __: int, ___: int) -> None:
         self._keys.add(key)

@@ -65,18 +65,10 @@ class ProcessMemory:
 
     def allocated(self, block: MemoryBlock, tensor: Any) -> None:
         """Note that a block is in use, for a tensor if that is known."""
-        calls = IN_THREAD.calls
-        if calls is None or not calls.is_on:
-            self._allocated(block, tensor)
-            return
-        calls.pause(FRAMES_OF_FUNCTION)
-        try:
-            self._allocated(block, tensor)
-        finally:
-            calls.resume()
+        _uncounted(FRAMES_OF_FUNCTION + 1, self._allocated, block, tensor)
 
     def _allocated(self, block: MemoryBlock, tensor: Any) -> None:
-        frame, log = sys._getframe(2), self._log
+        frame, log = sys._getframe(3), self._log
         if self.history is not None:
             self.history.allocated(block, frame)
         if log is None:
@@ -116,19 +108,11 @@ class ProcessMemory:
 
     def freed(self, block: MemoryBlock) -> None:
         """Note that a block is not in use any more."""
-        calls = IN_THREAD.calls
-        if calls is None or not calls.is_on:
-            self._freed(block)
-            return
         # The list of blocks has called this.
-        calls.pause(FRAMES_OF_FUNCTION + 1)
-        try:
-            self._freed(block)
-        finally:
-            calls.resume()
+        _uncounted(FRAMES_OF_FUNCTION + 2, self._freed, block)
 
     def _freed(self, block: MemoryBlock) -> None:
-        frame = sys._getframe(3)
+        frame = sys._getframe(4)
         if self.history is not None:
             self.history.freed(block, frame)
         allocation, block.allocation = block.allocation, None

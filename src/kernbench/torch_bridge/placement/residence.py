@@ -38,6 +38,14 @@ _PARTS = {
 """Methods that return the tensors which hold a sparse tensor's memory, its elements first."""
 
 
+def storage_or_none(value: Any) -> Any:
+    """Return what a tensor's elements are in; None for what has no such memory, as wrappers."""
+    try:
+        return storage_of(value) if isinstance(value, Tensor) else None
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
 class Residence:
     """The simulation's record of one allocation: an attribute of its storage.
 
@@ -140,9 +148,8 @@ def settle(tensor: Tensor, device: torch.device | None, label: str = "") -> Resi
     Raises:
         DeviceMemoryError: The device is full.
     """
-    try:
-        storage = storage_of(tensor)
-    except (NotImplementedError, RuntimeError):
+    storage = storage_or_none(tensor)
+    if storage is None:
         settled = [settle(part, device, label) for part in parts_of(tensor)]
         return settled[0] if settled else None
     residence: Residence | None = getattr(storage, "_kernbench", None)

@@ -25,24 +25,19 @@ from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.contents import Contents, contents_of
 from kernbench.torch_bridge.placement.in_use import span_of
 from kernbench.torch_bridge.placement.names import unobserved
-from kernbench.torch_bridge.placement.residence import own_set, storage_of
+from kernbench.torch_bridge.placement.residence import own_set, storage_of, storage_or_none
 from kernbench.torch_bridge.processes.process import Process
 
 
-def _known_storage(tensor: Any) -> Any:
-    """Return what a tensor's elements are in; None for what has no such memory, as numbers."""
-    try:
-        return storage_of(tensor) if isinstance(tensor, Tensor) else None
-    except (NotImplementedError, RuntimeError):
-        return None
+def flat_storage(tensor: Tensor) -> Any:
+    """Return the storage of a tensor; None also for one of several shapes, which has no layout."""
+    return None if tensor.is_nested else storage_or_none(tensor)
 
 
 def contents_of_tensor(order: ProcessOrder, tensor: Tensor) -> Contents | None:
     """Return what is known of a tensor's memory; None where that is not followed."""
-    storage = _known_storage(tensor)
-    # A tensor of several shapes has no layout of its own.
-    is_unknown = storage is None or is_meta(tensor) or tensor.is_nested
-    return None if is_unknown else contents_of(order, storage)
+    storage = flat_storage(tensor)
+    return None if storage is None or is_meta(tensor) else contents_of(order, storage)
 
 
 def touch_tensor(
@@ -207,7 +202,7 @@ def begin_copy(process: Process, host: Any, command: StreamCommand, *, writes: b
 
     What is copied may be a number, which CUDA takes with the call.
     """
-    storage = None if process.order is not None else _known_storage(host)
+    storage = None if process.order is not None else storage_or_none(host)
     if getattr(storage, "_kernbench_pinned", False):
         process.copies = [copy for copy in process.copies if not copy[1].done]
         process.copies.append((storage, command, writes, str(user_site())))
@@ -216,7 +211,7 @@ def begin_copy(process: Process, host: Any, command: StreamCommand, *, writes: b
 def look_at_copies(process: Process, used: Iterable[tuple[Any, bool]], what: str) -> None:
     """Say in the report if the host uses (tensor, whether it writes) what is being copied."""
     for tensor, writes in used:
-        used_storage = _known_storage(tensor)
+        used_storage = storage_or_none(tensor)
         for storage, command, is_written, site in (
             process.copies if used_storage is not None else ()
         ):

@@ -49,18 +49,11 @@ def _exit(self: Any, *error: object) -> None:
     _now("end", self.record)
 
 
-def _enter_emitting(self: Any) -> Any:
-    # No tool would show the operations' own ranges.
-    return self if self.enabled else None
-
-
-def _exit_emitting(self: Any, *error: object) -> bool:
-    return False
-
-
 def install(patches: Patches) -> None:
     """Record the ranges that programs name."""
     patches.set(torch.cuda.nvtx, "_nvtx", _Nvtx)
     patches.set_all(autograd_profiler.record_function, {"__enter__": _enter, "__exit__": _exit})
+    # No tool would show the operations' own ranges.
     for emit in (autograd_profiler.emit_nvtx, autograd_profiler.emit_itt):
-        patches.set_all(emit, {"__enter__": _enter_emitting, "__exit__": _exit_emitting})
+        patches.set(emit, "__enter__", lambda self: self if self.enabled else None)
+        patches.set(emit, "__exit__", lambda self, *error: False)

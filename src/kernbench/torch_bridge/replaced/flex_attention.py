@@ -185,11 +185,8 @@ class _Attention(torch.autograd.Function):
         ctx.options = (score_mod, block_mask, scale)
         ctx.num_keys = _num_keys(key, block_mask)
         attend = Definition(score_mod, block_mask, scale).attend
-        if is_meta(query):
-            shapes = _shapes(query, value)
-        else:
-            with unobserved():
-                shapes = attend(query, key, value)
+        with unobserved():
+            shapes = _shapes(query, value) if is_meta(query) else attend(query, key, value)
         ctx.mark_non_differentiable(shapes[2])
         _launch(query, key, ctx.num_keys, shapes, backward=False)
         _take_down(attend, (query, key, value), shapes)
@@ -209,14 +206,11 @@ class _Attention(torch.autograd.Function):
             with torch.enable_grad(), torch._C._ForceDispatchKeyGuard(*DIFFERENTIATING):
                 return tuple(definition.gradients((query, key, value), learned, outer))
 
-        if is_meta(query):
-            with unobserved():
-                inputs = (query, key, value, *learned)
-                tensors: tuple[Tensor | None, ...] = tuple(
-                    torch.empty_like(item) for item in inputs
-                )
-        else:
-            with unobserved():
+        tensors: tuple[Tensor | None, ...]
+        with unobserved():
+            if is_meta(query):
+                tensors = tuple(map(torch.empty_like, (query, key, value, *learned)))
+            else:
                 tensors = again(query, key, value, *there)
         _launch(query, key, ctx.num_keys, tensors, backward=True)
         _take_down(again, (query, key, value, *there), tensors)
@@ -230,9 +224,8 @@ def _take_down(call: Callable[..., Any], args: tuple[Tensor, ...], results: Any)
 
 
 def _shapes(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    with unobserved():
-        scores = query.new_empty(query.shape[:-1], dtype=torch.float32)
-        return query.new_empty(*query.shape[:-1], value.size(-1)), scores, scores.clone()
+    scores = query.new_empty(query.shape[:-1], dtype=torch.float32)
+    return query.new_empty(*query.shape[:-1], value.size(-1)), scores, scores.clone()
 
 
 class _Learned(TorchFunctionMode):

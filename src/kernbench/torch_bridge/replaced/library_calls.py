@@ -33,6 +33,7 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE, is_simulated, with_index
+from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.process import HERE, current, warn_once
 
 _NO_COMPILED_AUTOGRAD = (
@@ -44,8 +45,6 @@ _get_fsdp_device_asked = fsdp_init._get_device_from_device_id
 _init_handle = fsdp_init._init_device_handle
 _to = torch.nn.Module.to
 _load_script = torch.jit.load
-_os_fork = os.fork
-_os_exit = os._exit
 
 
 def install(patches: Patches) -> None:
@@ -63,8 +62,8 @@ def install(patches: Patches) -> None:
     check = "check_worker_number_rationality"
     patches.set(DataLoader, check, _in_real_process(getattr(DataLoader, check), _nothing))
     patches.set(torch._C._dynamo.compiled_autograd, "set_autograd_compiler", _compile_no_gradients)
-    patches.set(os, "fork", _fork)
-    patches.set(os, "_exit", _exit_at_once)
+    patches.set(os, "fork", unseen(_in_real_process(os.fork, _refuse_fork)))
+    patches.set(os, "_exit", unseen(_in_real_process(os._exit, _exit_at_once)))
     patches.set(torch.nn.Module, "to", _move_module)
     patches.set(torch.jit, "load", _load_script_to)
     patches.set(fsdp_init, "_get_compute_device", _fsdp_device)
@@ -83,9 +82,9 @@ def _in_real_process(function: Any, instead: Any) -> Any:
     """Return what does something else in simulated processes: signals know no workers of these."""
 
     @wraps(function)
-    def called(*args: Any) -> Any:
+    def called(*args: Any, **kwargs: Any) -> Any:
         is_simulated = HERE.process is not None and not HERE.is_foreign
-        return instead(*args) if is_simulated else function(*args)
+        return (instead if is_simulated else function)(*args, **kwargs)
 
     return called
 
@@ -148,24 +147,16 @@ def _compile_no_gradients(compiler: Any, dynamic: bool) -> tuple[None, bool]:
 
 
 def _refuse_fork() -> NoReturn:
+    """``os.fork``, refused: it would copy all ranks and run one of them."""
     raise UnsupportedTorchError(
         "os.fork in a simulated process: a worker process would be outside of the simulation, "
         "without devices; start ranks with torch.multiprocessing.spawn, or work in threads"
     )
 
 
-def _fork() -> int:
-    """``os.fork``, refused: it would copy all ranks and run one of them."""
-    if HERE.process is not None and not HERE.is_foreign:
-        _refuse_fork()
-    return _os_fork()
-
-
-def _exit_at_once(status: int) -> None:
+def _exit_at_once(status: int) -> NoReturn:
     """``os._exit``: ends the calling rank only, and runs its ``finally`` blocks."""
-    if HERE.process is None or HERE.is_foreign:
-        _os_exit(status)
-    HERE.process.ends_at_once = True
+    current().ends_at_once = True
     raise OsExit(status)
 
 

@@ -115,6 +115,16 @@ class ZmqContext:
         return self.core.options.get(int(option), {1: 1, 2: 1023}.get(int(option), 0))
 
 
+def _of_address(name: str) -> Any:
+    """Return a method of sockets that takes an address."""
+
+    def call(self: ZmqSocket, addr: Any) -> None:
+        with _raising():
+            getattr(self._open(), name)(_text(addr))
+
+    return call
+
+
 class ZmqSocket:
     """``zmq.Socket`` without its Python."""
 
@@ -192,21 +202,9 @@ class ZmqSocket:
                     return core.options[number]
             raise ZmqFailureError(errno.EINVAL)
 
-    def bind(self, addr: Any) -> None:
-        with _raising():
-            self._open().bind(_text(addr))
-
-    def connect(self, addr: Any) -> None:
-        with _raising():
-            self._open().connect(_text(addr))
-
-    def unbind(self, addr: Any) -> None:
-        with _raising():
-            self._open().unbind(_text(addr))
-
-    def disconnect(self, addr: Any) -> None:
-        with _raising():
-            self._open().disconnect(_text(addr))
+    bind, connect, unbind, disconnect = map(
+        _of_address, ("bind", "connect", "unbind", "disconnect")
+    )
 
     def monitor(self, addr: Any, events: int = 0) -> None:
         raise UnsupportedTorchError("monitors of ZeroMQ's sockets are not simulated")

@@ -25,13 +25,13 @@ from kernbench.torch_bridge.replaced.extension_modules.definitions import (
 from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
     Lengths,
     between,
+    call_of,
     kernel_of,
     launch,
     of_each,
-    options_of,
 )
 from kernbench.torch_bridge.replaced.package_kernels.flash_operations import attend_sequences, pages
-from kernbench.torch_bridge.replaced.package_kernels.flash_values import attend
+from kernbench.torch_bridge.replaced.package_kernels.flash_values import FlashOptions, attend
 
 _OWN_DECODE = {"_vllm_fa3_C": "vllm_vllm_flash_attn_fa3_decode"}
 """By namespace, what the kernel of few queries is called where a machine's library tells engines'
@@ -65,8 +65,13 @@ def _varlen(
         )
     head_dim = q.shape[-1] + (0 if of_values is None else of_values.shape[-1])
     scale = head_dim**-0.5 if call.softmax_scale is None else call.softmax_scale
-    window = call.window_size_left, call.window_size_right
-    flash = options_of(0.0, scale, call.is_causal, *window, call.softcap)
+    flash = FlashOptions(
+        scale=scale,
+        causal=call.is_causal,
+        left=call.window_size_left,
+        right=call.window_size_right,
+        softcap=call.softcap,
+    )
     out, lse = _results(call)
 
     def compute(
@@ -90,17 +95,9 @@ def _varlen(
         own += "_fp8kv" * (q.element_size() == 1) + "_window" * (flash.left >= 0)
         names = [f"{own}_d{head_dim}", own, *names]
     library = attention_kernels(current().session.run.machine.spec.kernel_library or "")
-    flash_call = FlashCall(
-        name=name,
-        kernel=next((kernel for kernel in names if kernel in library), names[-1]),
-        heads=q.shape[-2],
-        kv_heads=k.shape[-2],
-        head_dim=head_dim,
-        dtype=q.dtype,
-        causal=flash.causal,
-        window=max(flash.left, 0),
-        value_dim=v.shape[-1],
-    )
+    kernel = next((kernel for kernel in names if kernel in library), names[-1])
+    sizes = {"head_dim": head_dim, "value_dim": v.shape[-1]}
+    flash_call = call_of(name, kernel, q, k, flash, **sizes)
     lengths = Lengths(between(ends_q, q.shape[0]), of_keys)
     operands = (q, k, v, ends_q, ends_k, table, used, alibi, of_values, out, lse, *scales)
     launch(call.func, compute, operands, (out, lse), flash_call, lengths)
@@ -194,7 +191,7 @@ def _latent(
     batch, queries, heads, values = results[0].shape
     size, dtype = cache.shape[-1], queries_of[0].dtype
     count = len(queries_of)
-    options = options_of(0.0, scale, causal, -1, -1, 0.0)
+    options = FlashOptions(scale=scale, causal=causal)
 
     def compute(*value: Any) -> None:
         q = torch.cat(value[:count], -1)

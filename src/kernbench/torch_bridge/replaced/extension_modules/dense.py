@@ -54,7 +54,7 @@ def _of_halves(activate: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda x, **how: activate(*x.float().chunk(2, -1), **how)
 
 
-def _gelu_tanh(x: Tensor) -> Tensor:
+def gelu_tanh(x: Tensor) -> Tensor:
     return gelu(x, approximate="tanh")
 
 
@@ -77,7 +77,7 @@ def _swigluoai(x: Tensor, alpha: float, limit: float) -> Tensor:
 _ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
     "silu_and_mul": (_wide_half(silu), ()),
     "gelu_and_mul": (_wide_half(gelu), ()),
-    "gelu_tanh_and_mul": (_wide_half(_gelu_tanh), ()),
+    "gelu_tanh_and_mul": (_wide_half(gelu_tanh), ()),
     "mul_and_silu": (_of_halves(lambda first, second: first * silu(second)), ()),
     "fatrelu_and_mul": (
         _wide_half(lambda x, threshold: x.where(x > threshold, 0.0)),
@@ -86,8 +86,8 @@ _ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
     "silu_and_mul_with_clamp": (_of_halves(clamped_silu), ("limit", "alpha", "beta")),
     "situ_and_mul": (_of_halves(situ), ("beta", "linear_beta")),
     "swigluoai_and_mul": (_swigluoai, ("alpha", "limit")),
-    "gelu_new": (lambda x: _gelu_tanh(x.float()), ()),
-    "gelu_fast": (lambda x: _gelu_tanh(x.float()), ()),
+    "gelu_new": (lambda x: gelu_tanh(x.float()), ()),
+    "gelu_fast": (lambda x: gelu_tanh(x.float()), ()),
     "gelu_quick": (lambda x: x.float() * torch.sigmoid(1.702 * x.float()), ()),
     "relu_squared": (lambda x: x.float().relu().square(), ()),
     "muse_spark_mul_tanh_soft_cap": (

@@ -78,17 +78,19 @@ def launch(
     run_kernel(func, compute, value, written, timing)
 
 
-def call_of(name: str, kernel: str, q: Tensor, k: Tensor, options: FlashOptions) -> FlashCall:
-    window = options.left if options.left >= 0 else 0
+def call_of(
+    name: str, kernel: str, q: Tensor, k: Tensor, options: FlashOptions, **sizes: Any
+) -> FlashCall:
+    """Return what is asked of a kernel; ``sizes`` of heads, where they are not those of ``q``."""
     return FlashCall(
-        name=f"{NAMESPACE}.{name}",
-        kernel=f"flash2_{kernel}",
+        name=name,
+        kernel=kernel,
         heads=q.shape[-2],
         kv_heads=k.shape[-2],
-        head_dim=q.shape[-1],
         dtype=q.dtype,
         causal=options.causal,
-        window=window,
+        window=max(options.left, 0),
+        **{"head_dim": q.shape[-1], **sizes},
     )
 
 
@@ -126,31 +128,19 @@ def check_lengths(**lengths: Tensor | None) -> None:
             raise RuntimeError(f"{name} must have dtype int32, but got {length.dtype}")
 
 
-def check_sums(lse: Tensor, shape: tuple[int, ...]) -> None:
+def _sums_shape(q: Tensor) -> tuple[int, ...]:
+    """Return the shape of queries' sums of exponentials: heads come before their places."""
+    return (*q.shape[:-3], q.shape[-2], q.shape[-3])
+
+
+def check_sums(lse: Tensor, q: Tensor) -> None:
     """Refuse sums of exponentials of other queries, beside which the kernels would read."""
+    shape = _sums_shape(q)
     if tuple(lse.shape) != shape:
         raise RuntimeError(
             f"FlashAttention backward: softmax_lse must have shape {shape}, one log of a sum for "
             f"each query, but has {tuple(lse.shape)}"
         )
-
-
-def options_of(
-    dropout_p: float,
-    softmax_scale: float,
-    causal: bool,
-    window_size_left: int,
-    window_size_right: int,
-    softcap: float,
-) -> FlashOptions:
-    return FlashOptions(
-        scale=softmax_scale,
-        causal=causal,
-        left=window_size_left,
-        right=window_size_right,
-        softcap=softcap,
-        dropout=dropout_p,
-    )
 
 
 def seeded(options: FlashOptions, state: Tensor | None) -> FlashOptions:
@@ -173,8 +163,9 @@ def drawn(q: Tensor, dropout_p: float) -> Tensor:
     return state
 
 
-def made_for(q: Tensor, v: Tensor, lse: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(lse, dtype=torch.float32)
+def made_for(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    out = q.new_empty(*q.shape[:-1], v.shape[-1])
+    return out, q.new_empty(_sums_shape(q), dtype=torch.float32)
 
 
 def paged(ends: Tensor | None, count: int, assumed: int) -> Callable[[], Sequence[int]]:

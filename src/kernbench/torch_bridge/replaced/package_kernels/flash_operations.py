@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.costs.attention import lengths_between
+from kernbench.torch_bridge.costs.attention import FlashCall, lengths_between
 from kernbench.torch_bridge.processes.of_all import OperatorCall, as_kernel, library_of_all
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.processes.registrations import BACKEND, SHARED, Kernel
@@ -32,7 +32,6 @@ from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
     launch,
     made_for,
     of_each,
-    options_of,
     paged,
     seeded,
 )
@@ -55,13 +54,22 @@ def pages(cache: Tensor, table: Tensor, count: int) -> Tensor:
 
 
 def _options(call: OperatorCall) -> FlashOptions:
-    window = call.window_size_left, call.window_size_right
-    return options_of(call.dropout_p, call.softmax_scale, call.causal, *window, call.softcap)
+    return FlashOptions(
+        scale=call.softmax_scale,
+        causal=call.causal,
+        left=call.window_size_left,
+        right=call.window_size_right,
+        softcap=call.softcap,
+        dropout=call.dropout_p,
+    )
+
+
+def _asked(name: str, kernel: str, q: Tensor, k: Tensor, options: FlashOptions) -> FlashCall:
+    return call_of(f"{NAMESPACE}.{name}", f"flash2_{kernel}", q, k, options)
 
 
 def _cache_shapes(call: OperatorCall) -> tuple[Tensor, Tensor]:
-    batch, queries, heads, _ = call.q.shape
-    return made_for(call.q, call.v_cache, (batch, heads, queries))
+    return made_for(call.q, call.v_cache)
 
 
 def _with_cache(call: OperatorCall) -> tuple[Tensor, Tensor]:
@@ -96,7 +104,7 @@ def _with_cache(call: OperatorCall) -> tuple[Tensor, Tensor]:
         out.copy_(pair[0])
         lse.copy_(pair[1])
 
-    flash = call_of("_flash_attn_with_kvcache", kernel_of(queries), q, k_cache, options)
+    flash = _asked("_flash_attn_with_kvcache", kernel_of(queries), q, k_cache, options)
     new = 0 if k is None else k.shape[1]
     lengths = Lengths(lambda: (queries,) * batch, of_each(used, batch, capacity, new))
     rotary = call.rotary_cos, call.rotary_sin
@@ -138,10 +146,6 @@ class _Cache:
         else:
             k, v = (cache[self._rows, :most] for cache in self._caches)
         return k, v
-
-
-def _no_shapes(call: OperatorCall) -> None:
-    """Return nothing: the result is written to an operand."""
 
 
 def _rotate(call: OperatorCall) -> None:
@@ -221,11 +225,11 @@ def install(patches: Patches, note: Callable[[], object]) -> None:
     patches.on_close(SHARED.remove_for_all, library)
     functions: dict[str, tuple[_Kernel, _Kernel]] = {
         "_flash_attn_forward": (_forward, _shapes),
-        "_flash_attn_varlen_forward": (_varlen_forward, _varlen_shapes),
+        "_flash_attn_varlen_forward": (_varlen_forward, _shapes),
         "_flash_attn_backward": (_backward, _rows_like),
         "_flash_attn_varlen_backward": (_varlen_backward, _rows_like),
         "_flash_attn_with_kvcache": (_with_cache, _cache_shapes),
-        "_rotary": (_rotate, _no_shapes),
+        "_rotary": (_rotate, lambda call: None),
     }
     for schema in _SCHEMAS:
         library.define(schema)
@@ -249,8 +253,8 @@ def _noted(function: Callable[..., Any], note: Callable[[], object]) -> Callable
 def _forward(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     q, k, v, options = call.q, call.k, call.v, _options(call)
     check(q, k, v)
-    batch, queries, heads, _ = q.shape
-    out, lse = made_for(q, v, (batch, heads, queries))
+    batch, queries = q.shape[:2]
+    out, lse = made_for(q, v)
     state = drawn(q, options.dropout)
 
     def compute(
@@ -260,7 +264,7 @@ def _forward(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         out.copy_(pair[0])
         lse.copy_(pair[1])
 
-    flash = call_of("_flash_attn_forward", kernel_of(queries), q, k, options)
+    flash = _asked("_flash_attn_forward", kernel_of(queries), q, k, options)
     lengths = Lengths(lambda: (queries,) * batch, lambda: (k.shape[1],) * batch)
     operands = (q, k, v, call.alibi_slopes, state, out, lse)
     launch(call.func, compute, operands, (out, lse), flash, lengths)
@@ -268,8 +272,7 @@ def _forward(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _shapes(call: OperatorCall) -> tuple[Tensor, ...]:
-    batch, queries, heads, _ = call.q.shape
-    pair = made_for(call.q, call.v, (batch, heads, queries))
+    pair = made_for(call.q, call.v)
     return *pair, call.q.new_empty(0), call.q.new_empty(2, dtype=torch.int64)
 
 
@@ -279,7 +282,7 @@ def _varlen_forward(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor, Tensor]
     used, block_table = call.seqused_k, call.block_table
     check(q, k, v)
     check_lengths(cu_seqlens_q=ends_q, cu_seqlens_k=ends_k)
-    out, lse = made_for(q, v, (q.shape[1], q.shape[0]))
+    out, lse = made_for(q, v)
     state = drawn(q, options.dropout)
 
     def compute(
@@ -299,15 +302,10 @@ def _varlen_forward(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor, Tensor]
     else:
         of_keys = between(ends_k, k.shape[0])
     lengths = Lengths(between(ends_q, q.shape[0]), of_keys)
-    flash = call_of("_flash_attn_varlen_forward", kernel_of(call.max_seqlen_q), q, k, options)
+    flash = _asked("_flash_attn_varlen_forward", kernel_of(call.max_seqlen_q), q, k, options)
     rest = block_table, used, call.alibi_slopes, state, out, lse
     launch(call.func, compute, (q, k, v, ends_q, ends_k, *rest), (out, lse), flash, lengths)
     return out, lse, q.new_empty(0), state
-
-
-def _varlen_shapes(call: OperatorCall) -> tuple[Tensor, ...]:
-    pair = made_for(call.q, call.v, (call.q.shape[1], call.q.shape[0]))
-    return *pair, call.q.new_empty(0), call.q.new_empty(2, dtype=torch.int64)
 
 
 def attend_sequences(
@@ -366,7 +364,7 @@ def _rows_like(call: OperatorCall) -> Tensor:
 
 def _backward(call: OperatorCall) -> Tensor:
     q, k, lse, options = call.q, call.k, call.softmax_lse, _options(call)
-    check_sums(lse, (q.shape[0], q.shape[2], q.shape[1]))
+    check_sums(lse, q)
     rows: Tensor = lse.new_empty(lse.shape)
 
     def compute(
@@ -377,7 +375,7 @@ def _backward(call: OperatorCall) -> Tensor:
         for target, built in zip(written, result, strict=True):
             target.copy_(built)
 
-    flash = call_of("_flash_attn_backward", "backward", q, k, options)
+    flash = _asked("_flash_attn_backward", "backward", q, k, options)
     lengths = Lengths(lambda: (q.shape[1],) * q.shape[0], lambda: (k.shape[1],) * q.shape[0])
     written = (call.dq, call.dk, call.dv, rows)
     random = call.alibi_slopes, call.rng_state
@@ -389,17 +387,15 @@ def _backward(call: OperatorCall) -> Tensor:
 def _varlen_backward(call: OperatorCall) -> Tensor:
     q, k, lse, options = call.q, call.k, call.softmax_lse, _options(call)
     ends_q, ends_k = call.cu_seqlens_q, call.cu_seqlens_k
-    check_sums(lse, (q.shape[1], q.shape[0]))
+    check_sums(lse, q)
     rows: Tensor = lse.new_empty(lse.shape)
 
     def compute(
         dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, ends_q: Tensor,
         ends_k: Tensor, alibi: Any, state: Any, dq: Tensor, dk: Tensor, dv: Tensor, rows: Tensor,
     ) -> None:  # fmt: skip
-        of_queries, of_keys = ends_q.tolist(), [] if ends_k is None else ends_k.tolist()
-        for number in range(len(of_queries) - 1):
-            here = slice(of_queries[number], of_queries[number + 1])
-            there = slice(of_keys[number], of_keys[number + 1])
+        spans = [starmap(slice, pairwise(ends.tolist())) for ends in (ends_q, ends_k)]
+        for number, (here, there) in enumerate(zip(*spans, strict=True)):
             slopes = alibi if alibi is None or alibi.dim() == 1 else alibi[number : number + 1]
             result = gradients(
                 dout[None, here],
@@ -414,7 +410,7 @@ def _varlen_backward(call: OperatorCall) -> Tensor:
             dq[here], dk[there], dv[there] = (item[0] for item in result[:3])
             rows[:, here] = result[3][0]
 
-    flash = call_of("_flash_attn_varlen_backward", "backward", q, k, options)
+    flash = _asked("_flash_attn_varlen_backward", "backward", q, k, options)
     lengths = Lengths(between(ends_q, q.shape[0]), between(ends_k, k.shape[0]))
     written = (call.dq, call.dk, call.dv, rows)
     rest = ends_q, ends_k, call.alibi_slopes, call.rng_state

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernbench.torch_bridge.costs.attention import FlashCall, FlashLengths, flash_kernels
+from kernbench.torch_bridge.costs.attention import FlashLengths, flash_kernels
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
     Lengths,
     between,
+    call_of,
     drawn,
     seeded,
 )
@@ -111,17 +112,9 @@ class _Call:
 
     def timing(self, name: str, kernel: str, q: Tensor, k: Tensor, v: Tensor, ends: Any) -> Any:
         """Return what says how long a kernel takes on a SIP, for :func:`kernels.launch`."""
-        call = FlashCall(
-            name=f"{NAMESPACE}.{name}",
-            kernel=f"cudnn_{kernel}",
-            heads=q.shape[-2],
-            kv_heads=k.shape[-2],
-            head_dim=q.shape[-1],
-            dtype=q.dtype,
-            causal=self.options.causal,
-            window=max(self.options.left, 0),
-            value_dim=v.shape[-1] if v.shape[-1] != q.shape[-1] else None,
-        )
+        size = v.shape[-1] if v.shape[-1] != q.shape[-1] else None
+        names = f"{NAMESPACE}.{name}", f"cudnn_{kernel}"
+        call = call_of(*names, q, k, self.options, value_dim=size)
         if self.layout == "THD" or self.is_padded:
             pairs = zip(ends[:2], (q, k), strict=True)
             lengths = Lengths(*(between(end, x.shape[:-2].numel()) for end, x in pairs))

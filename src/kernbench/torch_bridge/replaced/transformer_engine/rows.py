@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, relu, silu
+from torch.nn.functional import relu, silu
 
-from kernbench.torch_bridge.replaced.extension_modules.dense import clamped_silu, situ
+from kernbench.torch_bridge.replaced.extension_modules.dense import clamped_silu, gelu_tanh, situ
 from kernbench.torch_bridge.replaced.transformer_engine.fp8 import Target, quantize
 from kernbench.torch_bridge.replaced.transformer_engine.kernels import (
     launch,
@@ -154,10 +154,6 @@ def _quick(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
-def _tanh_gelu(x: Tensor) -> Tensor:
-    return gelu(x, approximate="tanh")
-
-
 def _clamped(
     gate: Tensor, up: Tensor, limit: float = 7.0, alpha: float = 1.702, offset: float = 1.0
 ) -> Tensor:
@@ -165,7 +161,7 @@ def _clamped(
 
 
 _PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": _tanh_gelu,
+    "gelu": gelu_tanh,
     "qgelu": _quick,
     "relu": relu,
     "srelu": _squared,
@@ -173,7 +169,7 @@ _PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
 }
 _GATES = {
     "glu": torch.sigmoid,
-    "geglu": _tanh_gelu,
+    "geglu": gelu_tanh,
     "qgeglu": _quick,
     "reglu": relu,
     "sreglu": _squared,
@@ -206,9 +202,9 @@ def activations() -> dict[str, Callable[..., Any]]:
     functions: dict[str, Callable[..., Any]] = {}
     for name in (*_PLAIN, *_OF_HALVES):
         functions[name] = partial(_activation, name)
-        functions[_BACKWARD.get(name, f"d{name}")] = partial(_gradient, name)
+        functions[_BACKWARD.get(name, f"d{name}")] = partial(_gradient, name, f"d{name}")
     for name in _PLAIN:
-        functions[f"dbias_d{name}"] = partial(_gradient_with_bias, name)
+        functions[f"dbias_d{name}"] = partial(_gradient, name, f"dbias_d{name}")
     for name, (plain, backward) in _SCALED.items():
         functions[name] = partial(_scaled_activation, name, plain)
         functions[backward] = partial(_scaled_gradient, backward, plain)
@@ -252,38 +248,27 @@ def _activation(name: str, input: Tensor, quantizer: Any = None, *args: float, *
 
 
 def _gradient(
-    name: str, grad: Tensor, fwd_input: Tensor, quantizer: Any = None, *args: float, **how: float
-) -> Any:
-    refuse_quantized(f"d{name}", grad, fwd_input)
+    name: str, called: str, grad: Tensor, fwd_input: Tensor, quantizer: Any = None,
+    *args: float, **how: float,
+) -> Any:  # fmt: skip
+    """Return the gradient of an activation, behind that of a bias where the name asks for it."""
+    refuse_quantized(called, grad, fwd_input)
     how, target = _by_name(name, args, how), _of(name, fwd_input, fwd_input.shape, quantizer)
+    sums = [grad.new_empty(fwd_input.shape[-1])] if called.startswith("dbias") else []
 
     def compute(grad: Tensor, x: Tensor, *rest: Tensor) -> None:
-        target.store(_gradients(name, grad, x, how), *rest)
+        result = _gradients(name, grad, x, how)
+        for of_bias in rest[: len(sums)]:
+            of_bias.copy_(result.flatten(0, -2).sum(0))
+        target.store(result, *rest[len(sums) :])
 
-    operands = (grad, fwd_input, *target.read, *target.written)
-    launch(f"d{name}", compute, operands, target.written)
-    return target.finish()
+    operands = (grad, fwd_input, *sums, *target.read, *target.written)
+    launch(called, compute, operands, (*sums, *target.written))
+    return [*sums, target.finish()] if sums else target.finish()
 
 
 def _of(name: str, like: Tensor, shape: Sequence[int], quantizer: Any) -> Target:
     return Target(name, shape, like, like.dtype, quantizer)
-
-
-def _gradient_with_bias(
-    name: str, grad: Tensor, fwd_input: Tensor, quantizer: Any = None
-) -> list[Any]:
-    refuse_quantized(f"dbias_d{name}", grad, fwd_input)
-    target = _of(name, fwd_input, fwd_input.shape, quantizer)
-    of_bias = grad.new_empty(fwd_input.shape[-1])
-
-    def compute(grad: Tensor, x: Tensor, of_bias: Tensor, *rest: Tensor) -> None:
-        result = _gradients(name, grad, x, {})
-        of_bias.copy_(result.flatten(0, -2).sum(0))
-        target.store(result, *rest)
-
-    operands = (grad, fwd_input, of_bias, *target.read, *target.written)
-    launch(f"dbias_d{name}", compute, operands, (of_bias, *target.written))
-    return [of_bias, target.finish()]
 
 
 def _scaled_activation(
@@ -372,13 +357,9 @@ def _after(offset: int, x: Tensor) -> Tensor:
     return torch.ones(queries, keys, dtype=torch.bool).triu(1 + offset * (keys - queries))
 
 
-def _all_seen(x: Tensor) -> None:
-    return None
-
-
 _MASKS: dict[str, Callable[[Tensor], Tensor | None]] = {
-    "scaled_softmax": _all_seen,
-    "scaled_masked_softmax": _all_seen,
+    "scaled_softmax": lambda x: None,
+    "scaled_masked_softmax": lambda x: None,
     "scaled_upper_triang_masked_softmax": partial(_after, 0),
     "scaled_aligned_causal_masked_softmax": partial(_after, 1),
 }

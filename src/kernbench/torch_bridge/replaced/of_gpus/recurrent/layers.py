@@ -47,11 +47,6 @@ def install(patches: Patches) -> None:
             library.impl("_cudnn_rnn_backward", _backward, key, allow_override=True)
 
 
-def _is_for_device(tensor: Tensor, params: Sequence[Tensor]) -> bool:
-    # One of both on the host is a mistake, which the operation finds.
-    return any(device_of(item).type == DEVICE_TYPE for item in (tensor, *params[:1]))
-
-
 def _composed(
     mode: int, before: Any, is_for_device: bool, tensor: Tensor, batch_sizes: Any, *args: Any
 ) -> Any:
@@ -71,23 +66,23 @@ def _composed(
         torch._C._set_mkldnn_enabled(enabled)
 
 
-def _of_steps(mode: int, before: Any, tensor: Tensor, hx: Any, params: Any, *how: Any) -> Any:
+def _of_steps(mode: int, before: Any, tensor: Tensor, *args: Any) -> Any:
     """``lstm.input`` and the like: all sequences of a batch have one length."""
-    is_for_device = _is_for_device(tensor, params)
-    if not is_for_device or not torch.backends.cudnn.enabled:
-        return _composed(mode, before, is_for_device, tensor, None, hx, params, *how)
-    *how_else, batch_first = how
-    return _call(mode, tensor, [], hx, params, batch_first, *how_else)
+    return _of_packed(mode, before, tensor, None, *args)
 
 
 def _of_packed(
-    mode: int, before: Any, tensor: Tensor, batch_sizes: Tensor, hx: Any, params: Any, *how: Any
+    mode: int, before: Any, tensor: Tensor, batch_sizes: Any, hx: Any, params: Any, *how: Any
 ) -> Any:
     """``lstm.data`` and the like: packed sequences, so many of which have each step."""
-    is_for_device = _is_for_device(tensor, params)
+    # One of both on the host is a mistake, which the operation finds.
+    is_for_device = any(device_of(x).type == DEVICE_TYPE for x in (tensor, *params[:1]))
     if not is_for_device or not torch.backends.cudnn.enabled:
         return _composed(mode, before, is_for_device, tensor, batch_sizes, hx, params, *how)
-    return _call(mode, tensor, batch_sizes.tolist(), hx, params, False, *how)
+    if batch_sizes is not None:
+        return _call(mode, tensor, batch_sizes.tolist(), hx, params, False, *how)
+    *how_else, batch_first = how
+    return _call(mode, tensor, [], hx, params, batch_first, *how_else)
 
 
 def _of_cells(

@@ -89,10 +89,7 @@ def _flash_attn_backward(
     rng_state: Tensor | None = None,
 ) -> Tensor:
     """Write the gradients of queries, keys and values; return the products of rows."""
-    gradients = [
-        torch.empty_like(like) if item is None else item
-        for item, like in zip((dq, dk, dv), (q, k, v), strict=True)
-    ]
+    gradients = _written((dq, dk, dv), (q, k, v))
     row_products: Tensor = torch.ops.flash_attn._flash_attn_backward(
         dout, q, k, v, out, softmax_lse, *gradients, dropout_p, softmax_scale, causal,
         window_size_left, window_size_right, softcap, alibi_slopes, deterministic, rng_state,
@@ -125,16 +122,19 @@ def _flash_attn_varlen_backward(
     rng_state: Tensor | None = None,
     zero_tensors: bool = False,
 ) -> Tensor:
-    gradients = [
-        torch.empty_like(like) if item is None else item
-        for item, like in zip((dq, dk, dv), (q, k, v), strict=True)
-    ]
+    gradients = _written((dq, dk, dv), (q, k, v))
     varlen_backward: Tensor = torch.ops.flash_attn._flash_attn_varlen_backward(
         dout, q, k, v, out, softmax_lse, *gradients, cu_seqlens_q, cu_seqlens_k, int(max_seqlen_q),
         int(max_seqlen_k), dropout_p, softmax_scale, causal, window_size_left, window_size_right,
         softcap, alibi_slopes, deterministic, rng_state,
     )  # fmt: skip
     return varlen_backward
+
+
+def _written(gradients: Any, operands: Any) -> list[Tensor]:
+    """Return gradients to write: new ones like operands where there are none."""
+    pairs = zip(gradients, operands, strict=True)
+    return [torch.empty_like(like) if item is None else item for item, like in pairs]
 
 
 # What FlashAttention calls them where PyTorch has operators of them, as here.
