@@ -28,8 +28,8 @@ from validation.sources.harness import Harness, gemm_harness
 from validation.sources.launching import launching
 from validation.sources.repeated import repeated_kernels
 
-_IN_LIBRARY = frozenset({"gfx942", "gfx950"})
-"""Architectures whose library does what the Triton kernel could do, too, and more exactly."""
+_IN_LIBRARY = frozenset({("bf16", "gfx942"), ("bf16", "gfx950")})
+"""Dtypes and architectures that the Triton kernel could do, and AITER's does more exactly."""
 
 
 class GemmPredictor(LibraryPredictor):
@@ -145,7 +145,7 @@ def _in_library(row: Row, machine: Machine) -> bool:
     architecture = machine.spec.kernel_library
     if architecture is None or "Triton" in row.fields.get("impl", ""):
         return False
-    return architecture in _IN_LIBRARY or _by_blas(row, load_library(architecture))
+    return (row.dtype, architecture) in _IN_LIBRARY or _by_blas(row, load_library(architecture))
 
 
 def _by_blas(row: Row, library: KernelLibrary) -> bool:
