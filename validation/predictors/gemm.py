@@ -93,10 +93,11 @@ class GemmPredictor(LibraryPredictor):
                 a_cold=cold_input,
                 b_cold=cold_weights,
             )
+            met = self._met(machine, harness, repeated_kernels(row))
             return MeasuredKernels(
                 kernels=(),
-                choices=product_candidates(product, machine.sip),
-                machine=machine,
+                choices=product_candidates(product, met.sip),
+                machine=met,
                 extra_us=harness.fixed_us + launched.device_of(m, k),
                 least_us=max(harness.host_us, launched.host_of(m, k)),
                 least_share=launched.share,
