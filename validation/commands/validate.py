@@ -109,7 +109,10 @@ class ValidateOptions(of_users.ValidateOptions):
 
 @options_command(app, "validate")
 def _validate(context: typer.Context, options: ValidateOptions) -> int:
-    """Score the model on measured rows: errors per category, device and source."""
+    """Score the model on measured rows: errors per category, device and source.
+
+    kernbench validate rows.csv --every 5 --page errors.md
+    """
     return validate(options)
 
 

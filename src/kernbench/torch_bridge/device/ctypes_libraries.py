@@ -61,7 +61,7 @@ def _number(value: Any) -> int:
     return int(getattr(value, "value", value) or 0)
 
 
-class _Library:
+class _DriverLibrary:
     """A library whose functions have a prefix; ``lacking`` is called for unknown ones."""
 
     def __init__(
@@ -201,8 +201,8 @@ _RUNTIME: dict[str, Callable[..., Any]] = {
     "cudaHostUnregister": _fine,
     "cudaGetErrorString": lambda error: b"no error" if not _number(error) else b"not supported",
 }
-_LIBRARIES: dict[str, Callable[[], _Library]] = {
+_LIBRARIES: dict[str, Callable[[], _DriverLibrary]] = {
     # What NVML has, and this has not, is not supported by it.
-    "nvidia-ml": partial(_Library, "nvml", _NVML, lambda name, *args: _NVML_NOT_SUPPORTED),
-    "cudart": partial(_Library, "cuda", _RUNTIME, _refuse),
+    "nvidia-ml": partial(_DriverLibrary, "nvml", _NVML, lambda name, *args: _NVML_NOT_SUPPORTED),
+    "cudart": partial(_DriverLibrary, "cuda", _RUNTIME, _refuse),
 }
