@@ -6,7 +6,7 @@ that Triton has not, and those of devices where it is nearer to what was measure
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from kernbench.accuracy.predictors import GEMM_DTYPES, problem_of
 from kernbench.accuracy.rows import Answer, Machines, Ran, Row
@@ -80,6 +80,12 @@ class GemmPredictor(LibraryPredictor):
         cold_input = _cold(machine, harness, rotated + operands.input_bytes * m * k)
         cold_weights = _cold(machine, harness, rotated)
         launched = launching(row.fields, machine.name)
+        measured = partial(
+            MeasuredKernels,
+            extra_us=harness.added_us(machine) + launched.device_of(m, k),
+            least_us=max(harness.host_us, launched.host_of(m, k)),
+            least_share=launched.share,
+        )
         if _by_blas(row, load_library(architecture)):
             product = Product(
                 m=m,
@@ -94,14 +100,7 @@ class GemmPredictor(LibraryPredictor):
                 b_cold=cold_weights,
             )
             met = self._met(machine, harness, repeated_kernels(row))
-            return MeasuredKernels(
-                kernels=(),
-                choices=product_candidates(product, met.sip),
-                machine=met,
-                extra_us=harness.fixed_us + launched.device_of(m, k),
-                least_us=max(harness.host_us, launched.host_of(m, k)),
-                least_share=launched.share,
-            )
+            return measured(kernels=(), choices=product_candidates(product, met.sip), machine=met)
         name = kernel_name(load_library(architecture), row.dtype, row.fields)
         problem = GemmProblem(
             m=m,
@@ -119,7 +118,7 @@ class GemmPredictor(LibraryPredictor):
         if operands.quantized:
             cold = _cold(machine, harness, 2.0 * m * k)
             kernels = (quantize_rows(quantize_name(name), m, k, operands.quantized, cold),)
-        return MeasuredKernels(
+        return measured(
             kernels=kernels,
             choices=product_choices(
                 problem,
@@ -133,9 +132,6 @@ class GemmPredictor(LibraryPredictor):
                 ),
             ),
             machine=machine,
-            extra_us=harness.fixed_us + launched.device_of(m, k),
-            least_us=max(harness.host_us, launched.host_of(m, k)),
-            least_share=launched.share,
         )
 
 

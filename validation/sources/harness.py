@@ -57,8 +57,11 @@ class Harness:
 
     def time_us(self, kernel_us: float, machine: Machine) -> float:
         """Return the time that the source reports for a kernel of a machine."""
-        added_us = self.fixed_us + (float(machine.sip.event_us) if self.by_events else 0.0)
-        return max(self.host_us, added_us + kernel_us / self.rate_share)
+        return max(self.host_us, self.added_us(machine) + kernel_us / self.rate_share)
+
+    def added_us(self, machine: Machine) -> float:
+        """Return what the source's way of measuring adds to a kernel of a machine."""
+        return self.fixed_us + (float(machine.sip.event_us) if self.by_events else 0.0)
 
     def cached(
         self, input_bytes: int, weight_bytes: int, sip: SipSpec

@@ -61,6 +61,15 @@ def test_a_row_of_torch_takes_what_a_product_of_a_program_takes(
     )
 
 
+def test_a_row_between_two_events_has_the_event_of_its_machine(tmp_path: Path) -> None:
+    line = "{},A100,gemm,fp16,512,512,512,cuBLAS via torch,1"
+    timed, alone = (
+        PREDICTOR.predict(row_of(tmp_path, PLAIN, line.format(source))).time_us or 0.0
+        for source in ("triton-tutorial-03", "mine")
+    )
+    assert timed - alone == pytest.approx(float(load_machine("a100-sxm-40g").sip.event_us))
+
+
 @pytest.mark.parametrize(
     ("header", "line", "kernel"),
     [

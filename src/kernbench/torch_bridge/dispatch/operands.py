@@ -168,7 +168,7 @@ def mark_of_host(args: Any, result: Any) -> None:
             continue
         for item in result if type(result) is tuple else (result,):
             if type(item) in PLAIN and item.layout is torch.strided:
-                storage_of(item)._kernbench_of_host = True
+                setattr(storage_of(item), _OF_HOST, True)
         return
 
 
