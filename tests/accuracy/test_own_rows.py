@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from kernbench.accuracy.rows import OWN, Category, read_rows
+from kernbench.accuracy.rows.devices import presets
 from kernbench.cli import app as command_line
 from kernbench.cli.commands.validate import ValidateOptions, validate
 from kernbench.errors import UsageError
-from kernbench.hardware import load_machine
+from kernbench.hardware import load_library, load_machine
+from kernbench.library_kernels import Product, product_kernels
 from kernbench.links import Asked, Network
+from validation.predictors.gemm import GemmPredictor
 
 ALONE = """
 import sys
@@ -35,6 +38,28 @@ def alone(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", ALONE, *arguments], capture_output=True, text=True, check=False
     )
+
+
+@pytest.mark.adr("0128-D6")
+def test_a_product_takes_what_a_program_takes_with_or_without_the_validation_package(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "gemm.csv"
+    impls = "torch", "a kernel in Triton"
+    path.write_text(
+        GEMM.replace("source", "source,impl")
+        + "".join(f"B200,gemm,bf16,4096,8192,2048,100,me,{impl}\n" for impl in impls)
+    )
+    predictor = OWN.make(Category.GEMM)
+    own, triton = (predictor.predict(row) for row in read_rows([path]))
+    machine = load_machine("b200")
+    product = Product(m=4096, n=8192, k=2048, part_bytes=2)
+    library = load_library("sm100")
+    launches = product_kernels(product, machine.sip, library).total_us
+    assert own.time_us == pytest.approx(launches, rel=0.01)
+    published = [GemmPredictor(presets()).predict(row).time_us for row in read_rows([path])]
+    assert published == pytest.approx([own.time_us, triton.time_us])
+    assert triton.time_us != own.time_us
 
 
 @pytest.mark.adr("0236-D1")

@@ -1,6 +1,5 @@
 """Kernels of serving stacks that no program launches by its operations: what each does on tiles."""
 
-from validation.kernels.gemm import GemmKernel, GemmProblem, LibraryTile, product_choices
 from validation.kernels.libraries import FOLDER, load_library
 from validation.kernels.linear_attention import (
     LinearProblem,

@@ -6,23 +6,18 @@ that Triton has not, and those of devices where it is nearer to what was measure
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from kernbench.accuracy.predictors import GEMM_DTYPES, problem_of
 from kernbench.accuracy.rows import Answer, Machines, Ran, Row
 from kernbench.errors import MachineError
 from kernbench.hardware import KernelLibrary, Machine
 from kernbench.kernel_time import kept_share
-from kernbench.library_kernels import LibraryKernel, Product, family_of, product_candidates
+from kernbench.library_kernels import LibraryKernel, Product, family_of
 from kernbench.plans import GemmTuner
-from validation.kernels import GemmProblem, load_library, product_choices, quantize_rows
+from validation.kernels import load_library
 from validation.predictors.libraries.aiter_names import maker_of
-from validation.predictors.libraries.products import (
-    OPERANDS,
-    gemm_kernel,
-    kernel_name,
-    quantize_name,
-)
+from validation.predictors.libraries.products import OPERANDS, choices_of, quantize
 from validation.predictors.library_rows import LibraryPredictor, MeasuredKernels, NotModeledError
 from validation.sources.harness import Harness, gemm_harness
 from validation.sources.launching import launching
@@ -80,58 +75,33 @@ class GemmPredictor(LibraryPredictor):
         cold_input = _cold(machine, harness, rotated + operands.input_bytes * m * k)
         cold_weights = _cold(machine, harness, rotated)
         launched = launching(row.fields, machine.name)
-        measured = partial(
-            MeasuredKernels,
-            extra_us=harness.added_us(machine) + launched.device_of(m, k),
-            least_us=max(harness.host_us, launched.host_of(m, k)),
-            least_share=launched.share,
-        )
-        if _by_blas(row, load_library(architecture)):
-            product = Product(
-                m=m,
-                n=n,
-                k=k,
-                batch=batch,
-                dtype=operands.dtype,
-                itemsize=operands.input_bytes,
-                out_bytes=int(operands.input_bytes),
-                part_bytes=int(operands.input_bytes),
-                a_cold=cold_input,
-                b_cold=cold_weights,
-            )
-            met = self._met(machine, harness, repeated_kernels(row))
-            return measured(kernels=(), choices=product_candidates(product, met.sip), machine=met)
-        name = kernel_name(load_library(architecture), row.dtype, row.fields)
-        problem = GemmProblem(
+        is_plain = operands.input_bytes == operands.weight_bytes
+        product = Product(
             m=m,
             n=n,
             k=k,
-            dtype=operands.dtype,
-            input_bytes=operands.input_bytes,
-            weight_bytes=operands.weight_bytes,
-            result_bytes=max(2.0, operands.input_bytes),
             batch=batch,
-            cold_input=cold_input,
-            cold_weights=cold_weights,
+            dtype=operands.dtype,
+            itemsize=operands.input_bytes,
+            out_bytes=int(max(2.0, operands.input_bytes)),
+            part_bytes=int(operands.input_bytes) if operands.input_bytes >= 2 else 4,
+            weight_bytes=None if is_plain else operands.weight_bytes,
+            a_cold=cold_input,
+            b_cold=cold_weights,
         )
+        met = self._met(machine, harness, repeated_kernels(row))
+        library = load_library(architecture)
         kernels: tuple[LibraryKernel, ...] = ()
         if operands.quantized:
             cold = _cold(machine, harness, 2.0 * m * k)
-            kernels = (quantize_rows(quantize_name(name), m, k, operands.quantized, cold),)
-        return measured(
+            kernels = quantize(m, k, operands.quantized, cold, launched.by_rows)
+        return MeasuredKernels(
             kernels=kernels,
-            choices=product_choices(
-                problem,
-                gemm_kernel(
-                    name,
-                    row.dtype,
-                    architecture,
-                    (m, n),
-                    impl=row.fields.get("impl", ""),
-                    depth=(k, machine.sip.num_pes),
-                ),
-            ),
-            machine=machine,
+            choices=choices_of(product, row.dtype, row.fields, met.sip, library),
+            machine=met,
+            extra_us=harness.added_us(machine) + launched.device_of(m, k),
+            least_us=max(harness.host_us, launched.host_of(m, k)),
+            least_share=launched.share,
         )
 
 

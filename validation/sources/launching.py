@@ -33,7 +33,10 @@ class Launching:
     where Python launches them, else of the device."""
 
     added_us: float = 0.0
-    """What the kernels of an older release in the median take longer."""
+    """What launches beside the product and the quantization of its input take: conversions of
+    scales, or the kernels of an older release in the median."""
+    by_rows: bool = False
+    """Whether each row of the input gets a scale of its own, by a kernel that reads it twice."""
 
     def host_of(self, m: int, k: int) -> float:
         """Return the least time of a product of ``m`` rows."""
@@ -57,12 +60,14 @@ class Launched(Entry):
 
     framework: str
     dtype: str
-    kernel: str
+    kernel: str = ""
+    """What the stack calls it; all others of the dtype where it is empty."""
     releases: int = Field(default=_ANY, ge=0)
     host_us: float = Field(default=0.0, ge=0)
     share: float = Field(default=1.0, gt=0, le=1)
     unaligned_us: float = Field(default=0.0, ge=0)
     added_us: float = Field(default=0.0, ge=0)
+    by_rows: bool = False
 
     def key(self) -> tuple[str, str, str, str, int]:
         return self.framework, self.dtype, self.kernel, self.machine, self.releases
@@ -70,7 +75,11 @@ class Launched(Entry):
 
 _LAUNCHED = {
     launched.key(): Launching(
-        launched.host_us, launched.share, launched.unaligned_us, launched.added_us
+        launched.host_us,
+        launched.share,
+        launched.unaligned_us,
+        launched.added_us,
+        launched.by_rows,
     )
     for launched in table("launching.yaml", "launched", Launched)
 }
@@ -80,11 +89,15 @@ def launching(fields: Mapping[str, str], machine: str) -> Launching:
     """Return how a row's product was launched; in a graph where nothing else is known."""
     framework, dtype, kernel = (fields.get(name, "") for name in ("framework", "dtype", "kernel"))
     releases = int(fields.get("n_releases") or _ANY)
-    for number in (releases, _ANY):
-        known = _LAUNCHED.get((framework, dtype, kernel, machine, number))
-        if known is not None:
-            return known
-    return _GRAPH
+    keys = (
+        (kernel, machine, releases),
+        (kernel, machine, _ANY),
+        (kernel, "", _ANY),
+        ("", machine, _ANY),
+        ("", "", _ANY),
+    )
+    known = (_LAUNCHED.get((framework, dtype, *key)) for key in keys)
+    return next((one for one in known if one is not None), _GRAPH)
 
 
 class LaunchedLayer(Entry):

@@ -19,7 +19,6 @@ from kernbench.library_kernels.convolution import (
     by_channel,
     convolution_kernels,
 )
-from kernbench.library_kernels.cutlass import CUTLASS_RULES, cutlass_kernel
 from kernbench.library_kernels.engine import KernelTime, kept_share, makespan, stretch, time_kernel
 from kernbench.library_kernels.products import (
     Product,
@@ -27,9 +26,11 @@ from kernbench.library_kernels.products import (
     grouped_kernels,
     product_candidates,
     product_kernels,
+    tiled_product,
 )
 from kernbench.library_kernels.reuse import AutogradPhase, Reuse
 from kernbench.library_kernels.streams import column_sums, stream
+from kernbench.library_kernels.tile_rules import ProductTile
 from kernbench.library_kernels.volumes import volume_launch
 from kernbench.library_kernels.windows import Windows, window_launch
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip, merged

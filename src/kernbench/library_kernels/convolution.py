@@ -163,7 +163,7 @@ def _candidates(
         return
     if _is_in_float32(conv):
         product = _product(replace(conv, dtype="float32"), padded=False)
-        kernels = product_kernels(product, sip, library, "conv").kernels
+        kernels = product_kernels(product, sip, library).kernels
         yield tuple(replace(kernel, overlap=_OVERLAP_UNSTAGED) for kernel in kernels)
         return
     if by_matrix and conv.groups > 1 and not conv.planar and not _has_grouped_kernel(conv):
@@ -171,7 +171,7 @@ def _candidates(
         return
     moves = _moves(conv, sip, library) if conv.planar == by_matrix else ()
     product, launches = _product(conv, by_matrix), _launches(conv)
-    kernels = product_kernels(product, sip, library, "conv").kernels
+    kernels = product_kernels(product, sip, library).kernels
     if by_matrix and conv.groups > 1 and not _has_grouped_kernel(conv):
         slower = f"{kernels[0].name}_grouped_gradient"
         if conv.which is not ConvolutionPass.FORWARD and slower in library.names():
@@ -189,7 +189,7 @@ def _candidates(
         yield (*moves, *kernels * launches)
     if conv.planar and moves and has_planar:
         product = _product(conv, padded=False)
-        kernels = product_kernels(product, sip, library, "conv").kernels
+        kernels = product_kernels(product, sip, library).kernels
         yield tuple(_renamed(kernel, "_planar", library) for kernel in kernels) * launches
     if (
         conv.unit_stride
@@ -200,7 +200,7 @@ def _candidates(
         and conv.which is not ConvolutionPass.TO_WEIGHT
     ):
         fewer = replace(product, k=math.ceil(product.k / _WINOGRAD))
-        kernels = product_kernels(fewer, sip, library, "conv").kernels
+        kernels = product_kernels(fewer, sip, library).kernels
         names = {"conv_float32": "conv_winograd"}
         yield (*moves, *(replace(one, name=names.get(one.name, one.name)) for one in kernels))
 
@@ -216,7 +216,7 @@ def _of_other_groups(
     is_wide = conv.by_graph and min(_widths(conv)) > _WHOLE_TILE
     if is_wide and conv.which is ConvolutionPass.FORWARD:
         product = _product(conv, True, _WHOLE_TILE)
-        yield product_kernels(product, sip, library, "conv").kernels * _launches(conv)
+        yield product_kernels(product, sip, library).kernels * _launches(conv)
 
 
 def _has_grouped_kernel(conv: Convolution) -> bool:
@@ -313,6 +313,7 @@ def _product(conv: Convolution, padded: bool, multiple: int = _ALIGNED) -> Produ
         itemsize=conv.itemsize,
         out_bytes=conv.itemsize,
         a_bytes=of_a / launches,
+        library="conv",
     )
 
 

@@ -1,8 +1,9 @@
 """Matrix products as vendors' libraries do them: the fastest of a list of tiles, with split-K.
 
 A library has kernels for some tiles and takes the one that it expects to be fastest; here that is
-the one with the least modeled time. A long K with few tiles of C is split among programs, whose
-float32 parts a second kernel adds up. A product with one row or column needs no matrix engine.
+the one with the least modeled time, or, where its source says it, the one that its rule names. A
+long K with few tiles of C is split among programs, whose float32 parts a second kernel adds up. A
+product with one row or column needs no matrix engine.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kernbench.library_kernels.choice import fastest
+from kernbench.library_kernels.deepgemm_rule import deepgemm_tile
+from kernbench.library_kernels.tile_rules import ProductTile, tile_rules
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip, merged
 
 if TYPE_CHECKING:
@@ -67,6 +70,9 @@ class Product:
     access_bytes: int = 16
     """What all rows of A, B and C are multiples of: a library's kernels are built for one alignment
     of the three, and a lane cannot load more than it at a time."""
+    library: str = "blas"
+    """Whose kernels multiply: ``blas``, ``conv`` (cuDNN's), ``deepgemm``, or the serving engine
+    whose rule chooses among CUTLASS's."""
 
     @property
     def distinct(self) -> tuple[float, float, float]:
@@ -83,26 +89,6 @@ class Product:
 
     def _matrices(self, shared: bool) -> int:
         return 1 if shared else self.batch
-
-
-@dataclass(frozen=True, slots=True)
-class ProductTile:
-    """One kernel of a library."""
-
-    block_m: int
-    block_n: int
-    splits: tuple[int, ...] = (1,)
-    slices: int = 1
-    """Groups of warps in a block, each of which takes a part of every trip's K."""
-    least_resident: int = 1
-    """How many of its blocks an SM holds at least."""
-    pes: int = 1
-    """SMs that make a block together, each its rows, and load B once between them."""
-
-    @property
-    def rows(self) -> int:
-        """Rows of C that one SM makes."""
-        return self.block_m // self.pes
 
 
 _MATRIX_TILES = (
@@ -126,8 +112,6 @@ _LARGE_KIB = 512
 """The registers that hold its sums beside its operands: those of a CU (AMD)."""
 _NARROW_TILES = tuple(ProductTile(128, columns) for columns in (8, 16))
 """The tiles of convolutions in groups, whose kernels fill tiles with one instruction's columns."""
-_DEPTH_BYTES = 128
-"""Bytes of a factor's row in one trip along K."""
 _VERY_LONG, _MORE_SPLITS = 1 << 18, (32, 64, 128, 256)
 """The K from which a product with a small C is split until its parts keep all PEs busy, and the
 split-K factors tried: gradients of weights of 3 x 4 and 4 x 4 from 10 to 20 million rows (CaiT,
@@ -142,7 +126,7 @@ _VECTOR_TILES = (
     ProductTile(128, 64, (1, 3)),
     ProductTile(128, 128, (1, 3)),
 )
-_WAVE_TILE = ProductTile(128, 128, (1, 3), least_resident=2)
+_WAVE_TILE = ProductTile(128, 128, (1, 3), resident=2)
 """That of float32 on Hopper and later: products of neusight-linear and KernelBench on H100s take
 whole waves of two an SM. What is narrower, or is held by all SMs at once, takes others."""
 _CUT_WAVE = 0.6
@@ -150,7 +134,17 @@ _CUT_WAVE = 0.6
 along K (KernelBench level2/66), 169 of the 264 of an H100 are not (1600 x 1600 x 8192)."""
 _BY_VECTOR = frozenset({"float32", "float64"})
 """Their kernels load an element at a time in any case."""
-_FAMILIES = {"float32": "float32", "tf32": "tf32", "float64": "float64"}
+_FAMILIES = {
+    "float32": "float32",
+    "tf32": "tf32",
+    "float64": "float64",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+    "float4_e2m1fn": "fp4",
+}
+_CUTLASS = frozenset({"vllm", "sglang"})
+_CUTS = frozenset({"blas", "conv"})
+"""Libraries that cut K."""
 
 
 def family_of(dtype: str) -> str:
@@ -158,30 +152,33 @@ def family_of(dtype: str) -> str:
     return _FAMILIES.get(dtype, "half")
 
 
-def product_kernels(
-    product: Product, sip: SipSpec, library: KernelLibrary, prefix: str = "blas"
-) -> KernelChoice:
-    """Return the launches of a product and their time.
+def constants_of(product: Product, library: KernelLibrary) -> str:
+    """Return the name of a product's constants: those of BLAS where its library has none there."""
+    whose = "cutlass" if product.library in _CUTLASS else product.library
+    family = product.emulates or family_of(product.dtype)
+    own = f"{whose}_{family}"
+    return own if whose == "conv" or own in library.names() else f"blas_{family}"
 
-    ``prefix`` names the library: its kernels are ``blas_half``, ``blas_tf32``, ``blas_float32``.
+
+def product_kernels(product: Product, sip: SipSpec, library: KernelLibrary) -> KernelChoice:
+    """Return the launches of a product and their time.
 
     Raises:
         UnknownNameError: The architecture has no such kernels.
         MachineError: The machine has no rate for the dtype.
     """
-    return fastest(product_candidates(product, sip, prefix), sip, library)
+    return fastest(product_candidates(product, sip, library), sip, library)
 
 
 def product_candidates(
-    product: Product, sip: SipSpec, prefix: str = "blas"
+    product: Product, sip: SipSpec, library: KernelLibrary
 ) -> tuple[tuple[LibraryKernel, ...], ...]:
     """Return the launches of a product for each tile and number of parts of K."""
-    name = product.emulates or family_of(product.dtype)
-    return tuple(_candidates(product, sip, f"{prefix}_{name}"))
+    return tuple(_candidates(product, sip, library))
 
 
 def grouped_kernels(
-    products: Sequence[Product], sip: SipSpec, library: KernelLibrary, prefix: str = "blas"
+    products: Sequence[Product], sip: SipSpec, library: KernelLibrary
 ) -> KernelChoice:
     """Return the launch of groups with sizes of their own, products of one dtype, and its time.
 
@@ -192,11 +189,11 @@ def grouped_kernels(
         MachineError: The machine has no rate for the dtype.
     """
     if len(products) == 1:
-        return product_kernels(products[0], sip, library, prefix)
+        return product_kernels(products[0], sip, library)
     by_group = [
         [
             kernel
-            for (kernel,) in product_candidates(replace(product, may_split=False), sip, prefix)
+            for (kernel,) in product_candidates(replace(product, may_split=False), sip, library)
             if kernel.name != _VECTOR
         ]
         for product in products
@@ -215,16 +212,32 @@ def _one_launch(kernels: Sequence[LibraryKernel]) -> LibraryKernel:
     return replace(launch, tiles=tuple(alike))
 
 
-def _candidates(product: Product, sip: SipSpec, name: str) -> Iterator[tuple[LibraryKernel, ...]]:
+def _candidates(
+    product: Product, sip: SipSpec, library: KernelLibrary
+) -> Iterator[tuple[LibraryKernel, ...]]:
+    name = constants_of(product, library)
+    ruled = _ruled_tile(product, sip, library.architecture)
+    if ruled is not None:
+        yield tiled_product(product, ruled, 1, name, sip)
+        return
     if min(product.m, product.n) == 1:
         yield (_one_row(product),)
-    by_vector = product.dtype in _BY_VECTOR
-    depth = 8 if by_vector else max(1 << round(math.log2(_DEPTH_BYTES / product.itemsize)), 32)
-    may_split = product.may_split and product.batch == 1
+    may_split = product.may_split and product.batch == 1 and product.library in _CUTS
     for tile in _tiles_for(product, sip):
         for split in dict.fromkeys(_splits(product, tile, sip)):
             if split == 1 or (may_split and product.k >= split * _LEAST_PART):
-                yield _tiled(product, tile, split, depth * tile.slices, name, sip)
+                yield tiled_product(product, tile, split, name, sip)
+
+
+def _ruled_tile(product: Product, sip: SipSpec, architecture: str) -> ProductTile | None:
+    """Return the tile that a rule names; None where the fastest is taken."""
+    m, n, k = product.m, product.n, product.k
+    if family_of(product.dtype) != "fp8":
+        return None
+    if (product.library, architecture) == ("deepgemm", "sm90"):
+        return deepgemm_tile(m, n, k, sip.num_pes)
+    rules = tile_rules().get((architecture, product.library), ())
+    return next((rule.tile for rule in rules if rule.takes(m, n, k)), None)
 
 
 def _tiles_for(product: Product, sip: SipSpec) -> tuple[ProductTile, ...]:
@@ -266,26 +279,35 @@ def _count(product: Product, tile: ProductTile) -> int:
 
 
 def _resident(tile: ProductTile) -> int:
-    return max(tile.least_resident, min(8, 128 * 128 // (tile.rows * tile.block_n)))
+    return tile.resident or min(8, 128 * 128 // (tile.rows * tile.block_n)) or 1
 
 
-def _tiled(
-    product: Product, tile: ProductTile, split: int, depth: int, name: str, sip: SipSpec
+def tiled_product(
+    product: Product, tile: ProductTile, split: int, name: str, sip: SipSpec
 ) -> tuple[LibraryKernel, ...]:
+    """Return the launches of a product by one tile and so many parts of K.
+
+    ``name`` is that of the constants.
+    """
     m, n, size = tile.rows, tile.block_n, product.itemsize
-    rows, columns = math.ceil(product.m / tile.block_m), math.ceil(product.n / n)
+    rows = _filled(product.m, tile.block_m, tile.cluster_rows)
+    columns = _filled(product.n, n, tile.cluster_columns)
+    by_vector = product.dtype in _BY_VECTOR
+    depth = 8 if by_vector else max(1 << round(math.log2(tile.k_bytes / size)), 32)
+    depth *= tile.slices
     trips = math.ceil(math.ceil(product.k / split) / depth)
     out_bytes = product.part_bytes if split > 1 else product.out_bytes
-    by_vector = product.dtype in _BY_VECTOR
     a, b, c = product.distinct
-    loads = min(m, product.m) * size + min(n, product.n) * product.b_size / tile.pes
+    loads = min(m, product.m) * size / tile.cluster_columns
+    loads += min(n, product.n) * product.b_size / (tile.pes * tile.cluster_rows)
     widened = 0.0 if product.weight_bytes is None else _WIDENING * n * depth
     trip = Trip(
         flops=2.0 * m * n * depth / _reached(name, sip),
         dtype=product.dtype,
-        simple=widened,
+        simple=widened + tile.moves_per_result * m * n,
         loaded_bytes=loads * depth,
         access_bytes=16 if by_vector else product.access_bytes,
+        missed=tile.missed * product.b_cold,
         pipelined=True,
     )
     stored = min(m, product.m) * min(n, product.n) * out_bytes
@@ -298,8 +320,15 @@ def _tiled(
         hbm_read_bytes=a * product.a_cold * a_read + b * product.b_cold * b_read,
         hbm_written_bytes=c if split == 1 else 0.0,
         stores_last=by_vector and split == 1 and product.a_bytes is None,
+        in_waves=tile.in_waves,
+        overlap=tile.overlap,
     )
-    return (main,) if split == 1 else (main, _sum_parts(product, split, name, sip))
+    return (main,) if split == 1 else (main, _sum_parts(product, split, sip))
+
+
+def _filled(size: int, tile: int, cluster: int) -> int:
+    """Return how many tiles cover a size, in whole clusters."""
+    return math.ceil(math.ceil(size / tile) / cluster) * cluster
 
 
 def _reached(name: str, sip: SipSpec) -> float:
@@ -313,7 +342,7 @@ def _reads(
     """Return how often A and B are read from HBM, with programs in groups as square as can be."""
     a, b = (number / product.batch for number in product.distinct[:2])
     held = 0.0 if sip.cache is None else float(sip.cache.capacity_mib) * 2**20 * _HELD
-    at_once = max(min(rows * columns, sip.num_pes // split), 1)
+    at_once = max(min(rows * columns, sip.num_pes // (split * tile.pes)), 1)
     high = min(max(round(math.sqrt(at_once * tile.block_n / tile.block_m)), 1), rows)
     groups = math.ceil(rows / high)
     b_reads = 1 if b <= held else groups
@@ -323,7 +352,7 @@ def _reads(
     return max(1.0, rows * columns / at_once / groups), b_reads
 
 
-def _sum_parts(product: Product, split: int, name: str, sip: SipSpec) -> LibraryKernel:
+def _sum_parts(product: Product, split: int, sip: SipSpec) -> LibraryKernel:
     """Return the kernel that adds up the parts of C, which come from the cache if they fit."""
     size = product.m * product.n
     read = float(product.part_bytes * split * size)
@@ -333,7 +362,7 @@ def _sum_parts(product: Product, split: int, name: str, sip: SipSpec) -> Library
     count = math.ceil(size / block)
     tiles = Tiles(count=count, trips=split, trip=trip, stored_bytes=product.out_bytes * block)
     return LibraryKernel(
-        name=f"{name.partition('_')[0]}_sum_parts",
+        name="conv_sum_parts" if product.library == "conv" else "blas_sum_parts",
         tiles=(tiles,),
         resident=8,
         hbm_read_bytes=0.0 if read <= held else 2 * read,

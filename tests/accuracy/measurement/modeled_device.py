@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kernbench.dtypes import DType, bfloat16
-from kernbench.hardware import Machine
+from kernbench.hardware import Machine, load_library
 from kernbench.kernel_time import schedule_kernel
+from kernbench.library_kernels import Product, product_kernels
 from kernbench.ops import KernelCall, KernelProbe, ProbePointer
-from kernbench.plans.tiles import GemmTuner, Problem
 
 
 class ModeledDevice:
@@ -20,7 +20,6 @@ class ModeledDevice:
         self.launched: list[KernelCall] = []
         self._sizes: dict[int, tuple[int, int]] = {}
         self._probe = KernelProbe()
-        self._tuner = GemmTuner()
         self._passed_ps = 0
 
     @property
@@ -48,8 +47,10 @@ class ModeledDevice:
 
     def run_product(self, a: ProbePointer, b: ProbePointer, out: ProbePointer) -> None:
         (m, k), (_, n) = self._sizes[id(a)], self._sizes[id(b)]
-        best = self._tuner.tune(Problem(m, n, k, bfloat16), self.machine)
-        self._passed_ps += int(best.kernel_us * 1e6)
+        product = Product(m=m, n=n, k=k, dtype=bfloat16.name, part_bytes=2)
+        library = load_library(self.machine.spec.kernel_library or "")
+        taken_us = product_kernels(product, self.machine.sip, library).total_us
+        self._passed_ps += int(taken_us * 1e6)
 
     def times_us(self, work: Callable[[], None], runs: int) -> list[float]:
         self._passed_ps = 0

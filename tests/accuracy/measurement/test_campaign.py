@@ -58,7 +58,8 @@ def test_what_a_campaign_writes_is_what_validate_reads_and_the_model_answers(
     vendor, triton, *others = scored
     assert vendor.error == pytest.approx(0, abs=1e-4)
     # The tiles of a campaign have the default stages, those of the model as many as fit.
-    assert triton.row.time_us >= vendor.row.time_us
+    assert triton.error is not None
+    assert triton.error <= 0
     assert [item.error for item in others] == pytest.approx([0, 0], abs=1e-4)
 
 

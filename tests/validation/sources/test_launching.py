@@ -16,9 +16,16 @@ def test_releases_of_a_machine_have_their_own_entry_before_all_others() -> None:
     assert two != three
     one, two, other = (launching(VLLM | {"n_releases": n}, "h100-sxm") for n in ("1", "2", "5"))
     assert one == other
-    assert two.added_us > one.added_us == 0
+    assert two.added_us > one.added_us
     assert launching(VLLM | {"n_releases": "1"}, "a100-sxm-80g") == Launching()
     assert launching({"n_releases": "2"}, "h100-sxm") == Launching()
+
+
+def test_an_entry_without_a_machine_or_a_kernel_is_for_all_others() -> None:
+    rows = {"framework": "trtllm", "dtype": "fp8", "kernel": "torch_flow"}
+    alike = {launching(rows, machine).added_us for machine in ("h200", "b200", "l40s")}
+    assert len(alike) == 1
+    assert min(alike) > 0
 
 
 def test_unaligned_rows_cost_the_host_where_it_launches_and_the_device_in_a_graph() -> None:

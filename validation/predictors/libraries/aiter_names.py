@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from validation.kernels import LibraryTile
+from kernbench.library_kernels import ProductTile
 
 _MAKERS = (
     ("asm", r"_ZN5aiter|\basm\b"),
@@ -62,25 +62,25 @@ def maker_of(impl: str) -> str:
     return next(name for name, shown in _MAKERS if re.search(shown, impl))
 
 
-def tile_shares(name: str) -> TileShares | None:
-    """Return how the named tiles of a kernel share units; None if it takes those of a list."""
-    return _SHARES.get(name)
+def named_tiles(
+    impl: str, constants: str, item_bytes: float
+) -> tuple[ProductTile, tuple[int, ...]] | None:
+    """Return the tile that a kernel's name gives, and into how many parts K may be cut.
 
+    None if it gives none, or if its ``constants`` are those of kernels that are not named so.
 
-def named_tiles(impl: str, item_bytes: float, shares: TileShares) -> tuple[LibraryTile, ...]:
-    """Return the tile that a kernel's name gives, for each way to cut K; none if it gives none.
-
-    >>> (tile,) = named_tiles("f4gemm_BpreShuffle_32x128E", 0.5, TileShares())
-    >>> (tile.m, tile.n, tile.k_bytes)
-    (32, 128, 128)
+    >>> tile, splits = named_tiles("f4gemm_BpreShuffle_32x128E", "aiter_fp4_asm", 0.5)
+    >>> (tile.block_m, tile.block_n, tile.k_bytes, splits)
+    (32, 128, 128, (1,))
     """
+    shares = _SHARES.get(constants)
     result = next(filter(None, (re.search(tile, impl) for tile in _TILES)), None)
-    if result is None:
-        return ()
+    if result is None or shares is None:
+        return None
     sizes = {key: int(value) for key, value in result.groupdict().items()}
     # Scales are bytes beside: half a byte is what an element of 4 bits takes.
     k_bytes = round(sizes["k"] * (0.5 if item_bytes < 1 else item_bytes)) if "k" in sizes else 0
-    return tuple(
-        LibraryTile(m=sizes["m"], n=sizes["n"], k_bytes=k_bytes or _DEFAULT_K_BYTES, splits=splits)
-        for splits in shares.splits
+    tile = ProductTile(
+        sizes["m"], sizes["n"], resident=shares.resident, k_bytes=k_bytes or _DEFAULT_K_BYTES
     )
+    return tile, shares.splits

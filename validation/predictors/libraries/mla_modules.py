@@ -9,20 +9,17 @@ up-projection of keys and values while it decodes.
 from __future__ import annotations
 
 from kernbench.hardware import Machine
-from kernbench.library_kernels import LibraryKernel, fastest, kept_share, stream
-from validation.kernels import (
-    GemmProblem,
-    batched_product,
-    load_library,
-    product_choices,
-    quantize_rows,
+from kernbench.library_kernels import (
+    LibraryKernel,
+    Product,
+    kept_share,
+    product_kernels,
+    stream,
 )
-from validation.predictors.libraries.products import OPERANDS, gemm_kernel, kernel_name
+from validation.kernels import batched_product, load_library, quantize_rows
 
 _HIDDEN, _QUERY_RANK = 7168, 1536
 _LATENT, _ROPE, _NOPE, _VALUE = 512, 64, 128, 128
-_DTYPE = "fp8_block"
-_STACK = {"framework": "sglang", "kernel": "sglang"}
 _BESIDE = "mla_module_elementwise"
 """What is beside products: norms, rotary parts, and copies into the cache."""
 _QUANTISE = "mla_module_quantise"
@@ -71,22 +68,18 @@ def _cold(heads: int, machine: Machine) -> float:
 
 def _product(m: int, n: int, k: int, cold: float, machine: Machine) -> tuple[LibraryKernel, ...]:
     """Return the launches of a product of hidden states that the launch before left cached."""
-    architecture = machine.spec.kernel_library or ""
-    library = load_library(architecture)
-    name = kernel_name(library, _DTYPE, _STACK)
-    operands = OPERANDS[_DTYPE]
-    problem = GemmProblem(
+    product = Product(
         m=m,
         n=n,
         k=k,
-        dtype=operands.dtype,
-        input_bytes=operands.input_bytes,
-        weight_bytes=operands.weight_bytes,
-        cold_input=0.0,
-        cold_weights=cold,
+        dtype="float8_e4m3fn",
+        itemsize=1,
+        a_cold=0.0,
+        b_cold=cold,
+        library="deepgemm",
     )
-    choices = product_choices(problem, gemm_kernel(name, _DTYPE, architecture, (m, n)))
+    library = load_library(machine.spec.kernel_library or "")
     return (
-        quantize_rows(_QUANTISE, m, k, operands.quantized, 0.0),
-        *fastest(choices, machine.sip, library).kernels,
+        quantize_rows(_QUANTISE, m, k, 1.0, 0.0),
+        *product_kernels(product, machine.sip, library).kernels,
     )

@@ -1,10 +1,12 @@
-"""Products: kernbench's own kernel in Triton, with the fastest tile of its library."""
+"""Products: the vendor library's kernels that ``torch.mm`` runs, or kernbench's own kernel."""
 
 from __future__ import annotations
 
 from kernbench.accuracy.rows import Answer, Machines, Ran, Row
 from kernbench.dtypes import DType, bfloat16, float8_e4m3fn, float16, float32
 from kernbench.errors import MachineError
+from kernbench.hardware import load_library
+from kernbench.library_kernels import Product, family_of, product_kernels, times_of
 from kernbench.plans import GemmTuner, Problem
 
 GEMM_DTYPES = {"bf16": bfloat16, "fp16": float16, "fp32": float32, "fp8": float8_e4m3fn}
@@ -23,15 +25,39 @@ class GemmPredictor:
         self._tuner = GemmTuner()
 
     def predict(self, row: Row) -> Answer:
-        """Return the modeled time of the product that the row measured."""
+        """Return the modeled time of the product that the row measured.
+
+        Rows whose ``impl`` names Triton, and machines whose library has no products, are answered
+        by kernbench's own kernel with its fastest tile.
+        """
         if row.op != "gemm":
             return Answer(None, f"no kernel for op {row.op}")
         dtype = GEMM_DTYPES.get(row.dtype)
         if dtype is None:
             return Answer(None, f"no Triton dtype for {row.dtype}")
-        machine = self._machines.machine_of(row.device)
+        machine, problem = self._machines.machine_of(row.device), problem_of(row, dtype)
+        sip, architecture = machine.sip, machine.spec.kernel_library
         try:
-            best = self._tuner.tune(problem_of(row, dtype), machine)
+            library = load_library(architecture) if architecture else None
+            name = f"blas_{family_of(dtype.name)}"
+            if library is None or name not in library.names() or _is_triton(row):
+                best = self._tuner.tune(problem, machine)
+                return Answer(best.kernel_us, how=str(best.tile), ran=Ran.KERNELS)
+            product = Product(
+                m=problem.m,
+                n=problem.n,
+                k=problem.k,
+                dtype=dtype.name,
+                itemsize=dtype.itemsize,
+                out_bytes=max(dtype.itemsize, 2),
+                part_bytes=2 if dtype.itemsize == 2 else 4,
+            )
+            return Answer(
+                product_kernels(product, sip, library).total_us, how=name, ran=Ran.LIBRARY
+            )
         except MachineError as error:
             return Answer(None, str(error).split(";")[0])
-        return Answer(best.kernel_us, how=str(best.tile), ran=Ran.KERNELS)
+
+
+def _is_triton(row: Row) -> bool:
+    return "triton" in row.fields.get("impl", "").lower()

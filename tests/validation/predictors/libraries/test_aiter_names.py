@@ -7,11 +7,7 @@ import pytest
 from kernbench.accuracy.rows.devices import presets
 from kernbench.accuracy.rows.reference import read_rows
 from validation.predictors.gemm import GemmPredictor
-from validation.predictors.libraries.aiter_names import (
-    TileShares,
-    maker_of,
-    named_tiles,
-)
+from validation.predictors.libraries.aiter_names import maker_of, named_tiles
 
 SCALES = "a8w8_blockscale_1x128x128"
 HEADER = "source,device,dtype,m,n,k,batch,time_us,impl\n"
@@ -35,8 +31,10 @@ def test_a_name_gives_maker_and_tile(
     impl: str, item_bytes: float, maker: str, tile: tuple[int, int, int]
 ) -> None:
     assert maker_of(impl) == maker
-    (result,) = named_tiles(impl, item_bytes, TileShares())
-    assert (result.m, result.n, result.k_bytes) == tile
+    named = named_tiles(impl, "aiter_fp4_asm", item_bytes)
+    assert named is not None
+    result, _ = named
+    assert (result.block_m, result.block_n, result.k_bytes) == tile
 
 
 def test_a_name_without_a_tile_takes_one_of_a_list(tmp_path: Path) -> None:
@@ -45,5 +43,5 @@ def test_a_name_without_a_tile_takes_one_of_a_list(tmp_path: Path) -> None:
     path.write_text(HEADER + line.format("_BpreShuffle_32x128E") + line.format("_nameless"))
     predictor = GemmPredictor(presets())
     named, listed = (predictor.measured(row) for row in read_rows([path]))
-    assert named_tiles("asm _ZN5aiter_nameless", 0.5, TileShares()) == ()
+    assert named_tiles("asm _ZN5aiter_nameless", "aiter_fp4_asm", 0.5) is None
     assert len(named.choices) == 1 < len(listed.choices)

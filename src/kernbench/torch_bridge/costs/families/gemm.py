@@ -53,10 +53,12 @@ class Multiplication(NamedTuple):
 
     products: Products
     dtype: DType | None
-    """None of 4-bit floats, of which K counts pairs."""
+    """None of 4-bit floats."""
     out_dtype: DType
     precision: str = "ieee"
     layout: OperandLayout = PLAIN
+    library: str = "blas"
+    """Whose kernels, as in ``library_kernels.Product``."""
 
 
 _OF_VECTORS = frozenset({"aten::mv", "aten::addmv"})
@@ -83,6 +85,8 @@ def multiplication(costs: OperationCosts, call: OperationCall, kind: str) -> Mul
         multiplied, stored = multiplied.to_real(), stored.to_real()
     dtype, out_dtype = kernel_dtype(multiplied), kernel_dtype(stored)
     if multiplied is float4_e2m1fn_x2 and out_dtype is not None:
+        # Their K counts pairs.
+        sizes = tuple((batch, m, n, 2 * k) for batch, m, n, k, *_ in sizes)
         return Multiplication(sizes, None, out_dtype)
     if not sizes or dtype is None or out_dtype is None:
         return None
@@ -108,15 +112,13 @@ def kernels(
     Raises:
         MachineError: The machine has no rate for their operands.
     """
-    products, dtype, out_dtype, precision, layout = problem
-    if dtype is None:
-        return _of_fp4(costs, name, products, out_dtype, sip_id)
+    products, dtype, out_dtype, precision, layout, _ = problem
     sip = costs.machine.sip_at(sip_id)
-    if dtype.itemsize == 1:
-        # Raised at the program's call: not all machines multiply FP8.
-        sip.gemm_flops_per_clock(dtype.name)
-    library = _by_library(costs, name, products, dtype, out_dtype, sip_id, precision, layout)
-    if library is not None:
+    if dtype is None or dtype.itemsize == 1:
+        # Raised at the program's call: not all machines multiply so few bits.
+        sip.gemm_flops_per_clock(_FP4 if dtype is None else dtype.name)
+    library = _by_library(costs, name, problem, sip_id)
+    if library is not None or dtype is None:
         return library
     if layout.grouped and len(products) > 1:
         products = _whole_tiles(products, dtype.itemsize)
@@ -130,53 +132,25 @@ def kernels(
     return timing_of_kernels(name, traces, costs.machine, sip_id)
 
 
-def _of_fp4(
-    costs: OperationCosts, name: str, products: Products, out_dtype: DType, sip_id: int
-) -> OperationTiming | None:
-    """Return the schedules of products of 4-bit floats; None where the library has no kernels."""
-    sip, library = costs.machine.sip_at(sip_id), costs.library
-    sip.gemm_flops_per_clock(_FP4)
-    if library is None or not costs.has_kernel(f"blas_{family_of(_FP4)}"):
-        return None
-    kernels: list[LibraryKernel] = []
-    for batch, m, n, pairs, *_ in products:
-        product = Product(
-            batch=batch,
-            m=m,
-            n=n,
-            k=2 * pairs,
-            dtype=_FP4,
-            itemsize=_FP4_BYTES,
-            out_bytes=out_dtype.itemsize,
-        )
-        kernels += product_kernels(product, sip, library).kernels
-    return timing_of_library(name, kernels, sip, library, 2 * flops_of(products))
-
-
 def _by_library(
-    costs: OperationCosts,
-    name: str,
-    products: Products,
-    dtype: DType,
-    out_dtype: DType,
-    sip_id: int,
-    precision: str,
-    layout: OperandLayout,
+    costs: OperationCosts, name: str, problem: Multiplication, sip_id: int
 ) -> OperationTiming | None:
     """Return the time of the vendor library's kernels; None if the machine has none."""
+    products, dtype, out_dtype, precision, layout, whose = problem
     sip, library = costs.machine.sip_at(sip_id), costs.library
     if library is None or any(rows for _, _, _, _, *rows in products):
         # Rows of patches are those of convolutions.
         return None
     rates = sip.pe.gemm.flops_per_clock
-    multiplied = precision if dtype == float32 and precision in rates else dtype.name
+    own, itemsize = (_FP4, _FP4_BYTES) if dtype is None else (dtype.name, dtype.itemsize)
+    multiplied = precision if dtype == float32 and precision in rates else own
     emulated = ""
     if multiplied not in rates and f"blas_{multiplied}" in library.names():
         emulated, multiplied = multiplied, float32.name
         costs.emulated.add(name)
     if multiplied not in rates or f"blas_{family_of(multiplied)}" not in library.names():
         return None
-    is_wide = dtype.itemsize != 2 or dtype.name in costs.precision.wide_sums
+    is_wide = itemsize != 2 or own in costs.precision.wide_sums
     result = [
         Product(
             batch=batch,
@@ -185,14 +159,15 @@ def _by_library(
             k=k,
             dtype=multiplied,
             emulates=emulated,
-            itemsize=dtype.itemsize,
+            itemsize=itemsize,
             out_bytes=out_dtype.itemsize,
             part_bytes=float32.itemsize if is_wide else out_dtype.itemsize,
-            may_split=dtype.name not in costs.precision.whole_sums,
+            may_split=own not in costs.precision.whole_sums,
             access_bytes=layout.access_bytes,
             weight_bytes=layout.weight_bytes,
             a_shared=layout.a_shared,
             b_shared=layout.b_shared,
+            library=whose,
         )
         for batch, m, n, k in products
     ]

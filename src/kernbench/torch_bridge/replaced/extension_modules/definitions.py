@@ -238,11 +238,12 @@ def as_product(
     *,
     weight_bytes: float | None = None,
     grouped: bool = False,
+    library: str = "blas",
 ) -> Callable[[int], Any]:
     """Return what says how long products of rows and weights take on a SIP.
 
-    Weights of other bytes than the rows' dtype, scales included, are made numbers of it on their
-    way to the matrix engine.
+    ``library`` is whose kernels multiply, as in ``library_kernels.Product``. Weights of other bytes
+    than the rows' dtype, scales included, are made numbers of it on their way to the matrix engine.
     """
     costs, name = current().session.costs, describe(func).name
     multiplied, stored = kernel_dtype(rows), kernel_dtype(out)
@@ -254,7 +255,7 @@ def as_product(
         sizes = products() if callable(products) else products
         if not sizes:
             return None
-        problem = Multiplication(sizes, multiplied, stored, layout=layout)
+        problem = Multiplication(sizes, multiplied, stored, layout=layout, library=library)
         return costs.of(product_kernels, name, problem, sip_id)
 
     return timing

@@ -7,21 +7,17 @@ Source: the definitions that vLLM's own tests compare its kernels with
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from kernbench.library_kernels import CUTLASS_RULES, cutlass_kernel
-from kernbench.torch_bridge.base.operations import describe
 from kernbench.torch_bridge.costs import num_bytes
-from kernbench.torch_bridge.costs.library import timing_of_library
 from kernbench.torch_bridge.processes.of_all import OperatorCall
-from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.replaced.extension_modules.definitions import (
     as_operation,
+    as_product,
     launches,
     makes,
     streams,
@@ -231,20 +227,11 @@ def _rms_norm_rows(call: OperatorCall) -> None:
 
 
 def _as_scaled_mm(call: OperatorCall) -> Callable[[int], Any]:
-    costs, (m, k), n = current().session.costs, call.a.shape, call.b.shape[1]
+    (m, k), n = call.a.shape, call.b.shape[1]
     has_blocks = call.a_scales.numel() not in (1, m) or call.b_scales.numel() not in (1, n)
-    has_rules = costs.library is not None and costs.machine.spec.kernel_library in CUTLASS_RULES
-    if call.a.is_floating_point() and has_rules and not has_blocks:
-        problem, name = (m, n, k, call.out.element_size()), describe(call.func).name
-        return lambda sip_id: costs.of(_by_rule, name, problem, sip_id)
-    of_torch = aten._scaled_mm.default if call.a.is_floating_point() else aten._int_mm.default
-    return as_operation(of_torch, (call.a, call.b, call.a_scales, call.b_scales), call.out)
-
-
-def _by_rule(costs: Any, name: str, problem: tuple[int, int, int, int], sip_id: int) -> Any:
-    kernel = cutlass_kernel(costs.machine.spec.kernel_library, *problem)
-    sip = costs.machine.sip_at(sip_id)
-    return timing_of_library(name, (kernel,), sip, costs.library, 2 * prod(problem[:3]))
+    sizes = ((1, m, n, k),) if m and n and k else ()
+    library = "deepgemm" if has_blocks else "vllm"
+    return as_product(call.func, sizes, call.a.dtype, call.out.dtype, library=library)
 
 
 def _vector(scales: Tensor, *shape: int) -> Tensor:

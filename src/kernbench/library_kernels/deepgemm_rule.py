@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from functools import lru_cache
 
-from validation.kernels import LibraryTile
+from kernbench.library_kernels.tile_rules import ProductTile
 
 _K = 128
 _SHARED_BYTES = 232448
@@ -21,11 +21,13 @@ _LARGE = 128 * 192
 """Results from which on three stages are enough, and accumulators fill the registers."""
 _SPILLS = 14.0
 """Moves of each result per trip where they do: by hand, rows of tiles without a cluster."""
+_OVERLAP = 5.0
+"""How well its tiles, the cache and HBM work beside each other: rows of block-scaled products."""
 _CLUSTERS = ((1, 1), (1, 2), (2, 1))
 
 
 @lru_cache(maxsize=4096)
-def deepgemm_tile(m: int, n: int, k: int, num_pes: int) -> LibraryTile:
+def deepgemm_tile(m: int, n: int, k: int, num_pes: int) -> ProductTile:
     """Return the tile that DeepGEMM takes for block-scaled fp8 of these sizes.
 
     Source of the estimate: DeepGEMM, csrc/jit_kernels/heuristics/sm90.hpp.
@@ -43,11 +45,13 @@ def deepgemm_tile(m: int, n: int, k: int, num_pes: int) -> LibraryTile:
                 numbers.append((estimate, len(numbers), (rows, cols, *cluster)))
     _, _, (rows, cols, cluster_rows, cluster_cols) = min(numbers)
     spills = rows * cols >= _LARGE and cluster_rows * cluster_cols == 1
-    return LibraryTile(
-        m=rows,
-        n=cols,
+    return ProductTile(
+        rows,
+        cols,
+        resident=1,
         cluster_rows=cluster_rows,
-        cluster_cols=cluster_cols,
+        cluster_columns=cluster_cols,
+        overlap=_OVERLAP,
         moves_per_result=_SPILLS if spills else 0.0,
     )
 

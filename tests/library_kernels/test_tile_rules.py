@@ -4,20 +4,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from validation.predictors.libraries.tile_rules import FP8_RULES, ruled_tile
+from kernbench.hardware import load_library, load_machine
+from kernbench.library_kernels import Product, ProductTile, product_candidates
+from kernbench.library_kernels.tile_rules import tile_rules
 
 SIZES = st.integers(1, 1 << 20)
 
 
-@given(SIZES, SIZES, st.sampled_from(sorted(FP8_RULES)))
+def ruled_tile(whose: tuple[str, str], m: int, n: int, k: int = 128) -> ProductTile:
+    return next(rule.tile for rule in tile_rules()[whose] if rule.takes(m, n, k))
+
+
+@given(SIZES, SIZES, st.sampled_from(sorted(tile_rules())))
 def test_every_result_has_a_tile_of_the_first_rule_that_it_is_within(
     m: int, n: int, whose: tuple[str, str]
 ) -> None:
-    rules = FP8_RULES[whose]
-    within = [rule for rule in rules if m <= rule.most_rows and n <= rule.most_cols]
+    within = [rule for rule in tile_rules()[whose] if m <= rule.most_rows]
+    within = [rule for rule in within if n <= rule.most_columns]
     for depth in (128, 1 << 20):
         deep = [item.tile for item in within if item.least_depth <= depth]
-        assert ruled_tile(rules, m, n, depth) is deep[0]
+        assert ruled_tile(whose, m, n, depth) is deep[0]
 
 
 @pytest.mark.parametrize(
@@ -40,14 +46,13 @@ def test_every_result_has_a_tile_of_the_first_rule_that_it_is_within(
 def test_shapes_take_the_tile_that_the_source_names(
     whose: tuple[str, str], m: int, n: int, tile: tuple[int, int], cluster: tuple[int, int]
 ) -> None:
-    result = ruled_tile(FP8_RULES[whose], m, n)
-    assert (result.m, result.n) == tile
-    assert (result.cluster_rows, result.cluster_cols) == cluster
+    result = ruled_tile(whose, m, n)
+    assert (result.block_m, result.block_n) == tile
+    assert (result.cluster_rows, result.cluster_columns) == cluster
 
 
 def test_vllms_blocks_of_few_rows_do_one_tile_and_the_widest_wait_for_memory() -> None:
-    rules = FP8_RULES["sm90", "vllm"]
-    tiles = [ruled_tile(rules, m, 8192) for m in (16, 17, 64, 65, 129)]
+    tiles = [ruled_tile(("sm90", "vllm"), m, 8192) for m in (16, 17, 64, 65, 129)]
     assert [tile.in_waves for tile in tiles] == [True, True, True, False, False]
     assert [tile.missed for tile in tiles] == [0, 1, 1, 0, 0]
 
@@ -65,5 +70,16 @@ def test_vllms_blocks_of_few_rows_do_one_tile_and_the_widest_wait_for_memory() -
 def test_vllm_on_blackwell_takes_wider_tiles_for_a_long_sum(
     m: int, k: int, tile: tuple[int, int], pes: int
 ) -> None:
-    result = ruled_tile(FP8_RULES["sm100", "vllm"], m, 4096, k)
-    assert ((result.m, result.n), result.pes) == (tile, pes)
+    result = ruled_tile(("sm100", "vllm"), m, 4096, k)
+    assert ((result.block_m, result.block_n), result.pes) == (tile, pes)
+
+
+@pytest.mark.parametrize("preset", ["l40s", "h200", "b200", "rtx-pro-6000"])
+def test_a_product_of_an_engine_has_the_one_launch_of_its_rule(preset: str) -> None:
+    machine = load_machine(preset)
+    library = load_library(machine.spec.kernel_library or "")
+    product = Product(m=225, n=256, k=12288, dtype="float8_e4m3fn", itemsize=1, library="vllm")
+    ((kernel,),) = product_candidates(product, machine.sip, library)
+    assert kernel.name == "cutlass_fp8"
+    tile = ruled_tile((library.architecture, "vllm"), 225, 256, 12288)
+    assert kernel.num_tiles == -(-225 // tile.block_m) * -(-256 // tile.block_n) * tile.pes
