@@ -17,7 +17,12 @@ from kernbench.library_kernels import LibraryKernel, Product, family_of
 from kernbench.plans import GemmTuner
 from validation.kernels import load_library
 from validation.predictors.libraries.aiter_names import maker_of
-from validation.predictors.libraries.products import OPERANDS, choices_of, quantize
+from validation.predictors.libraries.products import (
+    OPERANDS,
+    choices_of,
+    quantize,
+    quantize_by_rows,
+)
 from validation.predictors.library_rows import LibraryPredictor, MeasuredKernels, NotModeledError
 from validation.sources.harness import Harness, gemm_harness
 from validation.sources.launching import launching
@@ -94,7 +99,9 @@ class GemmPredictor(LibraryPredictor):
         kernels: tuple[LibraryKernel, ...] = ()
         if operands.quantized:
             cold = _cold(machine, harness, 2.0 * m * k)
-            kernels = quantize(m, k, operands.quantized, cold, launched.by_rows)
+            sizes = m, k, operands.quantized, cold
+            by_rows = launched.by_rows
+            kernels = (quantize_by_rows(*sizes) if by_rows else quantize(row.fields, *sizes),)
         return MeasuredKernels(
             kernels=kernels,
             choices=choices_of(product, row.dtype, row.fields, met.sip, library),

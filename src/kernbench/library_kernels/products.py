@@ -107,6 +107,13 @@ _PAIR_TILES = (
 )
 """Those of two SMs that load one operand between them, either way round: clusters of Hopper, and
 instructions of Blackwell's servers that two issue together."""
+_BLOCK_SCALED_TILES = (ProductTile(128, 128, resident=1),)
+_BLOCK_SCALED_WIDE_TILES = (
+    *(ProductTile(128, columns, resident=1) for columns in (64, 192, 256)),
+    *(ProductTile(256, columns, resident=1, pes=2) for columns in (64, 128, 192, 256)),
+)
+"""Tiles of 4-bit floats, whose instructions take 128 rows and the scales of blocks; those of K whole
+alone are known. The second ones are of Blackwell's servers."""
 _LARGE_TILE = ProductTile(256, 256)
 _LARGE_KIB = 512
 """The registers that hold its sums beside its operands: those of a CU (AMD)."""
@@ -249,6 +256,8 @@ def _tiles_for(product: Product, sip: SipSpec) -> tuple[ProductTile, ...]:
             return _VECTOR_TILES
         fits = product.batch * _count(product, _SLICED) <= sip.num_pes * _resident(_SLICED)
         return (_SLICED, _WAVE_TILE) if fits else (_WAVE_TILE,)
+    if family_of(product.dtype) == "fp4" and sip.pe.register_kib < _LARGE_KIB:
+        return _BLOCK_SCALED_TILES + (_BLOCK_SCALED_WIDE_TILES if is_wide else ())
     tiles = _MATRIX_TILES + _WIDE_TILES if is_wide else _MATRIX_TILES
     if is_wide and is_plain:
         tiles += _PAIR_TILES

@@ -162,8 +162,8 @@ def test_scaled_products_of_vllm_take_the_tiles_of_its_rule(engine: Path) -> Non
     *both, few, one_more = times_us(context, "engine_ops.cutlass_scaled_mm")
     # Measured with the quantisation of the rows, an operator of its own that takes few of these.
     assert both == pytest.approx([877.6, 161.8], rel=0.08)
-    # From 17 rows on tiles have 64 rows: few tiles, which start later. A BLAS has such for both.
-    assert one_more > 1.05 * few
+    # From 17 rows on tiles have 64 rows, whose trips wait for memory. A BLAS has such for both.
+    assert one_more > few
 
 
 @pytest.mark.parametrize(("machine", "measured_us"), [("h100-sxm:1", 377.7), ("h200:1", 344.7)])

@@ -23,9 +23,9 @@ from validation.kernels import quantize_rows, scale_and_quantize_rows
 from validation.predictors.libraries.aiter_names import maker_of, named_tiles
 from validation.predictors.library_rows import NotModeledError
 
-_QUANTIZE, _BY_ROWS = "quantize_input", "quantize_rows"
-"""The names of the constants of the kernels that quantize a product's input: with a scale that is
-known or cheap, and with one of each row, which is read twice."""
+_BY_ROWS = "quantize_rows"
+"""The name of the constants of the kernel that gives each row a scale of its own, and reads it
+twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,23 +71,30 @@ def library_of(dtype: str, fields: Mapping[str, str], architecture: str) -> str:
     framework, kernel = fields.get("framework", ""), fields.get("kernel", "").lower()
     if dtype == "fp8_block" or "deepgemm" in fields.get("impl", "").lower():
         return "deepgemm"
-    if dtype != "fp8" or framework not in ("vllm", "sglang"):
+    if dtype not in ("fp8", "fp8_static") or framework not in ("vllm", "sglang"):
         return "blas"
-    # SGLang took over the rule of vLLM on Hopper when it named its kernel.
+    # SGLang took over vLLM's rule on Hopper when it named its kernel; vLLM on Blackwell's desktops
+    # had SGLang's before it had tiles for few rows, and named its own.
+    if architecture == "sm120" and "cutlassfp8" not in kernel:
+        return "sglang"
     return "vllm" if architecture == "sm90" and "sgl_kernel" in kernel else framework
 
 
 def quantize(
-    rows: int, columns: int, written_bytes: float, cold: float, by_rows: bool
-) -> tuple[LibraryKernel, ...]:
-    """Return the launch that quantizes an input of 16 bits.
+    fields: Mapping[str, str], rows: int, columns: int, written_bytes: float, cold: float
+) -> LibraryKernel:
+    """Return the launch of an engine that quantizes an input of 16 bits as a row's dtype says.
 
     ``written_bytes`` are of an element of the result, ``cold`` is the share of the input that comes
-    from HBM; ``by_rows`` says whether each row gets a scale of its own.
+    from HBM.
     """
-    if by_rows:
-        return (scale_and_quantize_rows(_BY_ROWS, rows, columns, written_bytes, cold, 0.0),)
-    return (quantize_rows(_QUANTIZE, rows, columns, written_bytes, cold),)
+    name = f"quantize_input_{fields.get('framework', 'aiter')}_{fields['dtype']}"
+    return quantize_rows(name, rows, columns, written_bytes, cold)
+
+
+def quantize_by_rows(rows: int, columns: int, written_bytes: float, cold: float) -> LibraryKernel:
+    """Return the same where each row gets a scale of its own."""
+    return scale_and_quantize_rows(_BY_ROWS, rows, columns, written_bytes, cold, 0.0)
 
 
 def choices_of(
@@ -99,7 +106,9 @@ def choices_of(
         NotModeledError: The architecture has no such kernels.
     """
     if (fields.get("framework"), dtype) == ("sglang", "int8_wo"):
-        raise NotModeledError("SGLang leaves int8_wo to torchao, whose operations a row does not say")
+        raise NotModeledError(
+            "SGLang leaves int8_wo to torchao, whose operations a row does not say"
+        )
     aiter = _of_aiter(dtype, fields, library)
     if not aiter:
         whose = library_of(dtype, fields, library.architecture)
