@@ -149,7 +149,7 @@ _FAMILIES = {
     "float8_e5m2": "fp8",
     "float4_e2m1fn": "fp4",
 }
-_CUTLASS = frozenset({"vllm", "sglang"})
+_CUTLASS = frozenset({"vllm", "sglang", "sglang_before"})
 _CUTS = frozenset({"blas", "conv"})
 """Libraries that cut K."""
 
@@ -243,8 +243,12 @@ def _ruled_tile(product: Product, sip: SipSpec, architecture: str) -> ProductTil
         return None
     if (product.library, architecture) == ("deepgemm", "sm90"):
         return deepgemm_tile(m, n, k, sip.num_pes)
-    rules = tile_rules().get((architecture, product.library), ())
-    return next((rule.tile for rule in rules if rule.takes(m, n, k)), None)
+    if product.library not in _CUTLASS:
+        return None
+    rules = tile_rules()
+    # An engine took over vLLM's rule where it has none of its own.
+    for_engine = rules.get((architecture, product.library), rules.get((architecture, "vllm"), ()))
+    return next((rule.tile for rule in for_engine if rule.takes(m, n, k)), None)
 
 
 def _tiles_for(product: Product, sip: SipSpec) -> tuple[ProductTile, ...]:

@@ -77,7 +77,7 @@ def library_of(dtype: str, fields: Mapping[str, str], architecture: str) -> str:
     # had SGLang's before it had tiles for few rows, and named its own.
     if architecture == "sm120" and "cutlassfp8" not in kernel:
         return "sglang"
-    return "vllm" if architecture == "sm90" and "sgl_kernel" in kernel else framework
+    return "sglang_before" if architecture == "sm90" and kernel == "sglang" else framework
 
 
 def quantize(
