@@ -194,7 +194,7 @@ def test_every_time_is_of_a_run_or_is_no_answer(
     rows = [row for head, line in ROWS for row in rows_of(tmp_path, head, line)]
     cases = [(make_predictor(row.category), row) for row in rows]
     firsts = {row.category: row for row in reversed(rows) if row.category in OWN.by_category}
-    cases += [(OWN.make(category), item) for category, item in firsts.items()]
+    cases += [(OWN.make(item.category), item) for item in (*firsts.values(), *rows[:3])]
     cases += programs(tmp_path)
     watch = Watch(monkeypatch)
     for predictor, asked in cases:
