@@ -112,7 +112,7 @@ _BLOCK_SCALED_WIDE_TILES = (
     *(ProductTile(128, columns, resident=1) for columns in (64, 192, 256)),
     *(ProductTile(256, columns, resident=1, pes=2) for columns in (64, 128, 192, 256)),
 )
-"""Tiles of 4-bit floats, whose instructions take 128 rows and the scales of blocks; those of K whole
+"""Tiles of 4-bit floats, whose instructions take 128 rows and scales of blocks; those of a whole K
 alone are known. The second ones are of Blackwell's servers."""
 _LARGE_TILE = ProductTile(256, 256)
 _LARGE_KIB = 512
