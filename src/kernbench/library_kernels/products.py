@@ -71,8 +71,8 @@ class Product:
     """What all rows of A, B and C are multiples of: a library's kernels are built for one alignment
     of the three, and a lane cannot load more than it at a time."""
     library: str = "blas"
-    """Whose kernels multiply: ``blas``, ``conv`` (cuDNN's), ``deepgemm``, or the serving engine
-    whose rule chooses among CUTLASS's."""
+    """Whose kernels multiply: ``blas``, ``conv`` (cuDNN's), ``blocks`` (with scales of blocks:
+    DeepGEMM's and its like), or the serving engine whose rule chooses among CUTLASS's."""
 
     @property
     def distinct(self) -> tuple[float, float, float]:
@@ -241,7 +241,7 @@ def _ruled_tile(product: Product, sip: SipSpec, architecture: str) -> ProductTil
     m, n, k = product.m, product.n, product.k
     if family_of(product.dtype) != "fp8":
         return None
-    if (product.library, architecture) == ("deepgemm", "sm90"):
+    if (product.library, architecture) == ("blocks", "sm90"):
         return deepgemm_tile(m, n, k, sip.num_pes)
     if product.library not in _CUTLASS:
         return None

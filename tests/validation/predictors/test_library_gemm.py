@@ -95,7 +95,7 @@ def test_stacks_and_named_architectures_are_answered_by_the_library(
     [
         ("vllm,CutlassFP8ScaledMMLinearKernel", "fp8", "cutlass_fp8"),
         ("sglang,sglang_sgl_kernel_fp8_scaled_mm", "fp8", "cutlass_fp8"),
-        ("sglang,sglang_deepgemm_gemm_nt_f8f8bf16", "fp8_block", "deepgemm_fp8"),
+        ("sglang,sglang_deepgemm_gemm_nt_f8f8bf16", "fp8_block", "blocks_fp8"),
         ("trtllm,torch_flow", "fp8_static", "blas_fp8"),
         ("vllm,NobodysKernel", "nvfp4", "blas_fp4"),
     ],

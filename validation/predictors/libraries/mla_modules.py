@@ -76,7 +76,7 @@ def _product(m: int, n: int, k: int, cold: float, machine: Machine) -> tuple[Lib
         itemsize=1,
         a_cold=0.0,
         b_cold=cold,
-        library="deepgemm",
+        library="blocks",
     )
     library = load_library(machine.spec.kernel_library or "")
     return (

@@ -70,7 +70,7 @@ def library_of(dtype: str, fields: Mapping[str, str], architecture: str) -> str:
     """Return whose kernels a row's product launches: a ``library`` of ``Product``."""
     framework, kernel = fields.get("framework", ""), fields.get("kernel", "").lower()
     if dtype == "fp8_block" or "deepgemm" in fields.get("impl", "").lower():
-        return "deepgemm"
+        return "blocks"
     if dtype not in ("fp8", "fp8_static") or framework not in ("vllm", "sglang"):
         return "blas"
     # SGLang took over vLLM's rule on Hopper when it named its kernel; vLLM on Blackwell's desktops

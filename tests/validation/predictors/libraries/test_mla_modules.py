@@ -29,7 +29,7 @@ def test_a_module_reads_each_of_its_weights_once(decodes: bool, weights_of_head:
         *before_attention(tokens, heads, decodes, machine),
         *after_attention(tokens, heads, decodes, machine),
     ]
-    products = [launch for launch in launches if launch.name == "deepgemm_fp8"]
+    products = [launch for launch in launches if launch.name == "blocks_fp8"]
     queries, results, widened = 1536 * heads * 192, heads * 128 * 7168, heads * 256 * 512
     expected = queries + results + (0 if decodes else widened)
     assert sum(product.hbm_read_bytes for product in products) == pytest.approx(expected, rel=0.02)

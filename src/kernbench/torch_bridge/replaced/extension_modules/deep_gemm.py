@@ -57,7 +57,7 @@ def _plain(name: str) -> None:
     def timing(call: OperatorCall) -> Callable[[int], Any]:
         (m, n), k = call.d.shape, call.a.shape[0 if a_turned else 1]
         sizes = ((1, m, n, k),) if m and n and k else ()
-        library = "blas" if "cublaslt" in name else "deepgemm"
+        library = "blas" if "cublaslt" in name else "blocks"
         return as_product(call.func, sizes, call.a.dtype, call.d.dtype, library=library)
 
     @launches(f"deep_gemm::{name}", takes="a b d c sfa sfb alpha", timing=timing, ignores=_HOW)

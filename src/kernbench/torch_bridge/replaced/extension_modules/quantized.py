@@ -230,7 +230,7 @@ def _as_scaled_mm(call: OperatorCall) -> Callable[[int], Any]:
     (m, k), n = call.a.shape, call.b.shape[1]
     has_blocks = call.a_scales.numel() not in (1, m) or call.b_scales.numel() not in (1, n)
     sizes = ((1, m, n, k),) if m and n and k else ()
-    library = "deepgemm" if has_blocks else "vllm"
+    library = "blocks" if has_blocks else "vllm"
     return as_product(call.func, sizes, call.a.dtype, call.out.dtype, library=library)
 
 

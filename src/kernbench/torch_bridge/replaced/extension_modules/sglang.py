@@ -73,7 +73,7 @@ def _per_token(call: OperatorCall) -> None:
 def _of_matrices(call: OperatorCall, out: Tensor) -> Callable[[int], Any]:
     (m, n), k = out.shape, call.mat_a.shape[1]
     sizes = ((1, m, n, k),) if m and n and k else ()
-    library = "deepgemm" if "blockwise" in str(call.func) else "sglang"
+    library = "blocks" if "blockwise" in str(call.func) else "sglang"
     return as_product(call.func, sizes, call.mat_a.dtype, out.dtype, library=library)
 
 
