@@ -97,8 +97,8 @@ _MATRIX_TILES = (
     ProductTile(64, 128, (1, 6)),
     ProductTile(128, 64, (1, 4)),
     ProductTile(128, 128, (1, 3, 6)),
-    ProductTile(128, 256, (1, 2, 3)),
-    ProductTile(256, 128, (1, 2, 3)),
+    ProductTile(128, 256, (1, 2, 3, 4)),
+    ProductTile(256, 128, (1, 2, 3, 4)),
 )
 _WIDE_TILES = tuple(ProductTile(128, columns) for columns in (96, 160, 192, 224))
 _PAIR_TILES = (
