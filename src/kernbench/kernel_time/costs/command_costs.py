@@ -332,7 +332,7 @@ class CostModel:
         streaming, short, cached, crossed = rates
         needs = {
             touched_bytes: (
-                _up(self._port, touched_bytes.useful_bytes, turns and turns * size),
+                _up(self._port, self._port_bytes(touched_bytes), turns and turns * size),
                 _up(short if self._is_short(touched_bytes) else streaming, size),
                 _up(cached, size),
                 _up(crossed, size),
@@ -356,6 +356,11 @@ class CostModel:
             hbm_bytes=weight * total,
             hbm_stream_bytes=weight * streamed,
         )
+
+    def _port_bytes(self, touched: TouchedBytes) -> int:
+        """Return what crosses the PE's port: whole lines where warps access them."""
+        lines = 0 if self._block is None else touched.line_bytes
+        return max(touched.useful_bytes, lines)
 
     def _is_short(self, touched: TouchedBytes) -> bool:
         """Return whether its runs of bytes open a DRAM page each, so that they do not stream."""
