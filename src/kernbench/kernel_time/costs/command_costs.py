@@ -359,8 +359,8 @@ class CostModel:
 
     def _port_bytes(self, touched: TouchedBytes) -> int:
         """Return what crosses the PE's port: whole lines where warps access them."""
-        lines = 0 if self._block is None else touched.line_bytes
-        return max(touched.useful_bytes, lines)
+        by_line = self._block is not None and self._block.serves_lines
+        return max(touched.useful_bytes, touched.line_bytes if by_line else 0)
 
     def _is_short(self, touched: TouchedBytes) -> bool:
         """Return whether its runs of bytes open a DRAM page each, so that they do not stream."""
