@@ -184,11 +184,6 @@ class BlockCosts:
         return size * self._blocks <= self._own_cache
 
     @property
-    def serves_lines(self) -> bool:
-        """Whether the SM's own cache serves a line at a time, as CUDA's do; AMD's serve halves."""
-        return self._block.architecture != NO_CUDA
-
-    @property
     def layout_ps(self) -> int:
         """From when a vector is loaded to when a tile's threads have it as its row or column."""
         return self._sip.cycles_ps(_LAYOUT_CYCLES)

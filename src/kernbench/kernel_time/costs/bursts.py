@@ -279,26 +279,22 @@ def _count_lines(axes: list[Array], active: list[Array], itemsize: int) -> int:
     Lanes lie along the axis on which most elements are contiguous first, each with up to 16 bytes.
     Source: ``Coalesce.cpp`` of Triton; NVIDIA's Nsight Compute documentation, L1TEX wavefronts.
     """
-    contiguous = [_longest_run(axis, itemsize) for axis in axes]
-    order = sorted(range(len(axes)), key=contiguous.__getitem__, reverse=FIRST_AXIS_OF_EQUALS)
-    order = order if FIRST_AXIS_OF_EQUALS else order[::-1]
+    breaks = [np.flatnonzero(np.diff(axis, prepend=axis[0]) != itemsize) for axis in axes]
+    longest = [
+        int(np.diff(at, append=len(axis)).max()) for at, axis in zip(breaks, axes, strict=True)
+    ]
+    order = sorted(range(len(axes)), key=longest.__getitem__, reverse=FIRST_AXIS_OF_EQUALS)
     accesses, starts, left = 1, np.zeros(1, dtype=np.int64), _LANES
-    for place, at in enumerate(order):
-        width = 1 if place else min(contiguous[at], _ACCESS_BYTES // itemsize)
-        lanes = max(min(left, len(axes[at]) // width), 1)
+    for place, at in enumerate(order if FIRST_AXIS_OF_EQUALS else order[::-1]):
+        width = 1 if place else min(longest[at], _ACCESS_BYTES // itemsize)
+        step = max(min(left * width, len(axes[at])), width)
         # Those of a warp that is off altogether access nothing.
-        blocks = distinct_values(np.flatnonzero(active[at]) // (lanes * width))
-        taken = slice(blocks[0] * lanes * width, (blocks[0] + 1) * lanes * width)
+        blocks = distinct_values(np.flatnonzero(active[at]) // step)
+        taken = slice(blocks[0] * step, (blocks[0] + 1) * step)
         firsts = axes[at][taken][active[at][taken]][::width]
-        starts = (firsts[:, None] + starts[None, :]).reshape(-1)
-        accesses, left = accesses * len(blocks), left // lanes
+        starts = (firsts[:, None] + starts).reshape(-1)
+        accesses, left = accesses * len(blocks), max(left * width // step, 1)
     return accesses * len(distinct_values(starts // _LINE_BYTES))
-
-
-def _longest_run(axis: Array, itemsize: int) -> int:
-    """Return how many elements of an axis follow each other in memory at most."""
-    breaks = np.flatnonzero(np.diff(axis) != itemsize) + 1
-    return int(np.diff(breaks, prepend=0, append=len(axis)).max())
 
 
 def _count_bursts(axes: list[Array], itemsize: int, burst_bytes: int) -> tuple[int, int]:
