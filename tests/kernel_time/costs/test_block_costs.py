@@ -34,6 +34,7 @@ from kernbench.dtypes import float32
 from kernbench.hardware import SipSpec, load_machine
 from kernbench.kernel_ir import NO_CUDA
 from kernbench.kernel_time import ThreadBlock
+from kernbench.kernel_time.costs import bursts
 from kernbench.kernel_time.costs.block_costs import (
     BlockCosts,
     resident_blocks,
@@ -395,6 +396,47 @@ def test_few_warps_spill_on_gpus_and_mean_nothing_elsewhere() -> None:
     one, four, eight = times("h100-sxm", (128, 256, 64), (1, 4, 8))
     assert one > four > 1.25 * eight
     assert len(set(times("ahbm", (64, 64, 64), (1, 4, 8)))) == 1
+
+
+@triton.jit
+def halves_of_pairs(x, out, K, STEP: tl.constexpr):
+    rows, columns = tl.arange(0, 32)[:, None], tl.arange(0, 64)[None, :]
+    total = tl.zeros((32, 64), tl.float16)
+    for at in range(0, K, 64 * STEP):
+        total += tl.load(x + rows * K + at + columns * STEP)
+    tl.store(out + rows * 64 + columns, total)
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_line_takes_a_clock(is_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes along 32 rows touch as many lines for 64 bytes, lanes along a row of pairs one."""
+    monkeypatch.setattr(bursts, "FIRST_AXIS_OF_EQUALS", is_first)
+    bursts._known.cache_clear()
+    trips = 256
+    took_us = []
+    for step in (1, 2):
+        with RuntimeContext(machine="h100-sxm", data=False) as torch:
+            x, out = (torch.empty(32 * 64 * 2 * trips, dtype=torch.float16) for _ in range(2))
+            launch = partial(halves_of_pairs[(1,)], x, out, 64 * step * trips, step)
+            took_us.append(triton.testing.do_bench_cudagraph(launch) * 1e3)
+    bursts._known.cache_clear()
+    lines = 32 * (64 if is_first else 2)
+    assert took_us[1] * 1e6 >= H100.cycles_ps(lines * trips)
+    # Rows of 64 elements are contiguous, and a line each.
+    assert (took_us[1] > 1.5 * took_us[0]) == is_first
+
+
+def test_lanes_lie_as_the_installed_triton_lays_them() -> None:
+    """The oracle is the layout of a load of which no elements are contiguous."""
+    signature = {"x": "*fp16", "out": "*fp16", "K": "i32"}
+    attributes = {(place,): [["tt.divisibility", 16]] for place in range(3)}
+    source = ASTSource(halves_of_pairs, signature, {"STEP": 2}, attributes)
+    options = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": True}
+    text = triton.compile(source, GPUTarget("cuda", 90, 32), options=options).asm["ttgir"]
+    loads = re.findall(r"tt\.load .*tensor<32x64x!tt.ptr<f16>, (#blocked\d*)>", text)
+    orders = [re.search(rf"^{load} = .*order = \[(\d)", text, re.MULTILINE) for load in loads]
+    assert orders
+    assert all(order and (order[1] == "0") == bursts.FIRST_AXIS_OF_EQUALS for order in orders)
 
 
 @triton.jit

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from kernbench.commands import PROGRAM, UNKNOWN_LINE, Access, DmaRead, Predicate, Tile, axis_dim
 from kernbench.dtypes import float16
+from kernbench.kernel_time.costs import bursts
 from kernbench.kernel_time.costs.bursts import TouchedBytes, touched
 from kernbench.kernel_time.costs.fingerprints import pattern_fingerprints, program_fingerprints
 from kernbench.kernel_time.program.timed_plan import CommandSite, build_program_plan
 from tests.kernel_time.kernel_traces import COLUMN, ROW, access
 from tests.tiers import examples
 
-BURST = 64
+BURST, LINE = 64, 128
 
 
 def site_of(command: Any, *before: Any) -> CommandSite:
@@ -135,11 +136,56 @@ def test_a_broadcast_row_is_moved_once() -> None:
     source = access(0, (16, 32), float16, C=2 * np.arange(32))
     assert touched(site_of(load(source, Predicate((16, 32)))), 0, BURST) == (
         (),
-        (TouchedBytes(64, 64, 64),),
+        (TouchedBytes(64, 64, 64, 2 * LINE),),
     )
 
 
 def test_strided_elements_move_a_burst_each() -> None:
     source = access(0, (1, 32), float16, C=256 * np.arange(32))
     moved = touched(site_of(load(source, Predicate((1, 32)))), 0, BURST)
-    assert moved == ((), (TouchedBytes(64, 32 * 64, 2),))
+    assert moved == ((), (TouchedBytes(64, 32 * 64, 2, 32 * LINE),))
+
+
+def lines(rows: int, columns: int, row: int, column: int, held: int | None = None) -> int:
+    """Return how many lines the accesses of a tile touch, by the bytes from one to the next."""
+    source = access(
+        0, (rows, columns), float16, R=row * np.arange(rows), C=column * np.arange(columns)
+    )
+    mask = Predicate((rows, columns), {} if held is None else {(ROW,): np.arange(rows) < held})
+    ((moved,),) = touched(site_of(load(source, mask)), 0, BURST)[1:]
+    return moved.line_bytes // LINE
+
+
+@pytest.mark.parametrize(("row", "column"), [(512, 2), (2, 512)])
+def test_lanes_along_contiguous_elements_touch_each_line_once(row: int, column: int) -> None:
+    rows, columns = (32, 256) if column == 2 else (256, 32)
+    assert lines(rows, columns, row, column) == 32 * 256 * 2 // LINE
+
+
+def test_rows_shorter_than_a_line_take_one_each() -> None:
+    assert lines(64, 32, 8192, 2) == 64
+
+
+def test_lanes_along_rows_touch_a_line_each_where_no_elements_are_contiguous(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Every second element of a row, as packed pairs are unpacked: 32 rows of 64.
+    assert lines(32, 64, 8192, 4) == 32 * 64 // 32
+    monkeypatch.setattr(bursts, "FIRST_AXIS_OF_EQUALS", True)
+    bursts._known.cache_clear()
+    assert lines(32, 64, 8192, 4) == 32 * 64
+    bursts._known.cache_clear()
+
+
+def test_a_warp_whose_lanes_are_off_touches_nothing() -> None:
+    assert lines(64, 256, 512, 2, held=8) == 8 * 256 * 2 // LINE
+
+
+def test_columns_that_begin_anew_are_as_contiguous_as_their_longest_run() -> None:
+    def wrapped(at: int) -> int:
+        columns = 2 * (np.arange(256) * (np.arange(256) < at))
+        source = access(0, (4, 256), float16, R=512 * np.arange(4), C=columns)
+        ((moved,),) = touched(site_of(load(source, Predicate((4, 256)))), 0, BURST)[1:]
+        return moved.line_bytes // LINE
+
+    assert wrapped(128) <= wrapped(256) == 4 * 4

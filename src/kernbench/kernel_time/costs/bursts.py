@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,10 @@ Array = npt.NDArray[Any]
 Dims = tuple[int, ...]
 
 _AXIS = axis_dim(0)
+_LANES, _ACCESS_BYTES, _LINE_BYTES = 32, 16, 128
+FIRST_AXIS_OF_EQUALS = version("triton") < "3.7"
+"""Whether lanes lie along the first of axes on which as many elements are contiguous: so Triton
+laid them up to 3.6, and since along the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,8 @@ class TouchedBytes:
     """The bursts that hold them: what HBM moves."""
     run_bytes: int = 0
     """How many of the useful bytes follow each other without a gap, on average."""
+    line_bytes: int = 0
+    """The lines that accesses of whole warps touch, each as often as one does."""
 
 
 Moved = tuple[Dims, tuple[TouchedBytes, ...]]
@@ -262,7 +269,32 @@ def _bursts(
     # An element that several positions name (a broadcast) is moved once.
     useful = int(np.prod([len(axis) for axis in picked], dtype=np.int64)) * itemsize
     bursts, runs = _count_bursts(picked, itemsize, burst_bytes)
-    return TouchedBytes(useful, bursts * burst_bytes, useful // runs)
+    lines = _count_lines(axes, active, itemsize) * _LINE_BYTES
+    return TouchedBytes(useful, bursts * burst_bytes, useful // runs, lines)
+
+
+def _count_lines(axes: list[Array], active: list[Array], itemsize: int) -> int:
+    """Count the lines that accesses of warps touch: a multiprocessor's cache serves one a clock.
+
+    Lanes lie along the axis on which most elements are contiguous first, each with up to 16 bytes.
+    Source: ``Coalesce.cpp`` of Triton; NVIDIA's Nsight Compute documentation, L1TEX wavefronts.
+    """
+    breaks = [np.flatnonzero(np.diff(axis, prepend=axis[0]) != itemsize) for axis in axes]
+    longest = [
+        int(np.diff(at, append=len(axis)).max()) for at, axis in zip(breaks, axes, strict=True)
+    ]
+    order = sorted(range(len(axes)), key=longest.__getitem__, reverse=FIRST_AXIS_OF_EQUALS)
+    accesses, starts, left = 1, np.zeros(1, dtype=np.int64), _LANES
+    for place, at in enumerate(order if FIRST_AXIS_OF_EQUALS else order[::-1]):
+        width = 1 if place else min(longest[at], _ACCESS_BYTES // itemsize)
+        step = max(min(left * width, len(axes[at])), width)
+        # Those of a warp that is off altogether access nothing.
+        blocks = distinct_values(np.flatnonzero(active[at]) // step)
+        taken = slice(blocks[0] * step, (blocks[0] + 1) * step)
+        firsts = axes[at][taken][active[at][taken]][::width]
+        starts = (firsts[:, None] + starts).reshape(-1)
+        accesses, left = accesses * len(blocks), max(left * width // step, 1)
+    return accesses * len(distinct_values(starts // _LINE_BYTES))
 
 
 def _count_bursts(axes: list[Array], itemsize: int, burst_bytes: int) -> tuple[int, int]:

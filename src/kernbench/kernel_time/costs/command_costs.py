@@ -28,6 +28,7 @@ from kernbench.commands import (
 )
 from kernbench.dtypes import DType
 from kernbench.hardware import PS_PER_NS, SipSpec, ceil_ps, ps_per_byte
+from kernbench.kernel_ir import NO_CUDA
 from kernbench.kernel_time.conditions import Conditions
 from kernbench.kernel_time.costs.block_costs import BlockCosts
 from kernbench.kernel_time.costs.bursts import Dims, TouchedBytes, fresh_share
@@ -138,6 +139,8 @@ class CostModel:
         parameter."""
         warps, block = sip.pe.warps, conditions.block
         self._block = None if warps is None or block is None else BlockCosts(block, warps, sip)
+        # AMD's caches serve half a line at a time.
+        self._by_line = block is not None and block.architecture != NO_CUDA
         self._fixed_ps = [self._engine_ps(site) for site in plan.sites]
         self._own_ps = [self._engine_ps(site, site.copied_bytes) for site in plan.sites]
         """For each site, the time of its engine, with what loads write for it meanwhile."""
@@ -332,7 +335,11 @@ class CostModel:
         streaming, short, cached, crossed = rates
         needs = {
             touched_bytes: (
-                _up(self._port, touched_bytes.useful_bytes, turns and turns * size),
+                _up(
+                    self._port,
+                    max(touched_bytes.useful_bytes, self._by_line * touched_bytes.line_bytes),
+                    turns and turns * size,
+                ),
                 _up(short if self._is_short(touched_bytes) else streaming, size),
                 _up(cached, size),
                 _up(crossed, size),

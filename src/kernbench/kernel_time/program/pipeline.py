@@ -68,11 +68,6 @@ def interval_ps(
         in_flight=in_flight,
         body=plan.nodes,
         sites=range(len(plan.sites)),
-        inits=(),
-        args=(),
-        yields=(),
-        results=(),
-        invariants=(),
     )
     run = PipelineRun(plan, times, True, trips)
     ends = deque([0] * in_flight, maxlen=in_flight)

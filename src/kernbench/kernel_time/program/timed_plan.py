@@ -95,11 +95,11 @@ class LoopNode:
     """How many iterations have TCM slots at the same time."""
     body: tuple[Node, ...]
     sites: range
-    inits: tuple[Slots, ...]
-    args: Slots
-    yields: tuple[Slots, ...]
-    results: Slots
-    invariants: Slots
+    inits: tuple[Slots, ...] = ()
+    args: Slots = ()
+    yields: tuple[Slots, ...] = ()
+    results: Slots = ()
+    invariants: Slots = ()
     """Slots that the body reads and that are written before the loop."""
     late: frozenset[int] = frozenset()
     """Sites of loads that a compiler for GPUs does not issue ahead: they feed no product."""
