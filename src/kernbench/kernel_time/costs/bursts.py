@@ -38,7 +38,7 @@ Dims = tuple[int, ...]
 
 _AXIS = axis_dim(0)
 _LANES, _ACCESS_BYTES, _LINE_BYTES = 32, 16, 128
-FIRST_AXIS_OF_EQUALS = version("triton") < "3.7"
+FIRST_AXIS_OF_EQUALS = tuple(map(int, version("triton").split(".")[:2])) < (3, 7)
 """Whether lanes lie along the first of axes on which as many elements are contiguous: so Triton
 laid them up to 3.6, and since along the last."""
 
