@@ -294,8 +294,8 @@ class SustainedSpec(Spec):
     half_time_us: Positive
     """Duration of a kernel that pays half of the loss."""
     float32_clock_loss: NotNegative | None = None
-    """``clock_loss`` of products of float32, which draw the most for a multiplication, though a
-    board with a high limit may bear it; None: the same."""
+    """``clock_loss`` of products of float32, which draw the most for a multiplication, on a board
+    that meets its limit by them, however short they are; None: the same as of others."""
     half_share: Share = Fraction(1)
     """The share of a vendor library's rate that products of 16 bits reach, however short: a board
     that is at its limit before the loop of a kernel has settled."""
@@ -304,6 +304,12 @@ class SustainedSpec(Spec):
         """Return what the clock loses to products of a dtype."""
         own = self.float32_clock_loss if dtype == "float32" else None
         return self.clock_loss if own is None else own
+
+    def settles_in(self, dtype: str) -> Fraction:
+        """Return ``half_time_us`` of products of a dtype: those of float32 that meet a board's
+        limit meet it at once."""
+        is_limited = dtype == "float32" and self.float32_clock_loss is not None
+        return Fraction(0) if is_limited else self.half_time_us
 
 
 class DieToDieSpec(Spec):

@@ -110,7 +110,7 @@ def time_kernel(
     front_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
     start_us = float(constants.fixed_us) + (front_ps + sip.hbm_latency_ps) / 1e6
     busy_us = _busy_us(kernel, slots, (tiles_us, cache_us, hbm_us))
-    hot = stretch(sip, kernel.tiles[0].trip.dtype, tensor_us, busy_us)
+    hot = stretch(sip, kernel.tiles[0].trip.dtype, tensor_us, busy_us, kernel.loss_share)
     # HBM has a clock of its own.
     on_clock_us = max(tiles_us, cache_us) * hot
     busy_us = _busy_us(kernel, slots, (tiles_us * hot, cache_us * hot, hbm_us))
@@ -268,11 +268,13 @@ def _hbm_bytes_per_us(kernel: LibraryKernel, sip: SipSpec, constants: KernelCons
     return min(peak, max(ports, 1e-9)) * 1e3
 
 
-def stretch(sip: SipSpec, dtype: str, worked_us: float, busy_us: float) -> float:
-    """Return how many times longer a kernel takes because the engines of a dtype run hot."""
+def stretch(
+    sip: SipSpec, dtype: str, worked_us: float, busy_us: float, share: float = 1.0
+) -> float:
+    """Return how many times longer a kernel takes that has a share of what a hot clock loses."""
     sustained = sip.sustained
     if sustained is None or not worked_us:
         return 1.0
     load = min(worked_us / busy_us / float(sustained.full_load), 1.0)
-    settled = busy_us / (busy_us + float(sustained.half_time_us))
-    return 1 + float(sustained.loss_of(dtype)) * load * settled
+    settled = busy_us / (busy_us + float(sustained.settles_in(dtype)))
+    return 1 + float(sustained.loss_of(dtype)) * share * load * settled

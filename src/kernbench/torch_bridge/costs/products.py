@@ -252,6 +252,9 @@ class OperandLayout:
     """Bytes per element of B, scales included, where it is narrower than it multiplies."""
     grouped: bool = False
     """Whether the products are groups, which one launch goes over."""
+    along_k: bool = True
+    """Whether A and B both lie along K, as those of a linear layer do; also where it is not known.
+    """
 
 
 PLAIN = OperandLayout()
@@ -289,7 +292,16 @@ def layout_of(func: Any, args: Any, result: Any) -> OperandLayout:
         a_shared=shared[0],
         b_shared=shared[1],
         grouped="grouped_mm" in name,
+        along_k=not (_is_along(a, 0) or _is_along(b, 0 if func is aten.linear.default else 1)),
     )
+
+
+def _is_along(matrix: Any, dim: int) -> bool:
+    """Return whether elements of a matrix lie side by side in a dim of its last two."""
+    if not has_steps(matrix) or matrix.dim() < 2:
+        return False
+    steps = matrix.stride()[-2:]
+    return steps[dim] == 1 < steps[1 - dim]
 
 
 def of_complex(products: Products) -> Products:

@@ -193,6 +193,7 @@ def _by_library(
             weight_bytes=layout.weight_bytes,
             a_shared=layout.a_shared,
             b_shared=layout.b_shared,
+            along_k=layout.along_k,
         )
         for batch, m, n, k in products
     ]
