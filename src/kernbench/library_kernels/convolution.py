@@ -213,7 +213,7 @@ def _of_other_groups(
     if not conv.by_graph and f"{kernel.name}_before" in library.names():
         kernel = replace(kernel, name=f"{kernel.name}_before")
     yield (kernel,)
-    is_wide = conv.by_graph and min(_widths(conv)) > _WHOLE_TILE
+    is_wide = conv.by_graph and min(widths_of(conv)) > _WHOLE_TILE
     if is_wide and conv.which is ConvolutionPass.FORWARD:
         product = _product(conv, True, _WHOLE_TILE)
         yield product_kernels(product, sip, library, "conv").kernels * _launches(conv)
@@ -253,7 +253,7 @@ def _is_moved(conv: Convolution) -> bool:
     """
     if conv.dtype == "tf32" and conv.which is not ConvolutionPass.FORWARD:
         return conv.strided or conv.which is ConvolutionPass.TO_WEIGHT or not _is_thin(conv)
-    return conv.groups > 1 and min(_widths(conv)) == _NEVER_PLANAR
+    return conv.groups > 1 and min(widths_of(conv)) == _NEVER_PLANAR
 
 
 def _is_thin(conv: Convolution) -> bool:
@@ -282,13 +282,13 @@ def _renamed(kernel: LibraryKernel, ending: str, library: KernelLibrary) -> Libr
     return replace(kernel, name=name) if name in library.names() else kernel
 
 
-def _widths(conv: Convolution) -> tuple[int, int]:
+def widths_of(conv: Convolution) -> tuple[int, int]:
     """Return how many channels a group takes and makes."""
     return conv.in_channels // conv.groups, conv.out_channels // conv.groups
 
 
 def _product(conv: Convolution, padded: bool, multiple: int = _ALIGNED) -> Product:
-    number, result = _widths(conv)
+    number, result = widths_of(conv)
     if padded:
         number, result = (math.ceil(item / multiple) * multiple for item in (number, result))
         if conv.dims == _VOLUME and conv.itemsize == _WIDE:
@@ -299,7 +299,10 @@ def _product(conv: Convolution, padded: bool, multiple: int = _ALIGNED) -> Produ
     elif conv.which is ConvolutionPass.TO_INPUT:
         # Of a strided convolution's windows, each element of the input is in a few only.
         rows = max(math.ceil(conv.in_positions * conv.reached), 1)
-        k = max(math.ceil(result * conv.taps * min(conv.out_positions / rows, 1.0)), 1)
+        # Threads of float32 try all of an image's taps, kernels of tensor cores go phase by phase.
+        is_whole = conv.dtype == "float32" and conv.planar and conv.dims < _VOLUME
+        met = 1.0 if is_whole else min(conv.out_positions / rows, 1.0)
+        k = max(math.ceil(result * conv.taps * met), 1)
         m, n, of_a = rows, number, conv.out_bytes
     else:
         m, n, k, of_a = number * conv.taps, result, conv.out_positions, conv.in_bytes

@@ -1,7 +1,7 @@
-"""Convolutions of volumes without a tensor-core kernel of cuDNN: float32 planes in three dims.
+"""Convolutions of float32 planes for which cuDNN has no kernel that fills tiles.
 
-Its heuristics are not published: these two are taken to be their choice where measured times of
-seven boards ask for them, and each is timed by what its threads do.
+Volumes, and groups of images. Its heuristics are not published: these are taken to be their choice
+where measured times of seven boards ask for them, and each is timed by what its threads do.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kernbench.library_kernels.blocks import LANES, BlockLaunch, Sweep
-from kernbench.library_kernels.convolution import ConvolutionPass
+from kernbench.library_kernels.convolution import ConvolutionPass, widths_of
 
 if TYPE_CHECKING:
     from kernbench.library_kernels.convolution import Convolution
@@ -33,16 +33,28 @@ more: KernelBench level2/24 and level1/66 (16 and 64 columns) on RTX A6000, at t
 leaves. L40S, L4 and T4 had no part."""
 
 
-def volume_launch(
+_AT_ONCE = 4
+"""Channels of float32 that a kernel for groups loads at a time."""
+_PRODUCT_SLOTS = 38
+"""Issue slots of a thread for each of its multiplications in cuDNN's kernel for any groups
+(``conv2d_grouped_direct_kernel``): its place and both loads are for one product alone. KernelBench
+level3/29 (groups of 49 channels), less its other kernels and at the clock that power leaves, asks
+for 32 to 43 on A100, H100, H100 PCIe, RTX A6000, L4 and L40S, and for 70 on a T4, as level3/25, 26
+and level2/19 do there."""
+
+
+def direct_launch(
     name: str, conv: Convolution, has_narrow: bool, gathered: float
 ) -> BlockLaunch | None:
-    """Return the launch of a convolution of volumes; None where a tensor-core kernel does it.
+    """Return the launch of a convolution by threads alone; None where a kernel with tiles does it.
 
     ``has_narrow``: whether gradients of few channels have one. ``gathered``: how many elements of
     few channels a PE gathers in a clock for its tensor cores; 0 where these do not multiply them.
     """
-    if conv.dims != _VOLUME or not conv.planar or conv.itemsize != _WIDE or conv.is_depthwise:
+    if not conv.planar or conv.itemsize != _WIDE or conv.is_depthwise:
         return None
+    if conv.dims < _VOLUME:
+        return _of_groups(name, conv) if conv.groups > 1 and _has_none(conv) else None
     if conv.which is ConvolutionPass.TO_INPUT:
         by_vector = conv.dtype == "float32" or (conv.in_channels < _NARROW and not has_narrow)
         if conv.groups > 1 or (conv.strided and by_vector):
@@ -50,6 +62,26 @@ def volume_launch(
     elif conv.which is ConvolutionPass.FORWARD and conv.in_channels <= _FEW and conv.groups == 1:
         return _gathered(name, conv, gathered)
     return None
+
+
+def _has_none(conv: Convolution) -> bool:
+    """Return whether there is no kernel with tiles for an image's groups.
+
+    Tensor cores want channels in fours. In float32 a group has to make as many as it takes.
+    """
+    number, result = widths_of(conv)
+    return bool(number % _AT_ONCE) or (conv.dtype == "float32" and number != result)
+
+
+def _of_groups(name: str, conv: Convolution) -> BlockLaunch:
+    """Return a launch whose threads make an element each, one multiplication after another."""
+    number, result = widths_of(conv)
+    products = conv.groups * number * result * conv.taps * conv.out_positions
+    elements, read, written = conv.out_positions * conv.out_channels, conv.in_bytes, conv.out_bytes
+    if conv.which is ConvolutionPass.TO_INPUT:
+        elements, read, written = conv.in_positions * conv.in_channels, written, read
+    blocks = math.ceil(elements / _THREADS)
+    return _launch(name, blocks, products / blocks * _PRODUCT_SLOTS / LANES, read, written)
 
 
 def _gradient(name: str, conv: Convolution) -> BlockLaunch:

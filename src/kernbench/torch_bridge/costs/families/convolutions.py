@@ -20,7 +20,7 @@ from kernbench.library_kernels import (
     convolution_kernels,
     family_of,
     stream,
-    volume_launch,
+    direct_launch,
     window_launch,
 )
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
@@ -120,7 +120,7 @@ def _of_library(
         has_narrow = costs.machine.sip_at(call.sip_id).pe.gemm.native_m >= _WIDE_TILES
         few = costs.library.constants(_FEW_CHANNELS) if costs.has_kernel(_FEW_CHANNELS) else None
         gathered = 0.0 if few is None else float(few.vector_share)
-        launch = volume_launch(call.name, passes[0], has_narrow, gathered)
+        launch = direct_launch(call.name, passes[0], has_narrow, gathered)
         if launch is not None:
             return _Direct(launch, biased, flops)
     return _Passes(
