@@ -299,9 +299,7 @@ def _product(conv: Convolution, padded: bool, multiple: int = _ALIGNED) -> Produ
     elif conv.which is ConvolutionPass.TO_INPUT:
         # Of a strided convolution's windows, each element of the input is in a few only.
         rows = max(math.ceil(conv.in_positions * conv.reached), 1)
-        # Threads of float32 try all of an image's taps, kernels of tensor cores go phase by phase.
-        is_whole = conv.dtype == "float32" and conv.planar and conv.dims < _VOLUME
-        met = 1.0 if is_whole else min(conv.out_positions / rows, 1.0)
+        met = 1.0 if _tries_all_taps(conv) else min(conv.out_positions / rows, 1.0)
         k = max(math.ceil(result * conv.taps * met), 1)
         m, n, of_a = rows, number, conv.out_bytes
     else:
@@ -317,6 +315,16 @@ def _product(conv: Convolution, padded: bool, multiple: int = _ALIGNED) -> Produ
         out_bytes=conv.itemsize,
         a_bytes=of_a / launches,
     )
+
+
+def _tries_all_taps(conv: Convolution) -> bool:
+    """Return whether a strided gradient multiplies by zeros, too, where no window has a tap.
+
+    Kernels of tensor cores go phase by phase of a stride. Of float32, what cuDNN's graphs take for
+    images does not (KernelBench level1/81, level2/2, 16 and 91 on T4: 2 to 4 times as long as one
+    phase after another), and what version 7's calls take does (nnU-Nets on V100).
+    """
+    return conv.dtype == "float32" and conv.planar and conv.dims < _VOLUME and conv.by_graph
 
 
 def _whole_trips(which: ConvolutionPass, number: int, result: int) -> tuple[int, int]:
