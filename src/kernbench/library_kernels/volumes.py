@@ -39,8 +39,8 @@ _PRODUCT_SLOTS = 38
 """Issue slots of a thread for each of its multiplications in cuDNN's kernel for any groups
 (``conv2d_grouped_direct_kernel``): its place and both loads are for one product alone. KernelBench
 level3/29 (groups of 49 channels), less its other kernels and at the clock that power leaves, asks
-for 32 to 43 on A100, H100, H100 PCIe, RTX A6000, L4 and L40S, and for 70 on a T4, as level3/25, 26
-and level2/19 do there."""
+for 30 to 44 on A100, H100, H100 PCIe, RTX A6000, L4 and L40S, and for 65 to 105 on a T4, as
+level3/25 and 26 do there."""
 
 
 def direct_launch(
@@ -70,7 +70,8 @@ def _has_none(conv: Convolution) -> bool:
     Tensor cores want channels in fours. In float32 a group has to make as many as it takes.
     """
     number, result = widths_of(conv)
-    return bool(number % _AT_ONCE) or (conv.dtype == "float32" and number != result)
+    is_odd = number % _AT_ONCE > 0 or result % _AT_ONCE > 0
+    return is_odd or (conv.dtype == "float32" and number != result)
 
 
 def _of_groups(name: str, conv: Convolution) -> BlockLaunch:
