@@ -300,17 +300,6 @@ class SustainedSpec(Spec):
     """The share of a vendor library's rate that products of 16 bits reach, however short: a board
     that is at its limit before the loop of a kernel has settled."""
 
-    def loss_of(self, dtype: str) -> Fraction:
-        """Return what the clock loses to products of a dtype."""
-        own = self.float32_clock_loss if dtype == "float32" else None
-        return self.clock_loss if own is None else own
-
-    def settles_in(self, dtype: str) -> Fraction:
-        """Return ``half_time_us`` of products of a dtype: those of float32 that meet a board's
-        limit meet it at once."""
-        is_limited = dtype == "float32" and self.float32_clock_loss is not None
-        return Fraction(0) if is_limited else self.half_time_us
-
 
 class DieToDieSpec(Spec):
     """The links between the cubes of a SIP."""

@@ -271,10 +271,12 @@ def _hbm_bytes_per_us(kernel: LibraryKernel, sip: SipSpec, constants: KernelCons
 def stretch(
     sip: SipSpec, dtype: str, worked_us: float, busy_us: float, share: float = 1.0
 ) -> float:
-    """Return how many times longer a kernel takes that has a share of what a hot clock loses."""
+    """Return how many times longer a kernel takes that loses a share of what a hot clock loses."""
     sustained = sip.sustained
     if sustained is None or not worked_us:
         return 1.0
     load = min(worked_us / busy_us / float(sustained.full_load), 1.0)
-    settled = busy_us / (busy_us + float(sustained.settles_in(dtype)))
-    return 1 + float(sustained.loss_of(dtype)) * share * load * settled
+    if dtype == "float32" and sustained.float32_clock_loss is not None:
+        return 1 + float(sustained.float32_clock_loss) * share * load
+    settled = busy_us / (busy_us + float(sustained.half_time_us))
+    return 1 + float(sustained.clock_loss) * load * settled

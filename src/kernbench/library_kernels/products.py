@@ -157,12 +157,10 @@ _FAMILIES = {"float32": "float32", "tf32": "tf32", "float64": "float64"}
 
 
 _SPARED = 0.4
-"""The share of a board's loss of clock that one product of float32 has whose operands do not both
-lie along K: BLAS' ``tn`` makes rows of both into columns as it loads them, and so do its batches.
-Square products of random numbers reach 47 TFLOP/s on an L40S, 23.9 on an RTX A6000 and 4.2 and 4.4
-on T4 (zzc0721/torch-performance-test-data), KernelBench level1/10 42 to 44, 21, 4.6, and 12.5 on L4
-and 33.5 on H100 PCIe; linear layers 32, 17.5, 3.4, 9.3 (neusight-linear, too) and 28 to 32. Boards
-that do not meet their power, A100 and H100, take as long for both."""
+"""The share of ``float32_clock_loss`` that a product has whose operands do not both lie along K,
+unless it is a batch or split. KernelBench level1/10 reaches 44, 21, 12.5 and 4.6 TFLOP/s on L40S,
+RTX A6000, L4 and T4 (square products 47, 24, 15 and 4.3, zzc0721/torch-performance-test-data), and
+linear layers 32, 17, 9.3 and 3.4. Boards that do not meet their power take as long for both."""
 
 
 def family_of(dtype: str) -> str:
@@ -292,8 +290,9 @@ def _tiled(
     a, b, c = product.distinct
     loads = min(m, product.m) * size + min(n, product.n) * product.b_size / tile.pes
     widened = 0.0 if product.weight_bytes is None else _WIDENING * n * depth
+    share = float(sip.sustained.half_share) if sip.sustained and name == "blas_half" else 1.0
     trip = Trip(
-        flops=2.0 * m * n * depth / _reached(name, sip),
+        flops=2.0 * m * n * depth / share,
         dtype=product.dtype,
         simple=widened,
         loaded_bytes=loads * depth,
@@ -301,8 +300,7 @@ def _tiled(
         pipelined=True,
     )
     stored = min(m, product.m) * min(n, product.n) * out_bytes
-    tiles = rows * columns
-    count = tiles * split * product.batch * tile.pes
+    count = rows * columns * split * product.batch * tile.pes
     a_read, b_read = _reads(product, tile, rows, columns, split, sip)
     main = LibraryKernel(
         name=name,
@@ -311,20 +309,9 @@ def _tiled(
         hbm_read_bytes=a * product.a_cold * a_read + b * product.b_cold * b_read,
         hbm_written_bytes=c if split == 1 else 0.0,
         stores_last=by_vector and split == 1 and product.a_bytes is None,
-        loss_share=_SPARED if count == tiles and _is_spared(product, sip) else 1.0,
+        loss_share=_SPARED if split * product.batch == 1 and not product.along_k else 1.0,
     )
     return (main,) if split == 1 else (main, _sum_parts(product, split, name, sip))
-
-
-def _is_spared(product: Product, sip: SipSpec) -> bool:
-    """Return whether a product costs a board with a low limit less of its clock than others do."""
-    has_limit = sip.sustained is not None and sip.sustained.float32_clock_loss is not None
-    return has_limit and product.dtype == "float32" and not product.along_k
-
-
-def _reached(name: str, sip: SipSpec) -> float:
-    """Return the share of a kernel's rate that it reaches on a board, beside others of its kind."""
-    return float(sip.sustained.half_share) if sip.sustained and name == "blas_half" else 1.0
 
 
 def _reads(

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kernbench.library_kernels.blocks import LANES, BlockLaunch, Sweep
-from kernbench.library_kernels.convolution import ConvolutionPass, widths_of
+from kernbench.library_kernels.convolution import ConvolutionPass
 
 if TYPE_CHECKING:
     from kernbench.library_kernels.convolution import Convolution
@@ -36,11 +36,9 @@ leaves. L40S, L4 and T4 had no part."""
 _AT_ONCE = 4
 """Channels of float32 that a kernel for groups loads at a time."""
 _PRODUCT_SLOTS = 38
-"""Issue slots of a thread for each of its multiplications in cuDNN's kernel for any groups
-(``conv2d_grouped_direct_kernel``): its place and both loads are for one product alone. KernelBench
-level3/29 (groups of 49 channels), less its other kernels and at the clock that power leaves, asks
-for 30 to 44 on A100, H100, H100 PCIe, RTX A6000, L4 and L40S, and for 65 to 105 on a T4, as
-level3/25 and 26 do there."""
+"""Issue slots of a thread for each multiplication in cuDNN's kernel for any groups, whose loads are
+for one product alone. KernelBench level3/29 (49 channels), less its other kernels and at the clock
+that power leaves, asks for 30 to 44 on six boards, level3/25 and 26 for 65 to 105 on a T4."""
 
 
 def direct_launch(
@@ -53,55 +51,11 @@ def direct_launch(
     """
     if not conv.planar or conv.itemsize != _WIDE or conv.is_depthwise:
         return None
-    if conv.dims < _VOLUME:
-        return _of_groups(name, conv) if conv.groups > 1 and _has_none(conv) else None
-    if conv.which is ConvolutionPass.TO_INPUT:
-        by_vector = conv.dtype == "float32" or (conv.in_channels < _NARROW and not has_narrow)
-        if conv.groups > 1 or (conv.strided and by_vector):
-            return _gradient(name, conv)
-    elif conv.which is ConvolutionPass.FORWARD and conv.in_channels <= _FEW and conv.groups == 1:
-        return _gathered(name, conv, gathered)
-    return None
-
-
-def _has_none(conv: Convolution) -> bool:
-    """Return whether there is no kernel with tiles for an image's groups.
-
-    Tensor cores want channels in fours. In float32 a group has to make as many as it takes.
-    """
-    number, result = widths_of(conv)
-    is_odd = number % _AT_ONCE > 0 or result % _AT_ONCE > 0
-    return is_odd or (conv.dtype == "float32" and number != result)
-
-
-def _of_groups(name: str, conv: Convolution) -> BlockLaunch:
-    """Return a launch whose threads make an element each, one multiplication after another."""
-    number, result = widths_of(conv)
-    products = conv.groups * number * result * conv.taps * conv.out_positions
-    elements, read, written = conv.out_positions * conv.out_channels, conv.in_bytes, conv.out_bytes
-    if conv.which is ConvolutionPass.TO_INPUT:
-        elements, read, written = conv.in_positions * conv.in_channels, written, read
-    blocks = math.ceil(elements / _THREADS)
-    return _launch(name, blocks, products / blocks * _PRODUCT_SLOTS / LANES, read, written)
-
-
-def _gradient(name: str, conv: Convolution) -> BlockLaunch:
-    """Return a launch whose threads make an element each, and try all taps for it."""
-    blocks = math.ceil(conv.in_positions * conv.in_channels / _THREADS)
-    slots = _GROUP_TAP_SLOTS if conv.groups > 1 else _TAP_SLOTS
-    cycles = conv.taps * slots * _THREADS / LANES
-    return _launch(name, blocks, cycles, conv.out_bytes, conv.in_bytes)
-
-
-def _gathered(name: str, conv: Convolution, gathered: float) -> BlockLaunch:
-    """Return a launch whose threads gather a patch each, an element of it at a time."""
-    blocks = math.ceil(conv.out_positions / _THREADS)
-    clocks = 1 / gathered if gathered else _ELEMENT_CLOCKS + conv.out_channels / _COLUMNS
-    cycles = conv.in_channels * conv.taps * clocks * _THREADS
-    return _launch(name, blocks, cycles, conv.in_bytes, conv.out_bytes)
-
-
-def _launch(name: str, blocks: int, cycles: float, read: int, written: int) -> BlockLaunch:
+    work = _of_image(conv) if conv.dims < _VOLUME else _of_volume(conv, has_narrow, gathered)
+    if work is None:
+        return None
+    threads, clocks = work
+    blocks, (read, written) = math.ceil(threads / _THREADS), conv.moved
     loaded = max(read / blocks, 1.0)
     sweep = Sweep(loaded_bytes=loaded, under_way=loaded, stored_bytes=written / blocks)
     return BlockLaunch(
@@ -109,8 +63,36 @@ def _launch(name: str, blocks: int, cycles: float, read: int, written: int) -> B
         blocks=blocks,
         threads=_THREADS,
         sweeps=(sweep,),
-        issue_cycles=cycles,
+        issue_cycles=clocks * _THREADS,
         multiplies="float32",
         hbm_read_bytes=read,
         hbm_written_bytes=written,
     )
+
+
+def _of_image(conv: Convolution) -> tuple[float, float] | None:
+    """Return how many threads make an element of groups each, and the clocks of a PE of each.
+
+    None where a kernel has tiles: tensor cores want channels in fours, in float32 a group has to
+    make as many as it takes.
+    """
+    number, result = conv.widths
+    is_even = number % _AT_ONCE == result % _AT_ONCE == 0
+    if conv.groups == 1 or (is_even and (conv.dtype != "float32" or number == result)):
+        return None
+    products = conv.groups * number * result * conv.taps * conv.out_positions
+    threads = conv.moved[1] / conv.itemsize
+    return threads, products / threads * _PRODUCT_SLOTS / LANES
+
+
+def _of_volume(conv: Convolution, has_narrow: bool, gathered: float) -> tuple[float, float] | None:
+    """Return the same where threads try all taps for an element, or gather a patch each."""
+    if conv.which is ConvolutionPass.TO_INPUT:
+        by_vector = conv.dtype == "float32" or (conv.in_channels < _NARROW and not has_narrow)
+        if conv.groups > 1 or (conv.strided and by_vector):
+            slots = _GROUP_TAP_SLOTS if conv.groups > 1 else _TAP_SLOTS
+            return conv.in_positions * conv.in_channels, conv.taps * slots / LANES
+    elif conv.which is ConvolutionPass.FORWARD and conv.in_channels <= _FEW and conv.groups == 1:
+        clocks = 1 / gathered if gathered else _ELEMENT_CLOCKS + conv.out_channels / _COLUMNS
+        return conv.out_positions, conv.in_channels * conv.taps * clocks
+    return None
