@@ -107,7 +107,7 @@ def test_boards_that_power_slows_down_are_slower_by_what_it_takes() -> None:
     launch = direct_launch("volume", NARROW, False, 0.0)
     assert launch is not None
     hot_us, cool_us = (time_blocks(launch, sip).total_us for sip in (machine.sip, cool))
-    assert hot_us / cool_us == pytest.approx(1 + loss, rel=0.01)
+    assert hot_us / cool_us == pytest.approx(1 + loss * cool_us / (cool_us + 50), rel=0.01)
 
 
 def test_a_thread_tries_all_taps_whatever_the_channels() -> None:

@@ -53,6 +53,26 @@ def test_a_product_takes_the_time_of_the_librarys_fastest_kernel() -> None:
     assert sum(rows["bytes"]) == result.hbm_bytes
 
 
+def test_how_operands_lie_counts_on_a_board_with_a_low_limit() -> None:
+    """BLAS' ``tn``, of which linear layers are, costs the most power."""
+    a, weight, bias = empty(4096, 4096), empty(4096, 4096), empty(4096)
+    l4 = load_machine("l4", 1)
+    for machine, is_limited in ((l4, True), (A100, False)):
+        rows = template(machine, aten.mm.default, a, weight).duration_ps
+        for func, args in (
+            (aten.mm.default, (a, weight.t())),
+            (aten.addmm.default, (bias, a, weight.t())),
+            (aten.linear.default, (a, weight)),
+        ):
+            along_k = template(machine, func, *args).duration_ps
+            assert (along_k > 1.3 * rows) == is_limited
+        both = template(machine, aten.mm.default, a.t(), weight.t()).duration_ps
+        assert both == pytest.approx(rows, rel=1e-3)
+    batch = empty(8, 1024, 1024)
+    alike = {template(l4, aten.bmm.default, batch, item).duration_ps for item in (batch, batch.mT)}
+    assert len(alike) == 1
+
+
 @pytest.mark.parametrize("rows", [7, 64])
 def test_flops_of_a_product_are_those_that_it_is_asked_for(rows: int) -> None:
     a = empty(4096, rows, 96, dtype=torch.float16)

@@ -295,7 +295,7 @@ class SustainedSpec(Spec):
     """Duration of a kernel that pays half of the loss."""
     float32_clock_loss: NotNegative | None = None
     """``clock_loss`` of products of float32, which draw the most for a multiplication, on a board
-    that meets its limit by them, however short they are; None: the same as of others."""
+    that meets its limit by them in 50 microseconds; None: the same as of others."""
     half_share: Share = Fraction(1)
     """The share of a vendor library's rate that products of 16 bits reach, however short: a board
     that is at its limit before the loop of a kernel has settled."""

@@ -312,9 +312,12 @@ def _product(conv: Convolution, padded: bool, multiple: int = _ALIGNED) -> Produ
         # Of a strided convolution's windows, each element of the input is in a few only.
         rows = max(math.ceil(conv.in_positions * conv.reached), 1)
         # What cuDNN's graphs take for float32 multiplies by zeros, too (KernelBench level1/81 and
-        # level2/16 on T4); version 7's kernels go phase by phase of a stride (nnU-Nets on V100).
-        is_whole = conv.dtype == "float32" and conv.planar and conv.dims < _VOLUME
-        met = 1.0 if is_whole and conv.by_graph else min(conv.out_positions / rows, 1.0)
+        # level2/16 on T4), but for windows side by side (level3/45). Version 7's kernels go phase
+        # by phase of a stride (nnU-Nets on V100).
+        is_apart = conv.taps * conv.out_positions <= conv.in_positions and not conv.dilated
+        is_image = conv.dtype == "float32" and conv.planar and conv.dims < _VOLUME
+        is_whole = is_image and conv.by_graph and not is_apart
+        met = 1.0 if is_whole else min(conv.out_positions / rows, 1.0)
         k = max(math.ceil(result * conv.taps * met), 1)
         m, n, of_a = rows, number, conv.out_bytes
     else:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _LANES, _WIDE_BYTES = 32, 16
 """The lanes of a warp, and the most bytes that one of them loads at a time."""
+_AT_LIMIT_US = 50.0
+"""Half of the time in which a board meets its limit: L4 by products of float32 (neusight-linear)."""
 _COUNTED = 6
 """Up to so many rounds of tiles are placed one by one; of more, the mean round is enough."""
 
@@ -276,7 +278,7 @@ def stretch(
     if sustained is None or not worked_us:
         return 1.0
     load = min(worked_us / busy_us / float(sustained.full_load), 1.0)
+    loss, half_us = float(sustained.clock_loss), float(sustained.half_time_us)
     if dtype == "float32" and sustained.float32_clock_loss is not None:
-        return 1 + float(sustained.float32_clock_loss) * share * load
-    settled = busy_us / (busy_us + float(sustained.half_time_us))
-    return 1 + float(sustained.clock_loss) * load * settled
+        loss, half_us = float(sustained.float32_clock_loss) * share, min(half_us, _AT_LIMIT_US)
+    return 1 + loss * load * busy_us / (busy_us + half_us)
