@@ -312,12 +312,10 @@ def _product(conv: Convolution, padded: bool, multiple: int = _ALIGNED) -> Produ
         # Of a strided convolution's windows, each element of the input is in a few only.
         rows = max(math.ceil(conv.in_positions * conv.reached), 1)
         # What cuDNN's graphs take for float32 multiplies by zeros, too (KernelBench level1/81 and
-        # level2/16 on T4), but for windows side by side (level3/45). Version 7's kernels go phase
-        # by phase of a stride (nnU-Nets on V100).
+        # level2/16 on T4) unless windows lie side by side (level3/45). Version 7's go by phases.
         is_apart = conv.taps * conv.out_positions <= conv.in_positions and not conv.dilated
-        is_image = conv.dtype == "float32" and conv.planar and conv.dims < _VOLUME
-        is_whole = is_image and conv.by_graph and not is_apart
-        met = 1.0 if is_whole else min(conv.out_positions / rows, 1.0)
+        is_image = conv.dtype == "float32" and conv.planar and conv.dims < _VOLUME and conv.by_graph
+        met = 1.0 if is_image and not is_apart else min(conv.out_positions / rows, 1.0)
         k = max(math.ceil(result * conv.taps * met), 1)
         m, n, of_a = rows, number, conv.out_bytes
     else:
@@ -416,10 +414,8 @@ def _gradient_width(conv: Convolution) -> int:
 
 def _grouped(conv: Convolution) -> LibraryKernel:
     """Return the kernel of groups of other widths, channels-last: on the vector engine."""
-    width = conv.in_channels // conv.groups
     is_forward = conv.which is ConvolutionPass.FORWARD
-    if not is_forward:
-        width = _gradient_width(conv)
+    width = conv.widths[0] if is_forward else _gradient_width(conv)
     name = "conv_grouped_last" if is_forward else "conv_grouped_gradient_last"
     return _by_vector(name, conv, width, sum(conv.moved) / conv.itemsize)
 

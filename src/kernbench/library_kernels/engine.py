@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LANES, _WIDE_BYTES = 32, 16
 """The lanes of a warp, and the most bytes that one of them loads at a time."""
 _AT_LIMIT_US = 50.0
-"""Half of the time in which a board meets its limit: L4 by products of float32 (neusight-linear)."""
+"""In which a board meets half of its limit: L4, by products of float32 (neusight-linear)."""
 _COUNTED = 6
 """Up to so many rounds of tiles are placed one by one; of more, the mean round is enough."""
 

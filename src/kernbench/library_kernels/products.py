@@ -157,10 +157,9 @@ _FAMILIES = {"float32": "float32", "tf32": "tf32", "float64": "float64"}
 
 
 _SPARED = 0.4
-"""The share of ``float32_clock_loss`` that a product has whose operands do not both lie along K,
-unless it is a batch or split. KernelBench level1/10 reaches 44, 21, 12.5 and 4.6 TFLOP/s on L40S,
-RTX A6000, L4 and T4 (square products 47, 24, 15 and 4.3, zzc0721/torch-performance-test-data), and
-linear layers 32, 17, 9.3 and 3.4. Boards that do not meet their power take as long for both."""
+"""The share of ``float32_clock_loss`` of a product whose operands do not both lie along K, and that
+is no batch and not split: KernelBench level1/10 reaches 44, 21, 12.5 and 4.6 TFLOP/s on L40S, RTX
+A6000, L4 and T4, linear layers 32, 17, 9.3 and 3.4. Boards below their limit make no difference."""
 
 
 def family_of(dtype: str) -> str:

@@ -1,7 +1,7 @@
 """Convolutions of float32 planes for which cuDNN has no kernel that fills tiles.
 
-Volumes, and groups of images. Its heuristics are not published: these are taken to be their choice
-where measured times of seven boards ask for them, and each is timed by what its threads do.
+Its heuristics are not published: these are taken to be their choice where measured times of seven
+boards ask for them, and each is timed by what its threads do.
 """
 
 from __future__ import annotations
