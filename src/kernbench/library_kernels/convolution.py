@@ -425,12 +425,9 @@ def _direct(conv: Convolution, library: KernelLibrary) -> LibraryKernel:
 
     Each result takes its window from the cache; a weight's gradient sums over all positions.
     """
-    elements = conv.out_positions * conv.out_channels
-    if conv.which is ConvolutionPass.TO_INPUT:
-        elements = conv.in_positions * conv.in_channels
     is_weight = conv.which is ConvolutionPass.TO_WEIGHT
-    name = "conv_depthwise_weight" if is_weight else "conv_depthwise"
-    name = name if conv.planar else f"{name}_last"
+    elements = (conv.out_bytes if is_weight else conv.moved[1]) / conv.itemsize
+    name = f"conv_depthwise{'_weight' * is_weight}{'_last' * (not conv.planar)}"
     of_its_own = f"{name}_{'float32' if conv.itemsize == _WIDE else 'early'}"
     if (conv.itemsize == _WIDE or conv.is_early) and of_its_own in library.names():
         name = of_its_own

@@ -111,7 +111,20 @@ def _of_library(
     is_plain = is_forward and dtype == float32 and passes[0].which is ConvolutionPass.FORWARD
     if is_planar_depthwise and is_plain:
         # ATen has a kernel, which PyTorch takes (``use_cudnn_depthwise``).
-        return _Direct(window_launch(call.name, _windows(args, result)), 0, flops)
+        sustained = costs.machine.sip_at(call.sip_id).sustained
+        is_limited = sustained is not None and sustained.float32_clock_loss is not None
+        windows = Windows(
+            results=result.numel(),
+            window=tuple(args[1].shape[2:]),
+            strides=tuple(args[3]),
+            itemsize=result.element_size(),
+            read_bytes=args[0].nbytes,
+            written_bytes=result.nbytes,
+            threads=_THREADS,
+            multiplies="float32" if is_limited else "",
+            unrolled=tuple(args[1].shape[2:]) in _BUILT_FOR,
+        )
+        return _Direct(window_launch(call.name, windows), 0, flops)
     if not is_forward and is_depthwise and release_of_kernels() < _FAST_DEPTHWISE:
         passes = tuple(replace(convolution, is_early=True) for convolution in passes)
     biased = result.nbytes if is_forward and args[2] is not None and not is_depthwise else 0
@@ -128,20 +141,6 @@ def _of_library(
         copied=tuple(item.nbytes for item in _copied(args, is_forward)),
         summed=0 if is_forward or not args[-1][2] else args[0].nbytes,
         flops=flops,
-    )
-
-
-def _windows(args: Any, result: Tensor) -> Windows:
-    window = tuple(args[1].shape[2:])
-    return Windows(
-        results=result.numel(),
-        window=window,
-        strides=tuple(args[3]),
-        itemsize=result.element_size(),
-        read_bytes=args[0].nbytes,
-        written_bytes=result.nbytes,
-        threads=_THREADS,
-        unrolled=window in _BUILT_FOR,
     )
 
 
