@@ -423,7 +423,11 @@ def test_gradients_of_wide_groups_are_taken_by_tiles_of_128_channels_last() -> N
 
 def test_a_strided_gradient_of_float32_multiplies_by_zeros_too() -> None:
     """KernelBench level2/16 on a T4: 16 taps of each element, of which a quarter has a value."""
-    shape = {"in_positions": 128 * 33 * 33, "out_positions": 128 * 16 * 16, "taps": 16}
+    shape: dict[str, Any] = {
+        "in_positions": 128 * 33 * 33,
+        "out_positions": 128 * 16 * 16,
+        "taps": 16,
+    }
     gradient = Convolution(
         in_channels=64, out_channels=32, which=TO_INPUT, strided=True, unit_stride=False,
         planar=True, dtype="float32", itemsize=4, **shape,

@@ -171,7 +171,7 @@ def test_groups_go_to_threads_where_no_kernel_has_tiles_for_them() -> None:
     """Tensor cores want channels in fours, in float32 groups make as many as they take."""
     even = of_windows(3, 640, 48)
     exact = dataclasses.replace(even, dtype="float32")
-    wider = {"out_channels": 2 * even.out_channels}
+    wider: dict[str, Any] = {"out_channels": 2 * even.out_channels}
     for conv, is_direct in (
         (of_windows(3, 640), True),
         (even, False),
