@@ -76,6 +76,7 @@ def test_two_sms_make_a_block_and_load_one_operand_between_them() -> None:
         ("rtx-4090", "bfloat16", 2, 165),
         ("rtx-pro-6000", "bfloat16", 2, 418),
         ("l40s", "float32", 4, 46.9),
+        ("h100-pcie", "float32", 4, 37.0),
     ],
 )
 def test_the_best_square_product_is_that_of_strangers(
@@ -88,7 +89,9 @@ def test_the_best_square_product_is_that_of_strangers(
         2
         * n**3
         / product_kernels(
-            Product(m=n, n=n, k=n, dtype=dtype, itemsize=itemsize, out_bytes=itemsize),
+            Product(
+                m=n, n=n, k=n, dtype=dtype, itemsize=itemsize, out_bytes=itemsize, along_k=False
+            ),
             described.sip,
             library,
         ).total_us
@@ -96,6 +99,39 @@ def test_the_best_square_product_is_that_of_strangers(
         for n in (1024, 2048, 4096, 8192, 10240)
     )
     assert reached == pytest.approx(best, rel=0.1)
+
+
+def tflops_of(machine: str, m: int, n: int, k: int, along_k: bool) -> float:
+    """Return what a product of float32 reaches on a board."""
+    described = load_machine(machine)
+    product = Product(m=m, n=n, k=k, dtype="float32", itemsize=4, out_bytes=4, along_k=along_k)
+    library = load_library(described.spec.kernel_library or "")
+    return 2 * m * n * k / product_kernels(product, described.sip, library).total_us / 1e6
+
+
+@pytest.mark.parametrize(
+    ("machine", "along", "rows"), [("l40s", 32, 42), ("l4", 9.3, 12.5), ("rtx-a6000", 17.5, 21)]
+)
+def test_operands_along_k_cost_a_board_with_a_low_limit_more(
+    machine: str, along: float, rows: float
+) -> None:
+    """KernelBench level1/17 and 10: 2048 x 4096 x 8192 of A and B's transpose, and rows of both."""
+    assert tflops_of(machine, 2048, 4096, 8192, True) == pytest.approx(along, rel=0.1)
+    assert tflops_of(machine, 16384, 768, 2048, False) == pytest.approx(rows, rel=0.13)
+
+
+@pytest.mark.parametrize("machine", ["a100-sxm-80g", "h100-sxm", "b200"])
+def test_a_board_below_its_limit_takes_as_long_for_both(machine: str) -> None:
+    assert tflops_of(machine, 4096, 4096, 4096, True) == tflops_of(machine, 4096, 4096, 4096, False)
+
+
+def test_short_products_of_float32_meet_the_limit_at_once() -> None:
+    """KernelBench level1/17 on an L40S: 0.54 and 4.26 ms are 32 TFLOP/s both."""
+    short, long = (
+        tflops_of("l40s", 1024, 2048, 4096, True),
+        tflops_of("l40s", 2048, 4096, 8192, True),
+    )
+    assert short == pytest.approx(long, rel=0.05)
 
 
 def test_float32_with_few_rows_takes_small_tiles() -> None:

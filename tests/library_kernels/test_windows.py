@@ -74,3 +74,16 @@ def test_planes_come_from_memory_once_however_windows_overlap() -> None:
     # Each of the three rows of a window is loaded, two of them out of the cache.
     assert launch.blocks * sweep.loaded_bytes == pytest.approx(3 * WIDE.read_bytes, rel=0.05)
     assert sweep.cached == pytest.approx(2 / 3, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("machine", "measured_ms"), [("l4", (6.36, 9.54)), ("rtx-a6000", (3.34, 5.06))]
+)
+def test_depthwise_windows_take_what_a_boards_limit_leaves(
+    machine: str, measured_ms: tuple[float, float]
+) -> None:
+    """KernelBench level1/83 and 85 at 15c880c7 and 7c914ea7, to which no number was set."""
+    for windows, measured in zip((TALL, WIDE), measured_ms, strict=True):
+        limited = dataclasses.replace(windows, multiplies="float32")
+        assert time_ms(machine, limited) == pytest.approx(measured, rel=0.13)
+        assert time_ms(machine, windows) < 0.9 * time_ms(machine, limited)

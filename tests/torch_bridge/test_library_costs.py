@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from kernbench.commands import Engine  # noqa: E402
 from kernbench.errors import UsageError  # noqa: E402
-from kernbench.hardware import load_library, load_machine  # noqa: E402
+from kernbench.hardware import changed_machine, load_library, load_machine  # noqa: E402
 from kernbench.library_kernels import Product, product_kernels  # noqa: E402
 from kernbench.op_log import Template  # noqa: E402
 from kernbench.torch_bridge.base.operations import describe  # noqa: E402
@@ -51,6 +51,39 @@ def test_a_product_takes_the_time_of_the_librarys_fastest_kernel() -> None:
     rows = result.make_rows()
     assert sum(rows["flops"]) == result.flops
     assert sum(rows["bytes"]) == result.hbm_bytes
+
+
+def test_how_operands_lie_counts_on_a_board_with_a_low_limit() -> None:
+    """BLAS' ``tn``, of which linear layers are, costs the most power."""
+    a, weight, bias = empty(4096, 4096), empty(4096, 4096), empty(4096)
+    l4 = load_machine("l4", 1)
+    for machine, is_limited in ((l4, True), (A100, False)):
+        rows = template(machine, aten.mm.default, a, weight).duration_ps
+        for func, args in (
+            (aten.mm.default, (a, weight.t())),
+            (aten.addmm.default, (bias, a, weight.t())),
+            (aten.linear.default, (a, weight)),
+        ):
+            along_k = template(machine, func, *args).duration_ps
+            assert (along_k > 1.3 * rows) == is_limited
+        both = template(machine, aten.mm.default, a.t(), weight.t()).duration_ps
+        assert both == pytest.approx(rows, rel=1e-3)
+    batch = empty(8, 1024, 1024)
+    alike = {template(l4, aten.bmm.default, batch, item).duration_ps for item in (batch, batch.mT)}
+    assert len(alike) == 1
+
+
+def test_a_board_with_a_low_limit_is_slower_where_threads_multiply() -> None:
+    x, weight = empty(32, 128, 128, 256), empty(128, 1, 3, 7)
+    of_groups = ([1, 1], [0, 0], [1, 1], False, [0, 0], 128)
+    l4 = load_machine("l4", 1)
+    cool = changed_machine(l4, {"sip.sustained.float32_clock_loss": 0})
+    for func, args, is_slower in (
+        (aten.convolution.default, (x, weight, None, *of_groups), True),
+        (aten.max_pool2d_with_indices.default, (x, [3, 7], [1, 1]), False),
+    ):
+        limited, other = (template(item, func, *args).duration_ps for item in (l4, cool))
+        assert (limited > 1.3 * other) == is_slower
 
 
 @pytest.mark.parametrize("rows", [7, 64])

@@ -294,16 +294,11 @@ class SustainedSpec(Spec):
     half_time_us: Positive
     """Duration of a kernel that pays half of the loss."""
     float32_clock_loss: NotNegative | None = None
-    """``clock_loss`` of products of float32, which draw the most for a multiplication, though a
-    board with a high limit may bear it; None: the same."""
+    """``clock_loss`` of products of float32, which draw the most for a multiplication, on a board
+    that meets its limit by them in 50 microseconds; None: the same as of others."""
     half_share: Share = Fraction(1)
     """The share of a vendor library's rate that products of 16 bits reach, however short: a board
     that is at its limit before the loop of a kernel has settled."""
-
-    def loss_of(self, dtype: str) -> Fraction:
-        """Return what the clock loses to products of a dtype."""
-        own = self.float32_clock_loss if dtype == "float32" else None
-        return self.clock_loss if own is None else own
 
 
 class DieToDieSpec(Spec):

@@ -31,6 +31,6 @@ from kernbench.library_kernels.products import (
 from kernbench.library_kernels.reuse import AutogradPhase, Reuse
 from kernbench.library_kernels.streams import column_sums, stream
 from kernbench.library_kernels.tile_rules import ProductTile
-from kernbench.library_kernels.volumes import volume_launch
+from kernbench.library_kernels.volumes import direct_launch
 from kernbench.library_kernels.windows import Windows, window_launch
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip, merged

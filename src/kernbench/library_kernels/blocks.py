@@ -115,7 +115,8 @@ def time_blocks(
     busy_us = norm_of((tiles_us, cache_us, hbm_us), _OVERLAP)
     mean_vector_us = vector_us * launch.blocks / sip.num_pes
     if launch.multiplies:
-        busy_us *= stretch(sip, launch.multiplies, mean_vector_us, busy_us)
+        hot = stretch(sip, launch.multiplies, mean_vector_us, busy_us)
+        busy_us = norm_of((tiles_us * hot, cache_us * hot, hbm_us), _OVERLAP)
     work = WorkCounts(
         elements={"simple": mean_vector_us * clocks_per_us * sip.num_pes * LANES},
         port_bytes=port_bytes,

@@ -134,12 +134,26 @@ class Convolution:
         return self.groups == self.in_channels and self.groups > 1
 
     @property
+    def widths(self) -> tuple[int, int]:
+        """How many channels a group takes and makes."""
+        return self.in_channels // self.groups, self.out_channels // self.groups
+
+    @property
     def in_bytes(self) -> int:
         return self.in_channels * self.in_positions * self.itemsize
 
     @property
     def out_bytes(self) -> int:
         return self.out_channels * self.out_positions * self.itemsize
+
+    @property
+    def moved(self) -> tuple[int, int]:
+        """Bytes of the images that a pass reads, and of those that it writes."""
+        if self.which is ConvolutionPass.TO_WEIGHT:
+            return self.in_bytes + self.out_bytes, 0
+        if self.which is ConvolutionPass.TO_INPUT:
+            return self.out_bytes, self.in_bytes
+        return self.in_bytes, self.out_bytes
 
 
 def convolution_kernels(
@@ -213,14 +227,14 @@ def _of_other_groups(
     if not conv.by_graph and f"{kernel.name}_before" in library.names():
         kernel = replace(kernel, name=f"{kernel.name}_before")
     yield (kernel,)
-    is_wide = conv.by_graph and min(_widths(conv)) > _WHOLE_TILE
+    is_wide = conv.by_graph and min(conv.widths) > _WHOLE_TILE
     if is_wide and conv.which is ConvolutionPass.FORWARD:
         product = _product(conv, True, _WHOLE_TILE)
         yield product_kernels(product, sip, library).kernels * _launches(conv)
 
 
 def _has_grouped_kernel(conv: Convolution) -> bool:
-    number, result = conv.in_channels // conv.groups, conv.out_channels // conv.groups
+    number, result = conv.widths
     if number != result:
         return False
     if conv.which is ConvolutionPass.FORWARD:
@@ -253,7 +267,7 @@ def _is_moved(conv: Convolution) -> bool:
     """
     if conv.dtype == "tf32" and conv.which is not ConvolutionPass.FORWARD:
         return conv.strided or conv.which is ConvolutionPass.TO_WEIGHT or not _is_thin(conv)
-    return conv.groups > 1 and min(_widths(conv)) == _NEVER_PLANAR
+    return conv.groups > 1 and min(conv.widths) == _NEVER_PLANAR
 
 
 def _is_thin(conv: Convolution) -> bool:
@@ -282,24 +296,27 @@ def _renamed(kernel: LibraryKernel, ending: str, library: KernelLibrary) -> Libr
     return replace(kernel, name=name) if name in library.names() else kernel
 
 
-def _widths(conv: Convolution) -> tuple[int, int]:
-    """Return how many channels a group takes and makes."""
-    return conv.in_channels // conv.groups, conv.out_channels // conv.groups
-
-
 def _product(conv: Convolution, padded: bool, multiple: int = _ALIGNED) -> Product:
-    number, result = _widths(conv)
+    number, result = conv.widths
     if padded:
         number, result = (math.ceil(item / multiple) * multiple for item in (number, result))
         if conv.dims == _VOLUME and conv.itemsize == _WIDE:
-            # Their kernels go along K tap by tap.
-            number, result = _whole_trips(conv.which, number, result)
+            # Their kernels go along K tap by tap, in whole trips of the channels that are summed.
+            if conv.which is ConvolutionPass.FORWARD:
+                number = math.ceil(number / _TRIP) * _TRIP
+            elif conv.which is ConvolutionPass.TO_INPUT:
+                result = math.ceil(result / _TRIP) * _TRIP
     if conv.which is ConvolutionPass.FORWARD:
         m, n, k, of_a = conv.out_positions, result, number * conv.taps, conv.in_bytes
     elif conv.which is ConvolutionPass.TO_INPUT:
         # Of a strided convolution's windows, each element of the input is in a few only.
         rows = max(math.ceil(conv.in_positions * conv.reached), 1)
-        k = max(math.ceil(result * conv.taps * min(conv.out_positions / rows, 1.0)), 1)
+        # What cuDNN's graphs take for float32 multiplies by zeros, too (KernelBench level1/81 and
+        # level2/16 on T4) unless windows lie side by side (level3/45). Version 7's go by phases.
+        is_apart = conv.taps * conv.out_positions <= conv.in_positions and not conv.dilated
+        is_image = conv.dtype == "float32" and conv.planar and conv.dims < _VOLUME and conv.by_graph
+        met = 1.0 if is_image and not is_apart else min(conv.out_positions / rows, 1.0)
+        k = max(math.ceil(result * conv.taps * met), 1)
         m, n, of_a = rows, number, conv.out_bytes
     else:
         m, n, k, of_a = number * conv.taps, result, conv.out_positions, conv.in_bytes
@@ -315,15 +332,6 @@ def _product(conv: Convolution, padded: bool, multiple: int = _ALIGNED) -> Produ
         a_bytes=of_a / launches,
         library="conv",
     )
-
-
-def _whole_trips(which: ConvolutionPass, number: int, result: int) -> tuple[int, int]:
-    """Return channels of which those that are summed up fill trips along K."""
-    if which is ConvolutionPass.FORWARD:
-        return math.ceil(number / _TRIP) * _TRIP, result
-    if which is ConvolutionPass.TO_INPUT:
-        return number, math.ceil(result / _TRIP) * _TRIP
-    return number, result
 
 
 def _launches(conv: Convolution) -> int:
@@ -399,7 +407,7 @@ def by_channel(name: str, channels: int, read_bytes: float, written_bytes: float
 
 def _gradient_width(conv: Convolution) -> int:
     """Return how many channels' worth of work a gradient takes for each that it makes."""
-    number, result = conv.in_channels // conv.groups, conv.out_channels // conv.groups
+    number, result = conv.widths
     if number == result and number > _GROUP_WIDTHS[-1] and conv.groups % _AT_A_TIME:
         number = math.ceil(number / _WIDE_TILE) * _WIDE_TILE
     return number + _LOADED_WIDTH
@@ -407,25 +415,10 @@ def _gradient_width(conv: Convolution) -> int:
 
 def _grouped(conv: Convolution) -> LibraryKernel:
     """Return the kernel of groups of other widths, channels-last: on the vector engine."""
-    width = conv.in_channels // conv.groups
-    if conv.which is not ConvolutionPass.FORWARD:
-        width = _gradient_width(conv)
-    work = conv.out_positions * conv.out_channels * width * conv.taps
-    read, written = conv.in_bytes, conv.out_bytes
-    if conv.which is ConvolutionPass.TO_INPUT:
-        read, written = written, read
-    elif conv.which is ConvolutionPass.TO_WEIGHT:
-        read, written = read + written, 0
-    count = max(1, math.ceil((read + written) / (conv.itemsize * _TILE_ELEMENTS)))
-    trip = Trip(simple=work / count, loaded_bytes=read / count)
     is_forward = conv.which is ConvolutionPass.FORWARD
-    return LibraryKernel(
-        name="conv_grouped_last" if is_forward else "conv_grouped_gradient_last",
-        tiles=(Tiles(count=count, trips=1, trip=trip, stored_bytes=written / count),),
-        resident=8,
-        hbm_read_bytes=float(read),
-        hbm_written_bytes=float(written),
-    )
+    width = conv.widths[0] if is_forward else _gradient_width(conv)
+    name = "conv_grouped_last" if is_forward else "conv_grouped_gradient_last"
+    return _by_vector(name, conv, width, sum(conv.moved) / conv.itemsize)
 
 
 def _direct(conv: Convolution, library: KernelLibrary) -> LibraryKernel:
@@ -433,25 +426,21 @@ def _direct(conv: Convolution, library: KernelLibrary) -> LibraryKernel:
 
     Each result takes its window from the cache; a weight's gradient sums over all positions.
     """
-    positions, channels = conv.out_positions, conv.out_channels
-    if conv.which is ConvolutionPass.TO_INPUT:
-        positions, channels = conv.in_positions, conv.in_channels
-    elements = positions * channels
-    work = conv.out_positions * conv.out_channels * conv.taps
-    count = max(1, math.ceil(elements / _TILE_ELEMENTS))
-    if conv.which is ConvolutionPass.TO_WEIGHT:
-        read, written = conv.in_bytes + conv.out_bytes, 0
-        name = "conv_depthwise_weight"
-    else:
-        read, written = conv.in_bytes, conv.out_bytes
-        if conv.which is ConvolutionPass.TO_INPUT:
-            read, written = written, read
-        name = "conv_depthwise"
-    trip = Trip(simple=work / count, loaded_bytes=read / count)
-    name = name if conv.planar else f"{name}_last"
+    is_weight = conv.which is ConvolutionPass.TO_WEIGHT
+    elements = (conv.out_bytes if is_weight else conv.moved[1]) / conv.itemsize
+    name = f"conv_depthwise{'_weight' * is_weight}{'_last' * (not conv.planar)}"
     of_its_own = f"{name}_{'float32' if conv.itemsize == _WIDE else 'early'}"
     if (conv.itemsize == _WIDE or conv.is_early) and of_its_own in library.names():
         name = of_its_own
+    return _by_vector(name, conv, 1, elements)
+
+
+def _by_vector(name: str, conv: Convolution, width: int, elements: float) -> LibraryKernel:
+    """Return a launch on the vector engine that multiplies ``width`` channels for each result."""
+    work = conv.out_positions * conv.out_channels * width * conv.taps
+    count = max(1, math.ceil(elements / _TILE_ELEMENTS))
+    read, written = conv.moved
+    trip = Trip(simple=work / count, loaded_bytes=read / count)
     return LibraryKernel(
         name=name,
         tiles=(Tiles(count=count, trips=1, trip=trip, stored_bytes=written / count),),

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _LANES, _WIDE_BYTES = 32, 16
 """The lanes of a warp, and the most bytes that one of them loads at a time."""
+_AT_LIMIT_US = 50.0
+"""In which a board meets half of its limit: L4, by products of float32 (neusight-linear)."""
 _COUNTED = 6
 """Up to so many rounds of tiles are placed one by one; of more, the mean round is enough."""
 
@@ -110,7 +112,7 @@ def time_kernel(
     front_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
     start_us = float(constants.fixed_us) + (front_ps + sip.hbm_latency_ps) / 1e6
     busy_us = _busy_us(kernel, slots, (tiles_us, cache_us, hbm_us))
-    hot = stretch(sip, kernel.tiles[0].trip.dtype, tensor_us, busy_us)
+    hot = stretch(sip, kernel.tiles[0].trip.dtype, tensor_us, busy_us, kernel.loss_share)
     # HBM has a clock of its own.
     on_clock_us = max(tiles_us, cache_us) * hot
     busy_us = _busy_us(kernel, slots, (tiles_us * hot, cache_us * hot, hbm_us))
@@ -268,11 +270,15 @@ def _hbm_bytes_per_us(kernel: LibraryKernel, sip: SipSpec, constants: KernelCons
     return min(peak, max(ports, 1e-9)) * 1e3
 
 
-def stretch(sip: SipSpec, dtype: str, worked_us: float, busy_us: float) -> float:
-    """Return how many times longer a kernel takes because the engines of a dtype run hot."""
+def stretch(
+    sip: SipSpec, dtype: str, worked_us: float, busy_us: float, share: float = 1.0
+) -> float:
+    """Return how many times longer a kernel takes that loses a share of what a hot clock loses."""
     sustained = sip.sustained
     if sustained is None or not worked_us:
         return 1.0
     load = min(worked_us / busy_us / float(sustained.full_load), 1.0)
-    settled = busy_us / (busy_us + float(sustained.half_time_us))
-    return 1 + float(sustained.loss_of(dtype)) * load * settled
+    loss, half_us = float(sustained.clock_loss), float(sustained.half_time_us)
+    if dtype == "float32" and sustained.float32_clock_loss is not None:
+        loss, half_us = float(sustained.float32_clock_loss) * share, min(half_us, _AT_LIMIT_US)
+    return 1 + loss * load * busy_us / (busy_us + half_us)

@@ -1,7 +1,7 @@
-"""Convolutions of volumes without a tensor-core kernel of cuDNN: float32 planes in three dims.
+"""Convolutions of float32 planes for which cuDNN has no kernel that fills tiles.
 
-Its heuristics are not published: these two are taken to be their choice where measured times of
-seven boards ask for them, and each is timed by what its threads do.
+Its heuristics are not published: these are taken to be their choice where measured times of seven
+boards ask for them, and each is timed by what its threads do.
 """
 
 from __future__ import annotations
@@ -33,42 +33,29 @@ more: KernelBench level2/24 and level1/66 (16 and 64 columns) on RTX A6000, at t
 leaves. L40S, L4 and T4 had no part."""
 
 
-def volume_launch(
+_AT_ONCE = 4
+"""Channels of float32 that a kernel for groups loads at a time."""
+_PRODUCT_SLOTS = 38
+"""Issue slots of a thread for each multiplication in cuDNN's kernel for any groups, whose loads are
+for one product alone. KernelBench level3/29 (49 channels), less its other kernels and at the clock
+that power leaves, asks for 30 to 44 on six boards, level3/25 and 26 for 65 to 105 on a T4."""
+
+
+def direct_launch(
     name: str, conv: Convolution, has_narrow: bool, gathered: float
 ) -> BlockLaunch | None:
-    """Return the launch of a convolution of volumes; None where a tensor-core kernel does it.
+    """Return the launch of a convolution by threads alone; None where a kernel with tiles does it.
 
     ``has_narrow``: whether gradients of few channels have one. ``gathered``: how many elements of
     few channels a PE gathers in a clock for its tensor cores; 0 where these do not multiply them.
     """
-    if conv.dims != _VOLUME or not conv.planar or conv.itemsize != _WIDE or conv.is_depthwise:
+    if not conv.planar or conv.itemsize != _WIDE or conv.is_depthwise:
         return None
-    if conv.which is ConvolutionPass.TO_INPUT:
-        by_vector = conv.dtype == "float32" or (conv.in_channels < _NARROW and not has_narrow)
-        if conv.groups > 1 or (conv.strided and by_vector):
-            return _gradient(name, conv)
-    elif conv.which is ConvolutionPass.FORWARD and conv.in_channels <= _FEW and conv.groups == 1:
-        return _gathered(name, conv, gathered)
-    return None
-
-
-def _gradient(name: str, conv: Convolution) -> BlockLaunch:
-    """Return a launch whose threads make an element each, and try all taps for it."""
-    blocks = math.ceil(conv.in_positions * conv.in_channels / _THREADS)
-    slots = _GROUP_TAP_SLOTS if conv.groups > 1 else _TAP_SLOTS
-    cycles = conv.taps * slots * _THREADS / LANES
-    return _launch(name, blocks, cycles, conv.out_bytes, conv.in_bytes)
-
-
-def _gathered(name: str, conv: Convolution, gathered: float) -> BlockLaunch:
-    """Return a launch whose threads gather a patch each, an element of it at a time."""
-    blocks = math.ceil(conv.out_positions / _THREADS)
-    clocks = 1 / gathered if gathered else _ELEMENT_CLOCKS + conv.out_channels / _COLUMNS
-    cycles = conv.in_channels * conv.taps * clocks * _THREADS
-    return _launch(name, blocks, cycles, conv.in_bytes, conv.out_bytes)
-
-
-def _launch(name: str, blocks: int, cycles: float, read: int, written: int) -> BlockLaunch:
+    work = _of_image(conv) if conv.dims < _VOLUME else _of_volume(conv, has_narrow, gathered)
+    if work is None:
+        return None
+    threads, clocks = work
+    blocks, (read, written) = math.ceil(threads / _THREADS), conv.moved
     loaded = max(read / blocks, 1.0)
     sweep = Sweep(loaded_bytes=loaded, under_way=loaded, stored_bytes=written / blocks)
     return BlockLaunch(
@@ -76,8 +63,36 @@ def _launch(name: str, blocks: int, cycles: float, read: int, written: int) -> B
         blocks=blocks,
         threads=_THREADS,
         sweeps=(sweep,),
-        issue_cycles=cycles,
+        issue_cycles=clocks * _THREADS,
         multiplies="float32",
         hbm_read_bytes=read,
         hbm_written_bytes=written,
     )
+
+
+def _of_image(conv: Convolution) -> tuple[float, float] | None:
+    """Return how many threads make an element of groups each, and the clocks of a PE of each.
+
+    None where a kernel has tiles: tensor cores want channels in fours, in float32 a group has to
+    make as many as it takes.
+    """
+    number, result = conv.widths
+    is_even = number % _AT_ONCE == result % _AT_ONCE == 0
+    if conv.groups == 1 or (is_even and (conv.dtype != "float32" or number == result)):
+        return None
+    products = conv.groups * number * result * conv.taps * conv.out_positions
+    threads = conv.moved[1] / conv.itemsize
+    return threads, products / threads * _PRODUCT_SLOTS / LANES
+
+
+def _of_volume(conv: Convolution, has_narrow: bool, gathered: float) -> tuple[float, float] | None:
+    """Return the same where threads try all taps for an element, or gather a patch each."""
+    if conv.which is ConvolutionPass.TO_INPUT:
+        by_vector = conv.dtype == "float32" or (conv.in_channels < _NARROW and not has_narrow)
+        if conv.groups > 1 or (conv.strided and by_vector):
+            slots = _GROUP_TAP_SLOTS if conv.groups > 1 else _TAP_SLOTS
+            return conv.in_positions * conv.in_channels, conv.taps * slots / LANES
+    elif conv.which is ConvolutionPass.FORWARD and conv.in_channels <= _FEW and conv.groups == 1:
+        clocks = 1 / gathered if gathered else _ELEMENT_CLOCKS + conv.out_channels / _COLUMNS
+        return conv.out_positions, conv.in_channels * conv.taps * clocks
+    return None

@@ -43,6 +43,8 @@ class Windows:
     """Bytes of the planes, each element once."""
     written_bytes: int
     threads: int
+    multiplies: str = ""
+    """The dtype that it multiplies on a board that this slows down."""
     unrolled: bool = False
     """Whether the kernel is built for this window."""
 
@@ -70,6 +72,7 @@ def window_launch(name: str, windows: Windows) -> BlockLaunch:
             ),
         ),
         issue_cycles=slots * windows.threads / LANES,
+        multiplies=windows.multiplies,
         hbm_read_bytes=windows.read_bytes,
         hbm_written_bytes=windows.written_bytes,
     )

@@ -70,6 +70,8 @@ class LibraryKernel:
     stores_last: bool = False
     """Whether all tiles store at about the same time, when their loops are over, so that a tile has
     its PE's share of HBM's bandwidth for what the cache does not keep."""
+    loss_share: float = 1.0
+    """What it loses of ``float32_clock_loss``, where a board has it."""
     overlap: float = math.inf
     """How well the tiles, the cache and HBM work beside each other: the power of the norm of their
     times that the kernel takes. The slowest alone decides when infinite, all one after another

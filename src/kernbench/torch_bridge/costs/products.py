@@ -252,6 +252,8 @@ class OperandLayout:
     """Bytes per element of B, scales included, where it is narrower than it multiplies."""
     grouped: bool = False
     """Whether the products are groups, which one launch goes over."""
+    along_k: bool = True
+    """Whether A and B both lie along K, as those of a linear layer do."""
 
 
 PLAIN = OperandLayout()
@@ -289,7 +291,14 @@ def layout_of(func: Any, args: Any, result: Any) -> OperandLayout:
         a_shared=shared[0],
         b_shared=shared[1],
         grouped="grouped_mm" in name,
+        along_k=not (_is_along(a, -2) or _is_along(b, -2 if func is aten.linear.default else -1)),
     )
+
+
+def _is_along(matrix: Any, dim: int) -> bool:
+    """Return whether elements of a matrix lie side by side in dim -1 or -2."""
+    is_plain = has_steps(matrix) and matrix.dim() > 1
+    return is_plain and matrix.stride(dim) == 1 < matrix.stride(-3 - dim)
 
 
 def of_complex(products: Products) -> Products:

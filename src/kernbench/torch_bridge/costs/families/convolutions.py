@@ -18,9 +18,9 @@ from kernbench.library_kernels import (
     LibraryKernel,
     Windows,
     convolution_kernels,
+    direct_launch,
     family_of,
     stream,
-    volume_launch,
     window_launch,
 )
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
@@ -68,10 +68,10 @@ class _Passes(NamedTuple):
 
 
 class _Direct(NamedTuple):
-    """A kernel without a product, and what follows it."""
+    """A kernel without a product, and the bytes to which a bias is added."""
 
     launch: BlockLaunch
-    biased: int
+    moved: int
     flops: int
 
 
@@ -79,7 +79,7 @@ class _Product(NamedTuple):
     """A product of patches and weights, and the bytes that are made channels-last for it."""
 
     product: Multiplication
-    rearranged: int
+    moved: int
 
 
 def _key(costs: OperationCosts, call: OperationCall) -> _Passes | _Direct | _Product | None:
@@ -111,16 +111,28 @@ def _of_library(
     is_plain = is_forward and dtype == float32 and passes[0].which is ConvolutionPass.FORWARD
     if is_planar_depthwise and is_plain:
         # ATen has a kernel, which PyTorch takes (``use_cudnn_depthwise``).
-        return _Direct(window_launch(call.name, _windows(args, result)), 0, flops)
+        sustained = costs.machine.sip_at(call.sip_id).sustained
+        is_limited = sustained is not None and sustained.float32_clock_loss is not None
+        windows = Windows(
+            results=result.numel(),
+            window=tuple(args[1].shape[2:]),
+            strides=tuple(args[3]),
+            itemsize=result.element_size(),
+            read_bytes=args[0].nbytes,
+            written_bytes=result.nbytes,
+            threads=_THREADS,
+            multiplies="float32" if is_limited else "",
+            unrolled=tuple(args[1].shape[2:]) in _BUILT_FOR,
+        )
+        return _Direct(window_launch(call.name, windows), 0, flops)
     if not is_forward and is_depthwise and release_of_kernels() < _FAST_DEPTHWISE:
         passes = tuple(replace(convolution, is_early=True) for convolution in passes)
-    has_bias = is_forward and args[2] is not None and not passes[0].is_depthwise
-    biased = result.nbytes if has_bias else 0
+    biased = result.nbytes if is_forward and args[2] is not None and not is_depthwise else 0
     if is_forward:
         has_narrow = costs.machine.sip_at(call.sip_id).pe.gemm.native_m >= _WIDE_TILES
-        few = costs.library.constants(_FEW_CHANNELS) if costs.has_kernel(_FEW_CHANNELS) else None
-        gathered = 0.0 if few is None else float(few.vector_share)
-        launch = volume_launch(call.name, passes[0], has_narrow, gathered)
+        has_few = costs.has_kernel(_FEW_CHANNELS)
+        gathered = float(costs.library.constants(_FEW_CHANNELS).vector_share) if has_few else 0.0
+        launch = direct_launch(call.name, passes[0], has_narrow, gathered)
         if launch is not None:
             return _Direct(launch, biased, flops)
     return _Passes(
@@ -129,20 +141,6 @@ def _of_library(
         copied=tuple(item.nbytes for item in _copied(args, is_forward)),
         summed=0 if is_forward or not args[-1][2] else args[0].nbytes,
         flops=flops,
-    )
-
-
-def _windows(args: Any, result: Tensor) -> Windows:
-    window = tuple(args[1].shape[2:])
-    return Windows(
-        results=result.numel(),
-        window=window,
-        strides=tuple(args[3]),
-        itemsize=result.element_size(),
-        read_bytes=args[0].nbytes,
-        written_bytes=result.nbytes,
-        threads=_THREADS,
-        unrolled=window in _BUILT_FOR,
     )
 
 
@@ -164,18 +162,14 @@ def _kernels(
     costs: OperationCosts, name: str, problem: _Passes | _Direct | _Product, sip_id: int
 ) -> OperationTiming:
     sip = costs.machine.sip_at(sip_id)
-    if isinstance(problem, _Direct):
-        direct = timing_of_blocks(name, [problem.launch], sip, problem.flops)
-        if not problem.biased:
-            return direct
-        return in_turn(direct, timing_by_bytes("", sip, problem.biased, problem.biased))
-    if isinstance(problem, _Product):
-        timing = costs.once(gemm.kernels, name, problem.product, sip_id)
+    if not isinstance(problem, _Passes):
+        if isinstance(problem, _Product):
+            timing = costs.once(gemm.kernels, name, problem.product, sip_id)
+        else:
+            timing = timing_of_blocks(name, [problem.launch], sip, problem.flops)
         assert timing is not None
-        size_bytes = problem.rearranged
-        if not size_bytes:
-            return timing
-        return in_turn(timing, timing_by_bytes("", sip, size_bytes, size_bytes))
+        moved = problem.moved
+        return in_turn(timing, timing_by_bytes("", sip, moved, moved)) if moved else timing
     passes, biased, copied, summed, flops = problem
     library = costs.library
     assert library is not None
@@ -195,57 +189,36 @@ def _kernels(
 
 def _passes(args: Any, result: Any, dtype: str, itemsize: int) -> Iterator[Convolution]:
     """Yield what a call computes; a transposed convolution is the gradient of an input."""
+    to_x, to_other = ConvolutionPass.FORWARD, ConvolutionPass.TO_INPUT
     if not isinstance(result, (list, tuple)):
         x, weight, _, stride, _, dilation, transposed, _, groups = args[:9]
-        which = ConvolutionPass.TO_INPUT if transposed else ConvolutionPass.FORWARD
-        value, built = (result, x) if transposed else (x, result)
-        planar = not _is_last(x, weight)
-        yield _convolution(
-            value, built, weight, stride, dilation, groups, which, dtype, itemsize, planar
-        )
-        return
-    grad, x, weight, _, stride, _, dilation, transposed, _, groups, wanted = args[:11]
-    value, built = (grad, x) if transposed else (x, grad)
-    planar = not _is_last(x, weight)
-    to_x = ConvolutionPass.FORWARD if transposed else ConvolutionPass.TO_INPUT
-    for is_wanted, which in zip(wanted, (to_x, ConvolutionPass.TO_WEIGHT), strict=False):
-        if is_wanted:
-            yield _convolution(
-                value, built, weight, stride, dilation, groups, which, dtype, itemsize, planar
-            )
-
-
-def _convolution(
-    tensor: Tensor,
-    result: Tensor,
-    weight: Tensor,
-    stride: Any,
-    dilation: Any,
-    groups: int,
-    which: ConvolutionPass,
-    dtype: str,
-    itemsize: int,
-    planar: bool,
-) -> Convolution:
-    plain = all(item == 1 for item in (*stride, *dilation))
-    return Convolution(
-        in_channels=tensor.shape[1],
-        out_channels=result.shape[1],
-        in_positions=int(tensor.shape[0] * prod(tensor.shape[2:])),
-        out_positions=int(result.shape[0] * prod(result.shape[2:])),
-        taps=prod(weight.shape[2:]),
+        other, wanted = result, (True,)
+        both = [to_other if transposed else to_x]
+    else:
+        other, x, weight, _, stride, _, dilation, transposed, _, groups, wanted = args[:11]
+        both = [to_x if transposed else to_other, ConvolutionPass.TO_WEIGHT]
+    value, built = (other, x) if transposed else (x, other)
+    window = tuple(weight.shape[2:])
+    convolution = Convolution(
+        in_channels=value.shape[1],
+        out_channels=built.shape[1],
+        in_positions=int(value.shape[0] * prod(value.shape[2:])),
+        out_positions=int(built.shape[0] * prod(built.shape[2:])),
+        taps=prod(window),
         groups=groups,
-        unit_stride=plain and tuple(weight.shape[2:]) == (3, 3),
+        unit_stride=all(item == 1 for item in (*stride, *dilation)) and window == (3, 3),
         dtype=dtype,
         itemsize=itemsize,
-        planar=planar,
+        planar=not _is_last(x, weight),
         dilated=any(item > 1 for item in dilation),
         strided=any(item > 1 for item in stride),
-        reached=_reached(weight.shape[2:], stride, dilation),
-        dims=weight.dim() - 2,
+        reached=_reached(window, stride, dilation),
+        dims=len(window),
         by_graph=release_of_kernels() >= _BY_GRAPH,
-        which=which,
     )
+    for which, is_wanted in zip(both, wanted, strict=False):
+        if is_wanted:
+            yield replace(convolution, which=which)
 
 
 def _reached(window: Any, stride: Any, dilation: Any) -> float:

@@ -168,6 +168,7 @@ def _by_library(
             a_shared=layout.a_shared,
             b_shared=layout.b_shared,
             library=whose,
+            along_k=layout.along_k,
         )
         for batch, m, n, k in products
     ]
