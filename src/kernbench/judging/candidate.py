@@ -105,7 +105,7 @@ class CandidateProcess:
         """
         deadline = monotonic() + self.limits.seconds
         with suppress(BrokenPipeError):
-            _send(self._write, pickle.dumps(problems))
+            _send(self._write, pickle.dumps(problems, 5))
         head = self._receive(9, deadline)
         size = int.from_bytes(head[1:], "big")
         if size > MOST_BYTES:
@@ -176,9 +176,10 @@ class CandidateProcess:
 
 
 def _send(fd: int, data: bytes, kind: bytes = b"") -> None:
-    view = memoryview(kind + len(data).to_bytes(8, "big") + data)
-    while view:
-        view = view[os.write(fd, view) :]
+    for part in (kind + len(data).to_bytes(8, "big"), data):
+        view = memoryview(part)
+        while view:
+            view = view[os.write(fd, view) :]
 
 
 def _close_all_but(*kept: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -32,6 +32,7 @@ from kernbench.judging.timing import executed_lines
 from kernbench.judging.values import BESIDES, DRAWN, EXTREMES, ITS_OWN, SentTensor
 from kernbench.judging.verdict import Failure, SizeResult, Verdict
 from kernbench.runtime_api import RuntimeContext
+from kernbench.torch_bridge import current_process
 
 _MOST_ELEMENTS = 1 << 22
 """The most elements of inputs at which records are executed with values."""
@@ -88,7 +89,21 @@ class CorrectnessJudge:
     def try_sizes(self, candidate: CandidateProcess, context: RuntimeContext) -> None:
         """Try sizes of a task of one rank, in its simulation, until one fails."""
         rng = random.Random(self._verdict.seed)
-        for size in self._sizes_of():
+        sizes = self._sizes_of()
+        # Which lines ran is asked for, and read from schedules, where a size is left out.
+        left_out = any(size.outcome == "not executed" for size in self._verdict.sizes)
+        host = current_process().host
+        with nullcontext() if left_out or self.task.has_weights else host.trying(None):
+            self._try_each(sizes, rng, candidate)
+        if self._verdict.failure is None and any(
+            size.outcome == "not executed" for size in self._verdict.sizes
+        ):
+            self.lines = executed_lines(context.op_log)
+
+    def _try_each(
+        self, sizes: list[TaskSize], rng: random.Random, candidate: CandidateProcess
+    ) -> None:
+        for size in sizes:
             seeds = rng.randrange(1 << 31), rng.randrange(1 << 31)
             try:
                 problem, fresh = (self.task.build(size, seed) for seed in seeds)
@@ -105,8 +120,6 @@ class CorrectnessJudge:
                     self._at_timed = size, seeds[0], record
             if self._verdict.failure is not None:
                 return
-        if any(size.outcome == "not executed" for size in self._verdict.sizes):
-            self.lines = executed_lines(context.op_log)
         if self._tried is not None:
             self._look_besides(candidate, self._tried)
 

@@ -90,6 +90,8 @@ class JudgedTask:
     form: ClassVar[str]
     candidate: ClassVar[str]
     """What a candidate defines."""
+    has_weights: ClassVar[bool] = False
+    """Whether its reference is a module, whose weights count, too."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -243,7 +245,7 @@ def _label(size: Any) -> str:
 class KernelBenchTask(JudgedTask):
     """KernelBench's: ``Model``, ``get_inputs``, ``get_init_inputs``; against it ``ModelNew``."""
 
-    form, candidate = "KernelBench", "ModelNew"
+    form, candidate, has_weights = "KernelBench", "ModelNew", True
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

@@ -89,13 +89,14 @@ class SentTensor:
     def __init__(self, tensor: Tensor) -> None:
         host = _laid(tensor, "cpu")
         self._dtype, self._size, self._stride = host.dtype, tuple(host.shape), host.stride()
-        self._data = ctypes.string_at(host.data_ptr(), _reach(host)) if host.numel() else b""
+        place = (ctypes.c_char * (_reach(host) if host.numel() else 0)).from_address
+        self._data = bytearray(place(host.data_ptr()))
 
     def on_host(self) -> Tensor:
-        """Return it in the calling process."""
+        """Return it in the calling process, in the memory that was sent."""
         if not self._data:
             return torch.empty_strided(self._size, self._stride, dtype=self._dtype)
-        flat = torch.frombuffer(bytearray(self._data), dtype=self._dtype)
+        flat = torch.frombuffer(self._data, dtype=self._dtype)
         return flat.as_strided(self._size, self._stride)
 
 
