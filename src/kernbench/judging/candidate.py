@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import signal
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -260,7 +261,7 @@ def _live(
 _GUARDED = (
     "torch", "torch.Tensor", "torch.cuda", "torch.cuda.Event", "torch.cuda.Stream",
     "torch.testing", "torch.nn.functional", "torch.linalg", "time", "builtins", "triton",
-    "triton.testing", "os",
+    "triton.testing", "os", "statistics", "timeit",
 )  # fmt: skip
 """In what a candidate has no reason to replace functions and classes."""
 
@@ -272,7 +273,12 @@ def _guarded() -> list[tuple[dict[str, Any], str, str, Any, Any]]:
     """
     owners: dict[str, Any] = {name: resolve_name(name) for name in _GUARDED}
     owners |= {"the recorder": CallRecorder, "the record": Record}
-    return [
+    modules = [
+        (sys.modules, "sys.modules", name, value, None)
+        for name, value in owners.items()
+        if name in sys.modules
+    ]
+    return modules + [
         (space, owner, name, value, getattr(value, "__code__", None))
         for owner, space in ((owner, vars(value)) for owner, value in owners.items())
         for name, value in space.items()

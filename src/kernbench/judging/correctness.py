@@ -83,21 +83,17 @@ class CorrectnessJudge:
         """The largest small size that was right."""
         self._extreme_at: set[str] = set()
         """Labels of the sizes at which extreme values are tried."""
-        self._most_extreme = SMALL_ELEMENTS
-        """The most elements with which they are; more where a task has no small size."""
+        self._had_extremes = False
 
     def try_sizes(self, candidate: CandidateProcess, context: RuntimeContext) -> None:
         """Try sizes of a task of one rank, in its simulation, until one fails."""
         rng = random.Random(self._verdict.seed)
         sizes = self._sizes_of()
-        # Which lines ran is asked for, and read from schedules, where a size is left out.
-        left_out = any(size.outcome == "not executed" for size in self._verdict.sizes)
-        host = current_process().host
-        with nullcontext() if left_out or self.task.has_weights else host.trying(None):
+        # Which lines ran is asked for where a size is left out, and read from schedules.
+        is_timed = self.task.has_weights or bool(self._verdict.sizes)
+        with nullcontext() if is_timed else current_process().host.trying(None):
             self._try_each(sizes, rng, candidate)
-        if self._verdict.failure is None and any(
-            size.outcome == "not executed" for size in self._verdict.sizes
-        ):
+        if self._verdict.failure is None and is_timed:
             self.lines = executed_lines(context.op_log)
 
     def _try_each(
@@ -236,13 +232,10 @@ class CorrectnessJudge:
                 self._note_large(size, f"{count:,} elements")
                 continue
             tried += not size.is_stated
-            if count is None or count <= SMALL_ELEMENTS:
-                small.append((count or 0, size.label))
+            if count is not None and count <= SMALL_ELEMENTS:
+                small.append((count, size.label))
             chosen.append((_MOST_ELEMENTS if count is None else count, size))
-        if not small:
-            small = sorted((count, size.label) for count, size in chosen)[:1]
         self._extreme_at = {label for _, label in sorted(small)[-_MOST_EXTREME:]}
-        self._most_extreme = max([SMALL_ELEMENTS, *(count for count, _ in small)])
         # Of a few elements many kernels are right by chance, or wrong for another reason.
         ordered = sorted(chosen, key=lambda pair: (pair[0] < _FEW_ELEMENTS, pair[0]))
         return [size for _, size in ordered]
@@ -304,6 +297,7 @@ class CorrectnessJudge:
                 if not (name == DRAWN and record.host_reads):
                     raise
                 tried.append(self._with_its_values(record, problem, wrong))
+                self._try_anew(candidate, problem, inputs, expected)
                 break
             tried.append(name)
             is_largest = self._tried is None or count >= self._tried.count
@@ -324,8 +318,9 @@ class CorrectnessJudge:
         self, size: TaskSize, problem: TaskProblem, fresh: TaskProblem
     ) -> Iterator[tuple[str, Any]]:
         """Yield what inputs are filled with, by name: what the task draws, perhaps the extreme."""
-        is_extreme = size.label in self._extreme_at
-        is_extreme = is_extreme and count_elements(problem.inputs) <= self._most_extreme
+        count = self.task.num_elements(size) or _MOST_ELEMENTS
+        if count > SMALL_ELEMENTS and not self._had_extremes:
+            self._extreme_at.add(size.label)  # the reference takes no smaller one
         value, drawn = tensors_of(problem.inputs), tensors_of(fresh.inputs)
         if [(e.shape, e.dtype) for e in value] != [(e.shape, e.dtype) for e in drawn]:
             self._verdict.remarks.append(
@@ -333,7 +328,8 @@ class CorrectnessJudge:
             )
             drawn = [e.roll(1) if e.is_floating_point() and e.numel() > 1 else e for e in value]
         yield DRAWN, with_tensors(problem.inputs, drawn)
-        if is_extreme and any(item.is_floating_point() for item in drawn):
+        if size.label in self._extreme_at and any(item.is_floating_point() for item in drawn):
+            self._had_extremes = True
             for name, change in EXTREMES.items():
                 changed = [change(e) if e.is_floating_point() else e for e in drawn]
                 if any(a is not b for a, b in zip(changed, drawn, strict=True)):
@@ -397,6 +393,26 @@ class CorrectnessJudge:
             )
             return name
         raise AssertionError
+
+    def _try_anew(
+        self, candidate: CandidateProcess, problem: TaskProblem, inputs: Any, expected: Expected
+    ) -> None:
+        """Execute the record of a candidate's first call with other inputs on those.
+
+        What an earlier call has left is of its values, however the host decides.
+
+        Raises:
+            WrongCase: It is wrong on those.
+            UnknownOutcomeError: In its next call with them it does other work.
+        """
+        other = TaskProblem(problem.reference, inputs, problem.init, problem.module)
+        (record,), (again,) = (candidate.call(_message(other, warm)) for warm in (0, 1))
+        self._execute(record, "those of another call", inputs, expected)
+        if calls_of(record) != calls_of(again):
+            raise UnknownOutcomeError(
+                "the host decides by values of the device, and in a later call with the same ones "
+                "it does other work"
+            )
 
     def _refused(self, size: TaskSize, failed: CandidateFailed) -> None:
         kinds = set(failed.kinds)

@@ -165,11 +165,12 @@ class SpeedJudge:
         if self._executed.lines and size.label not in self._executed.work_of:
             self._refuse_new("executes", mine.lines - self._executed.lines)
             missed = set(mine.unread).intersection(*self._executed.whole)
+            says = mine.kept and f"{mine.kept}, which lies where an earlier call has left it"
             if missed:
-                raise UnknownOutcomeError(
-                    f"at size {size.label}, which is timed, {mine.unread[min(missed)]}, all of "
-                    "which it reads at those that were executed with values"
-                )
+                what = mine.unread[min(missed)]
+                says = f"{what}, all of which it reads at those that were executed with values"
+            if says:
+                raise UnknownOutcomeError(f"at size {size.label}, which is timed, {says}")
         return mine, reference.eager, reference.compiled, floor_ns(context, record)
 
     def _check_work(self, record: Record) -> None:

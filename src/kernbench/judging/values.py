@@ -20,9 +20,12 @@ def begin_random_numbers() -> None:
 
 
 def _scaled(tensor: Tensor, factor: float) -> Tensor:
-    """Return a tensor times a factor, or by less where its type has not the range for it."""
-    most = torch.finfo(tensor.dtype).max ** 0.375
-    factor = min(max(factor, 1 / most), most)
+    """Return a tensor times a factor, or by less where its type has not the range for it.
+
+    Squares of most of what is huge then are beyond float16, as a sum in float32 bears them.
+    """
+    most = torch.finfo(tensor.dtype).max
+    factor = min(max(factor, most**-0.375), math.sqrt(most))
     # PyTorch does not multiply numbers of 8 bits.
     wide = tensor if tensor.itemsize > 1 else tensor.float()
     return (wide * factor).to(tensor.dtype)
