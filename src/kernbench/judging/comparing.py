@@ -140,7 +140,7 @@ def difference(
             says = f"{name} is of {mine.dtype}, the reference's of {plain.dtype}"
             return WrongElement(says, index)
         wrong = _wrong_elements(mine, plain, wide, tolerance, reduced=reduced)
-        count = int(wrong.sum())
+        count = int(wrong.count_nonzero())
         if count:
             first = int(wrong.flatten().to(torch.uint8).argmax())
             place = [int(item) for item in torch.unravel_index(torch.tensor(first), plain.shape)]

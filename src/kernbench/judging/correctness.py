@@ -37,6 +37,7 @@ from kernbench.torch_bridge import current_process
 _MOST_ELEMENTS = 1 << 22
 """The most elements of inputs at which records are executed with values."""
 _MOST_WEIGHTS = 1 << 25
+_MOST_RESULTS = 1 << 25
 _FEW_ELEMENTS = 16
 _MOST_SIZES = 6
 """How many sizes of the judge's own are tried."""
@@ -231,6 +232,10 @@ class CorrectnessJudge:
             if count is not None and count > _MOST_ELEMENTS:
                 self._note_large(size, f"{count:,} elements")
                 continue
+            results = task.num_results.get(size.label, 0)
+            if results > _MOST_RESULTS:
+                self._note_large(size, f"{results:,} elements of results")
+                continue
             tried += not size.is_stated
             if count is not None and count <= SMALL_ELEMENTS:
                 small.append((count, size.label))
@@ -296,8 +301,8 @@ class CorrectnessJudge:
             except WrongCase as wrong:
                 if not (name == DRAWN and record.host_reads):
                     raise
-                tried.append(self._with_its_values(record, problem, wrong))
-                self._try_anew(candidate, problem, inputs, expected)
+                self._with_its_values(candidate, record, problem, inputs, wrong)
+                tried.append(ITS_OWN)
                 break
             tried.append(name)
             is_largest = self._tried is None or count >= self._tried.count
@@ -355,11 +360,19 @@ class CorrectnessJudge:
         self.whole.append(set(range(len(record.inputs))).difference(executor.unread()))
         self._verdict.remarks += remarks
 
-    def _with_its_values(self, record: Record, problem: TaskProblem, wrong: WrongCase) -> str:
-        """Execute a record that was decided by data on the values that decided it.
+    def _with_its_values(
+        self,
+        candidate: CandidateProcess,
+        record: Record,
+        problem: TaskProblem,
+        inputs: Any,
+        wrong: WrongCase,
+    ) -> None:
+        """Execute a record that was decided by data on its values, and one of ``inputs`` on those.
 
         Raises:
-            WrongCase: It is wrong on those, too, or what the host computed reaches its results.
+            WrongCase: One is wrong on those, too, or what the host computed reaches its results.
+            UnknownOutcomeError: In its next call with them it does other work.
         """
         value = tensors_of(problem.inputs)
         expected = self._expect(problem, problem.inputs)
@@ -377,42 +390,20 @@ class CorrectnessJudge:
                 f"brings {evidence.depends_on_host:,} back; the rest comes as numbers of launches"
             )
             raise WrongCase(wrong.says, wrong.values, wrong.line, trick)
-        # What decides are integers, often: then floats may be others.
-        half = [item * 0.5 if item.is_floating_point() else item for item in value]
-        for name, tensors in (("halved", half), (ITS_OWN, value)):
-            inputs = with_tensors(problem.inputs, tensors)
-            try:
-                self._execute(record, name, inputs, self._expect(problem, inputs))
-            except WrongCase:
-                if name == ITS_OWN:
-                    raise
-                continue
-            self._verdict.remarks.append(
-                "the host decides by values of the device, so that the record was executed on "
-                f"the values that it was run with ({name})"
-            )
-            return name
-        raise AssertionError
-
-    def _try_anew(
-        self, candidate: CandidateProcess, problem: TaskProblem, inputs: Any, expected: Expected
-    ) -> None:
-        """Execute the record of a candidate's first call with other inputs on those.
-
-        What an earlier call has left is of its values, however the host decides.
-
-        Raises:
-            WrongCase: It is wrong on those.
-            UnknownOutcomeError: In its next call with them it does other work.
-        """
+        self._execute(record, ITS_OWN, problem.inputs, expected)
+        # What an earlier call has left is of its values, however the host decides.
         other = TaskProblem(problem.reference, inputs, problem.init, problem.module)
         (record,), (again,) = (candidate.call(_message(other, warm)) for warm in (0, 1))
-        self._execute(record, "those of another call", inputs, expected)
+        self._execute(record, DRAWN, inputs, self._expect(problem, inputs))
         if calls_of(record) != calls_of(again):
             raise UnknownOutcomeError(
                 "the host decides by values of the device, and in a later call with the same ones "
                 "it does other work"
             )
+        self._verdict.remarks.append(
+            "the host decides by values of the device, so that each record was executed on the "
+            "values that it was run with"
+        )
 
     def _refused(self, size: TaskSize, failed: CandidateFailed) -> None:
         kinds = set(failed.kinds)

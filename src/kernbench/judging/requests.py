@@ -94,8 +94,8 @@ def judge_next(
         return judging
 
     loaded = []
-    if like.values and like.times:
-        # As it is where nothing is timed: what it makes may have values.
+    if like.values:
+        # What it makes may have values, where time has none.
         loaded.append(in_simulation(load, like.machines[0]))
         for machine in like.machines if loaded[0].ranks == 1 else ():
             in_simulation(partial(time, loaded[0], machine), machine, data=False)
@@ -140,7 +140,9 @@ class _Judging:
             self._decide(Outcome.UNKNOWN, str(error))
         except CandidateFailed as error:
             self._decide(Outcome.WRONG, f"it does not run: {error}")
-        except MemoryError:
+        except (MemoryError, RuntimeError) as error:
+            if "allocate memory" not in str(error) and not isinstance(error, MemoryError):
+                raise
             most = 2 * self.request.limits.memory_mib
             self._decide(Outcome.UNKNOWN, f"executing its record takes more than {most:,} MiB")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from kernbench.errors import KernbenchError, UsageError
 from kernbench.judging.candidate import CandidateFailed, CandidateProcess
 from kernbench.judging.correctness import CorrectnessJudge, UnknownOutcomeError
 from kernbench.judging.evidence import evidence_of, work_of
-from kernbench.judging.record import Record
+from kernbench.judging.record import Record, descriptions
 from kernbench.judging.recording import recorded
 from kernbench.judging.simulation import on_ranks
 from kernbench.judging.tasks import JudgedTask, TaskProblem, of_the_task
@@ -45,9 +46,11 @@ def time_reference(
         NoDataError: It cannot be executed without data.
         UsageError: It fails by itself.
     """
-    problem = task.hollow(task.stated()[-1], seed, rank)
+    size = task.stated()[-1]
+    problem = task.hollow(size, seed, rank)
     with of_the_task(task.path, "its reference fails by itself"):
         done = recorded(problem.reference, problem.inputs)
+    task.num_results[size.label] = sum(math.prod(e["size"]) for e in descriptions(done.results))
     eager, fast = time_record(context, done, rank), None
     if compiled:
         torch._dynamo.reset()

@@ -102,6 +102,8 @@ class JudgedTask:
         self.module = self._load()
         self._counts: dict[str, int | None] = {}
         """Elements of inputs by size, as far as they are known."""
+        self.num_results: dict[str, int] = {}
+        """Elements of the reference's results by label of size, as far as they are known."""
 
     def _load(self) -> types.ModuleType:
         return load_module(self.path, "task_of_judge")

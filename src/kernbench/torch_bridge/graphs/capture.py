@@ -28,7 +28,6 @@ from kernbench.torch_bridge.graphs.collectives import (
 )
 from kernbench.torch_bridge.graphs.memory import GraphMemory, Ref
 from kernbench.torch_bridge.graphs.queues import Branches, CaptureQueue, Marking, Waiting
-from kernbench.torch_bridge.ordering.order import CapturePlace
 from kernbench.torch_bridge.placement.moves import MOVE, UNDER_WAY
 from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, device_at, unobserved
 from kernbench.torch_bridge.placement.residence import settle, storage_or_none
@@ -75,8 +74,8 @@ class DataStep:
     """Results by position, with references to the memory in which the program has them."""
     draws: Draws | None = None
     """The random numbers that it draws, if any."""
-    place: CapturePlace | None = None
-    """Where it was captured, under the sanitizer."""
+    place: tuple[int, int | None, str] | None = None
+    """Under the sanitizer its branch, that of its forward operation, and its line."""
 
 
 class Capture:
@@ -278,7 +277,9 @@ class Capture:
         order, place = self._process.order, None
         if order is not None:
             queue = _queue(self._process)
-            place = CapturePlace(queue, order.forward_of(queue), str(user_site()))
+            forward = order.forward_of(queue)
+            number = forward.number if isinstance(forward, CaptureQueue) else None
+            place = queue.number, number, str(user_site())
         self.steps.append(DataStep(call, args, kwargs or {}, results, place=place))
 
     def waits(self, stream: DeviceStream, marker: Marker) -> bool:

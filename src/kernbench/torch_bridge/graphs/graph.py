@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,13 +13,7 @@ from kernbench.torch_bridge.dispatch.operands import leaves
 from kernbench.torch_bridge.graphs.capture import DataStep
 from kernbench.torch_bridge.graphs.collectives import Awaiting, Calling
 from kernbench.torch_bridge.graphs.memory import GraphMemory
-from kernbench.torch_bridge.graphs.queues import (
-    CaptureQueue,
-    Copying,
-    Marking,
-    Operations,
-    Waiting,
-)
+from kernbench.torch_bridge.graphs.queues import Copying, Marking, Operations, Waiting
 from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.processes.bursts import put_in_a_row
 from kernbench.torch_bridge.processes.call_counts import unseen
@@ -206,15 +199,10 @@ class _Noting:
 
     def begin(self, step: DataStep) -> None:
         """Let what is noted until the next step be of the branch of this one."""
-        place = step.place
-        if place is not None:
-            forward = None if place.forward is None else self._on(place.forward)
-            place = replace(place, queue=self._on(place.queue), forward=forward)
-        self.order.replays = place
-
-    def _on(self, captured: Stream) -> Stream:
-        assert isinstance(captured, CaptureQueue)
-        return self._queues[captured.number]
+        if step.place is not None:
+            branch, forward, where = step.place
+            behind = None if forward is None else self._queues[forward]
+            self.order.replays = self._queues[branch], behind, where
 
     def note(self, step: DataStep, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
         """Take note of what a step touches; a kernel's launch does that itself.

@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -93,16 +92,6 @@ class OrderedLine:
         self.learn(other.number, other.index, other.known)
 
 
-@dataclass(frozen=True, slots=True)
-class CapturePlace:
-    """Where a step of a graph was captured; in a replay its streams are those of the replay."""
-
-    queue: Stream
-    forward: Stream | None
-    """The forward operation's stream if autograd's engine chooses that (:meth:`forward_of`)."""
-    where: str
-
-
 class ProcessOrder:
     """The timelines of one process, and the streams of its backward passes."""
 
@@ -115,8 +104,9 @@ class ProcessOrder:
         self.host = OrderedLine(0, "the host")
         self._lines: dict[Hashable, OrderedLine] = {}
         """Timelines, by the queue of a stream or by channel."""
-        self.replays: CapturePlace | None = None
-        """Where the step of a graph that is replayed now was captured."""
+        self.replays: tuple[Stream, Stream | None, str] | None = None
+        """Of the step of a graph that is replayed now: its stream, :meth:`forward_of` it, and the
+        line that was captured."""
         self.freed: deque[Any] = deque()
         """Touches of memory that was freed, until memory is next given out."""
         self.freed_memory: dict[Any, Any] = {}
@@ -162,7 +152,7 @@ class ProcessOrder:
         """Return the clock of a new operation on a stream."""
         self.raise_late()
         if self.replays is not None:
-            queue, forward = self.replays.queue, self.replays.forward
+            queue, forward, _ = self.replays
         else:
             forward = self.forward_of(queue)
         line = self.stream(queue)
@@ -259,5 +249,5 @@ class ProcessOrder:
         return self._streams[position]
 
     def _where(self, line: OrderedLine) -> str:
-        captured = "" if self.replays is None else f"{self.replays.where}, replayed at "
+        captured = "" if self.replays is None else f"{self.replays[2]}, replayed at "
         return f"rank {self.rank}, {line.name}, at {captured}{user_site()}"
