@@ -5,8 +5,7 @@
 FOLDER is a clone of KernelBench (each ``Model`` as a candidate for itself, level 1 first) or of
 TritonBench (each golden kernel for its own inputs). All of them are right, so that *wrong* or
 *cheat* is a false alarm; *cannot say* is none, and is counted. One process, one candidate after the
-other; ``--every`` takes a sample, ``--drawn`` so many by the hash of their names. What the process
-and all that it started took is said at the end.
+other; ``--every`` takes a sample, ``--drawn`` so many by the hash of their names.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import argparse
 import hashlib
 import json
 import re
-import resource
 import tempfile
 import time
 from collections import Counter
@@ -78,12 +76,10 @@ def main() -> None:
                 options.json.write_text(json.dumps(rows, indent=2) + "\n")
     counts = Counter(row["outcome"] for row in rows)
     print(f"of {len(rows)}: " + ", ".join(f"{n} {what}" for what, n in counts.most_common()))
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = sorted(row["cpu_s"] for row in rows)
     print(
-        f"{used.ru_utime + used.ru_stime:.0f} s of processor time, tasks made ready included; "
-        f"judging takes {sum(cpu_s) / len(rows):.2f} s each, half of them at most "
-        f"{cpu_s[len(rows) // 2]:.2f} s"
+        f"judging takes {sum(cpu_s) / len(rows):.2f} s of processor time each, half of them "
+        f"at most {cpu_s[len(rows) // 2]:.2f} s; to make a task ready is not counted"
     )
 
 

@@ -74,6 +74,8 @@ def judge_next(
             return load_task(like.task)
 
     def time(task: JudgedTask, machine: str, context: RuntimeContext) -> None:
+        if like.values:
+            task.count(seed)  # where large inputs are no memory
         with ready_to_listen(), suppress(KernbenchError):  # which is said of each candidate
             known[machine] = time_reference(task, seed, context, 0, compiled=like.compiled)
 
@@ -83,8 +85,8 @@ def judge_next(
         if is_timed_here:
             time(task, like.machines[0], context)
         with ready_to_listen():
-            for size in [*task.beside(seed), *task.stated()] if like.values else ():
-                task.num_elements(size)  # which it knows from now on
+            if like.values:
+                task.count(seed)
             judging = _Judging(next_request(), task, seed, known)
             with judging.deciding():
                 judging.begin(context if known and is_timed_here else None)

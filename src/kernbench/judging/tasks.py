@@ -134,6 +134,12 @@ class JudgedTask:
                     self._counts[key] = count_elements(self.inputs(size, 0))
         return self._counts.setdefault(key, None)
 
+    def count(self, seed: int) -> None:
+        """Count the elements of all sizes, as far as that succeeds here: others are tried again."""
+        for size in [*self.beside(seed), *self.stated()]:
+            self.num_elements(size)
+        self._counts = {key: count for key, count in self._counts.items() if count is not None}
+
     def beside(self, seed: int) -> Iterator[TaskSize]:
         """Yield sizes around those that are stated, small ones first; a prime is drawn by seed."""
         base = self.stated()[-1]

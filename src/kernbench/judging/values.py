@@ -25,7 +25,7 @@ def _scaled(tensor: Tensor, factor: float) -> Tensor:
     Squares of most of what is huge then are beyond float16, as a sum in float32 bears them.
     """
     most = torch.finfo(tensor.dtype).max
-    factor = min(max(factor, most**-0.375), math.sqrt(most))
+    factor = min(max(factor, most**-0.375), 2 * math.sqrt(most))
     # PyTorch does not multiply numbers of 8 bits.
     wide = tensor if tensor.itemsize > 1 else tensor.float()
     return (wide * factor).to(tensor.dtype)
