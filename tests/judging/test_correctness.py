@@ -259,6 +259,24 @@ def test_squares_that_a_half_cannot_hold_are_wrong(judged: Judged, dtype: str, v
     assert (verdict.failure.values if verdict.failure is not None else "") == values
 
 
+_OUTER = """
+import torch
+sizes = ["only"]
+def inputs(size, seed):
+    return (torch.randn(40000, generator=torch.Generator().manual_seed(seed)),)
+def reference(x):
+    return torch.outer(x, x)
+"""
+
+
+def test_results_of_gigabytes_are_not_executed(judged: Judged) -> None:
+    verdict = judged("import torch\ndef solve(x): return x[:, None] * x", _OUTER)
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert "size only has 1,600,000,000 elements of results and was not executed with values" in (
+        verdict.remarks
+    )
+
+
 def test_extreme_values_are_tried_at_a_size_that_the_reference_takes(judged: Judged) -> None:
     task = TASKS["softmax"].replace("[(8, 50), (16, 100)]", "[(512, 128)]")
     task += """
