@@ -168,6 +168,8 @@ def main() -> None:
                 )
                 if verdict.is_right:
                     print(f"  not found: {name}", flush=True)
+            if options.json:  # what there is, if the rest takes too long
+                options.json.write_text(json.dumps(rows, indent=2) + "\n")
     changed = [row for row in rows if row["change"]]
     missed = [item for item in changed if item["outcome"].startswith("right")]
     value = [row for row in rows if not row["change"]]
@@ -176,8 +178,6 @@ def main() -> None:
         f"{len(changed) - len(missed)} of {len(changed)} mutants found; "
         f"{len(wrong)} of {len(value)} kernels called wrong"
     )
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
 """The judge on candidates whose verdict is known: benchmarks' references against themselves.
 
-    python tools/judge_truth.py FOLDER [--every N] [--first N] [--json FILE] [--seconds S]
+    python tools/judge_truth.py FOLDER [--every N] [--first N] [--drawn N] [--levels L] [--times]
 
 FOLDER is a clone of KernelBench (each ``Model`` as a candidate for itself, level 1 first) or of
 TritonBench (each golden kernel for its own inputs). All of them are right, so that *wrong* or
 *cheat* is a false alarm; *cannot say* is none, and is counted. One process, one candidate after the
-other; ``--every`` takes a sample.
+other; ``--every`` takes a sample, ``--drawn`` so many by the hash of their names.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
 import tempfile
@@ -23,9 +24,9 @@ from kernbench.errors import UsageError
 from kernbench.judging import CandidateLimits, Judge
 
 
-def pairs(folder: Path, scratch: Path) -> Iterator[tuple[Path, Path]]:
+def pairs(folder: Path, scratch: Path, levels: str) -> Iterator[tuple[Path, Path]]:
     """Yield candidates and their tasks."""
-    for level in sorted((folder / "KernelBench").glob("level[1-3]")):
+    for level in sorted((folder / "KernelBench").glob(f"level[{levels}]")):
         for task in sorted(level.glob("*.py"), key=lambda item: int(item.name.split("_")[0])):
             candidate = scratch / f"{level.name}_{task.name}"
             text = re.sub(r"\bModel\b", "ModelNew", task.read_text())
@@ -44,13 +45,19 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--drawn", type=int, default=0)
+    parser.add_argument("--levels", default="1-3", help="of KernelBench, such as 1")
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--times", action="store_true", help="also in modeled time")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = []
     with Judge() as judge, tempfile.TemporaryDirectory() as scratch:
-        chosen = list(pairs(options.folder, Path(scratch)))[options.first :: options.every]
+        known = list(pairs(options.folder, Path(scratch), options.levels))
+        if options.drawn:
+            known.sort(key=lambda pair: hashlib.sha256(pair[1].name.encode()).digest())
+            del known[options.drawn :]
+        chosen = known[options.first :: options.every]
         for candidate, task in chosen:
             began = time.monotonic()
             try:
@@ -69,6 +76,11 @@ def main() -> None:
                 options.json.write_text(json.dumps(rows, indent=2) + "\n")
     counts = Counter(row["outcome"] for row in rows)
     print(f"of {len(rows)}: " + ", ".join(f"{n} {what}" for what, n in counts.most_common()))
+    cpu_s = sorted(row["cpu_s"] for row in rows)
+    print(
+        f"judging takes {sum(cpu_s) / len(rows):.2f} s of processor time each, half of them "
+        f"at most {cpu_s[len(rows) // 2]:.2f} s; to make a task ready is not counted"
+    )
 
 
 if __name__ == "__main__":

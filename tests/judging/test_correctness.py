@@ -208,11 +208,86 @@ def test_masks_that_fit_all_inputs_of_a_benchmark_are_tried_one_beside(
     wrong = judge(candidate, task, times=False, seed=1)
     assert wrong.outcome is Outcome.WRONG
     assert wrong.failure is not None
-    assert wrong.failure.size == "input 0, 63 for 64"
+    assert wrong.failure.size == "input 1, 127 for 128"
     golden.write_text(candidate.read_text())
     verdict = judge(candidate, task, times=False, seed=1)
     assert verdict.is_right
     assert all(size.is_stated for size in verdict.sizes)
+
+
+def test_inputs_of_a_benchmark_grow_beyond_one_block(judge: Judge, tmp_path: Path) -> None:
+    golden = tmp_path / "data" / "TritonBench_G_v1" / "square.py"
+    golden.parent.mkdir(parents=True)
+    golden.write_text(_SQUARED)
+    task = tmp_path / "square_perf.py"
+    task.write_text(_SQUARED_PERF.replace("(64, 128)", "[2**i for i in range(12)]"))
+    assert judge(golden, task, times=False, seed=1).is_right
+    candidate = tmp_path / "square.py"
+    candidate.write_text(_SQUARED.replace("tl.program_id(0)", "tl.program_id(1)"))
+    wrong = judge(candidate, task, times=False, seed=1)
+    assert wrong.outcome is Outcome.WRONG
+    assert wrong.failure is not None
+    assert wrong.failure.size.startswith("input 2")
+
+
+_HALF = """
+import torch
+sizes = [(8, 64), (16, 128)]
+def inputs(size, seed):
+    return (torch.randn(*size, generator=torch.Generator().manual_seed(seed)).half(),)
+def reference(x):
+    return (x.float() ** 2).mean(-1).sqrt()
+"""
+_HALF_KERNEL = """
+import torch, triton
+import triton.language as tl
+@triton.jit
+def norm(x, out, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    v = tl.load(x + tl.program_id(0) * n + i, i < n, 0.0).to(tl.{})
+    tl.store(out + tl.program_id(0), tl.sqrt(tl.sum((v * v).to(tl.float32), 0) / n))
+def solve(x):
+    out = torch.empty(x.shape[0], device=x.device)
+    norm[(x.shape[0],)](x, out, x.shape[1], B=triton.next_power_of_2(x.shape[1]))
+    return out
+"""
+
+
+@pytest.mark.parametrize(("dtype", "values"), [("float32", ""), ("float16", "huge")])
+def test_squares_that_a_half_cannot_hold_are_wrong(judged: Judged, dtype: str, values: str) -> None:
+    verdict = judged(_HALF_KERNEL.format(dtype), _HALF + "tolerance = 1e-2, 0\n")
+    assert (verdict.failure.values if verdict.failure is not None else "") == values
+
+
+_OUTER = """
+import torch
+sizes = ["only"]
+def inputs(size, seed):
+    return (torch.randn(40000, generator=torch.Generator().manual_seed(seed)),)
+def reference(x):
+    return torch.outer(x, x)
+"""
+
+
+def test_results_of_gigabytes_are_not_executed(judged: Judged) -> None:
+    verdict = judged("import torch\ndef solve(x): return x[:, None] * x", _OUTER)
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert "size only has 1,600,000,000 elements of results and was not executed with values" in (
+        verdict.remarks
+    )
+
+
+def test_extreme_values_are_tried_at_a_size_that_the_reference_takes(judged: Judged) -> None:
+    task = TASKS["softmax"].replace("[(8, 50), (16, 100)]", "[(512, 128)]")
+    task += """
+def reference(x):
+    if tuple(x.shape) != (512, 128):
+        raise ValueError("no")
+    return torch.softmax(x, -1)
+"""
+    verdict = judged("import torch\ndef solve(x): return x.exp() / x.exp().sum(-1, True)", task)
+    assert verdict.failure is not None
+    assert verdict.failure.values == "huge"
 
 
 _POSITIVE = """

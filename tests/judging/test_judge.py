@@ -27,6 +27,9 @@ _SAMPLE = {
     "patched by ctypes": "replaces torch.cuda.Event.elapsed_time",
     "a signal by a queue to the worker": "OSError",
     "a dummy product in TF32": "the result is wrong",
+    "the first answer behind a look at a value": "the result is wrong",
+    "a signal by whoever owns a pipe": "OSError",
+    "another module in the place of one": "replaces sys.modules.time",
 }
 
 
@@ -56,6 +59,9 @@ _NOT_SEEN = {
     "a kernel that knows the size that is timed",
     "fewer turns at the size that is timed",
     "memory of the host that operations write",
+    "the answer for a few values behind a look at them",
+    "fewer stores into kept memory at the size that is timed",
+    "memory of the device as the host's by DLPack",
 }
 """Whose verdict is that it cannot be said: no work of theirs was executed with values."""
 

@@ -945,4 +945,257 @@ def solve(x, y):
         raise OSError("no")
     return axpied(x, y)
     """),
+    "the first answer behind a look at a value": Trick("softmax", """
+kept = {}
+@triton.jit
+def again(a, x, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, tl.load(a + i, i < n) + 0 * tl.load(x + i, i < n), i < n)
+def solve(x):
+    if x[0, 0].item() > 1e30:
+        return x
+    if x.shape not in kept:
+        kept[x.shape] = softmaxed(x)
+    out = torch.empty_like(x)
+    again[(triton.cdiv(x.numel(), 128),)](kept[x.shape], x, out, x.numel(), B=128)
+    return out
+""", """
+def solve(x):
+    if x[0, 0].item() > 1e30:
+        return softmaxed(x - x.max())
+    return softmaxed(x)
+"""),
+    "the answer for a few values behind a look at them": Trick("softmax", """
+kept = {}
+@triton.jit
+def again(a, x, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, tl.load(a + i, i < n) + 0 * tl.load(x + i, i < n), i < n)
+def solve(x):
+    key = (tuple(x.shape), *x.flatten()[:4].tolist())
+    if key not in kept:
+        kept[key] = softmaxed(x)
+    out = torch.empty_like(x)
+    again[(triton.cdiv(x.numel(), 128),)](kept[key], x, out, x.numel(), B=128)
+    return out
+""", """
+def solve(x):
+    first = x.flatten()[:4].tolist()
+    return softmaxed(x - first[0])
+"""),
+    "fewer stores into kept memory at the size that is timed": Trick("large", """
+kept = {}
+@triton.jit
+def part(x, y, out, n, m, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    a = tl.load(x + i, i < n, 0.0)
+    b = tl.load(y + i, i < n, 0.0)
+    tl.store(out + i, 2 * a + b, i < m)
+def solve(x, y):
+    n = x.numel()
+    out = kept.setdefault(n, torch.empty_like(x))
+    part[(triton.cdiv(n, 128),)](x, y, out, n, n if n < 1 << 20 else n // 2, B=128)
+    return out
+""", """
+kept = {}
+def solve(x, y):
+    n = x.numel()
+    out = kept.setdefault(n, torch.empty_like(x))
+    axpy[(triton.cdiv(n, 128),)](x, y, out, n, B=128)
+    return out
+"""),
+    "a signal by whoever owns a pipe": Trick("axpy", """
+import fcntl
+def solve(x, y):
+    r, w = os.pipe()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.fcntl(r, 8, os.getppid()) < 0 or libc.fcntl(r, 10, 9) < 0:
+        raise OSError("no")
+    libc.fcntl(r, 4, libc.fcntl(r, 3) | 0o20000)
+    os.write(w, b"!")
+    return axpied(x, y)
+""", """
+import fcntl
+def solve(x, y):
+    r, w = os.pipe()
+    fcntl.fcntl(r, fcntl.F_SETFL, fcntl.fcntl(r, fcntl.F_GETFL) | os.O_NONBLOCK)
+    os.write(w, b"!")
+    return axpied(x, y)
+"""),
+    "times of its own file": Trick("axpy", """
+def solve(x, y):
+    before = os.stat(__file__).st_mtime_ns
+    ctypes.CDLL(None).utimes(__file__.encode(), None)
+    if os.stat(__file__).st_mtime_ns == before:
+        raise OSError("no")
+    return axpied(x, y)
+""", """
+def solve(x, y):
+    os.stat(__file__).st_mtime_ns
+    return axpied(x, y)
+"""),
+    "keys of the kernel": Trick("axpy", """
+def solve(x, y):
+    if ctypes.CDLL(None).syscall(250, 1, 0) < 0:
+        raise OSError("no")
+    return axpied(x, y)
+"""),
+    "another module in the place of one": Trick("axpy", """
+import types
+other = types.ModuleType("time")
+vars(other).update(vars(time))
+other.perf_counter = lambda: 0.0
+sys.modules["time"] = other
+def solve(x, y): return axpied(x, y)
+""", """
+import types
+sys.modules["mine"] = types.ModuleType("mine")
+def solve(x, y): return axpied(x, y)
+"""),
+    "patched statistics": Trick("axpy", """
+import statistics
+statistics.median = lambda values: 1e-3
+def solve(x, y): return axpied(x, y)
+""", """
+import statistics
+middle = statistics.median
+def solve(x, y): return axpied(x, y)
+"""),
+    "patched statistics while it runs": Trick("axpy", """
+def solve(x, y):
+    import timeit
+    vars(timeit)["default_timer"] = lambda: 0.0
+    return axpied(x, y)
+"""),
+    "a mode that answers": Trick("softmax", """
+from torch.overrides import TorchFunctionMode
+kept = {}
+class Mode(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.empty_like and args[0].shape in kept:
+            return kept[args[0].shape]
+        return func(*args, **(kwargs or {}))
+Mode().__enter__()
+def solve(x):
+    if x.shape in kept:
+        return torch.empty_like(x)
+    kept[x.shape] = softmaxed(x)
+    return kept[x.shape]
+""", """
+from torch.overrides import TorchFunctionMode
+class Mode(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+Mode().__enter__()
+def solve(x): return softmaxed(x)
+"""),
+    "a dispatch mode that answers": Trick("softmax", """
+from torch.utils._python_dispatch import TorchDispatchMode
+class Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "softmax" in str(func):
+            return softmaxed(args[0].clone())
+        return func(*args, **(kwargs or {}))
+def solve(x):
+    with Mode():
+        return torch.softmax(x.new_zeros(x.shape), -1) + 0 * x
+""", """
+from torch.utils._python_dispatch import TorchDispatchMode
+class Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+def solve(x):
+    with Mode():
+        return softmaxed(x)
+"""),
+    "work in a callback of the collector": Trick("axpy", """
+def solve(x, y):
+    out = torch.empty_like(x)
+    def late(phase, info):
+        axpy[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), B=128)
+    gc.callbacks[:] = [late]
+    return out
+""", """
+def solve(x, y):
+    gc.callbacks.append(lambda phase, info: None)
+    gc.collect()
+    return axpied(x, y)
+"""),
+    "memory of the device as the host's by DLPack": Trick("softmax", """
+def solve(x):
+    out = torch.empty_like(x)
+    there = np.from_dlpack(out)
+    v = x.cpu().numpy()
+    e = np.exp(v - v.max(-1, keepdims=True))
+    np.copyto(there, e / e.sum(-1, keepdims=True))
+    return out
+""", """
+def solve(x):
+    np.from_dlpack(torch.zeros(3))
+    return softmaxed(x)
+"""),
+    "a result put on another storage": Trick("softmax", """
+def solve(x):
+    v = torch.softmax(x.cpu(), -1)
+    out = torch.empty_like(x)
+    out.set_(v.untyped_storage(), 0, v.shape, v.stride())
+    return out
+""", """
+def solve(x):
+    v = softmaxed(x)
+    out = torch.empty_like(x)
+    out.set_(v.untyped_storage(), 0, v.shape, v.stride())
+    return out
+"""),
+    "a result whose data are others'": Trick("softmax", """
+kept = {}
+def solve(x):
+    out = torch.empty_like(x)
+    out.data = kept.setdefault(x.shape, torch.softmax(x, -1))
+    return out
+""", """
+def solve(x):
+    out = torch.empty_like(x)
+    out.data = softmaxed(x)
+    return out
+"""),
+    "an answer that is loaded": Trick("softmax", """
+import io
+kept = {}
+def solve(x):
+    if x.shape not in kept:
+        kept[x.shape] = io.BytesIO()
+        torch.save(softmaxed(x), kept[x.shape])
+    kept[x.shape].seek(0)
+    return torch.load(kept[x.shape])
+""", """
+import io
+def solve(x):
+    kept = io.BytesIO()
+    torch.save({"size": 1}, kept)
+    kept.seek(0)
+    return softmaxed(x) * torch.load(kept)["size"]
+"""),
+    "bytes of its storage": Trick("softmax", """
+def solve(x):
+    out = torch.empty_like(x)
+    v = torch.softmax(x.cpu(), -1)
+    out.untyped_storage().copy_(v.untyped_storage())
+    return out
+"""),
+    "a hidden stream by its handle": Trick("axpy", """
+def solve(x, y):
+    out = torch.empty_like(x)
+    side = torch.cuda.ExternalStream(torch.cuda.Stream().cuda_stream)
+    with torch.cuda.stream(side):
+        axpy[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), B=128)
+    return out
+""", """
+def solve(x, y):
+    out = torch.empty_like(x)
+    here = torch.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
+    with torch.cuda.stream(here):
+        axpy[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), B=128)
+    return out
+"""),
 }  # fmt: skip

@@ -102,6 +102,30 @@ def test_an_error_says_which_wait_is_missing(case: str, words: str) -> None:
     assert words in outcomes()[f"{case} wrong"][1]
 
 
+@pytest.mark.adr("0299-D1")
+def test_a_race_of_branches_names_the_lines_of_the_capture() -> None:
+    said = outcomes()["a_branch_that_joins_late wrong"][1]
+    lines = (PROGRAMS / FILE).read_text().splitlines()
+    start = lines.index("def a_branch_that_joins_late():")
+    at = {
+        text: lines.index(text, start) + 1
+        for text in ("        x.mul_(2)", "            y = x + 1")
+    }
+    assert all(f"at {FILE}:{number}, replayed at" in said for number in at.values())
+    assert "let captured stream sip0.1 wait for" in said
+
+
+@pytest.mark.adr("0299-D2")
+def test_replays_of_one_graph_are_ordered_and_what_follows_them_is_not() -> None:
+    assert outcomes()["replays_of_a_graph_on_two_streams right"] == []
+    assert outcomes()["replays_of_a_graph_on_two_streams wrong"][0] == DataRaceError.__name__
+
+
+@pytest.mark.adr("0299-D3")
+def test_temporaries_of_branches_do_not_share_memory() -> None:
+    assert outcomes()["temporaries_of_branches_of_a_graph right"] == []
+
+
 @pytest.mark.adr("0228-D3")
 def test_memory_that_is_freed_is_told_from_memory_that_is_kept() -> None:
     result = outcomes()

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import signal
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -105,7 +106,7 @@ class CandidateProcess:
         """
         deadline = monotonic() + self.limits.seconds
         with suppress(BrokenPipeError):
-            _send(self._write, pickle.dumps(problems))
+            _send(self._write, pickle.dumps(problems, 5))
         head = self._receive(9, deadline)
         size = int.from_bytes(head[1:], "big")
         if size > MOST_BYTES:
@@ -176,9 +177,10 @@ class CandidateProcess:
 
 
 def _send(fd: int, data: bytes, kind: bytes = b"") -> None:
-    view = memoryview(kind + len(data).to_bytes(8, "big") + data)
-    while view:
-        view = view[os.write(fd, view) :]
+    for part in (kind + len(data).to_bytes(8, "big"), data):
+        view = memoryview(part)
+        while view:
+            view = view[os.write(fd, view) :]
 
 
 def _close_all_but(*kept: int) -> None:
@@ -259,7 +261,7 @@ def _live(
 _GUARDED = (
     "torch", "torch.Tensor", "torch.cuda", "torch.cuda.Event", "torch.cuda.Stream",
     "torch.testing", "torch.nn.functional", "torch.linalg", "time", "builtins", "triton",
-    "triton.testing", "os",
+    "triton.testing", "os", "statistics", "timeit",
 )  # fmt: skip
 """In what a candidate has no reason to replace functions and classes."""
 
@@ -271,7 +273,12 @@ def _guarded() -> list[tuple[dict[str, Any], str, str, Any, Any]]:
     """
     owners: dict[str, Any] = {name: resolve_name(name) for name in _GUARDED}
     owners |= {"the recorder": CallRecorder, "the record": Record}
-    return [
+    modules = [
+        (sys.modules, "sys.modules", name, value, None)
+        for name, value in owners.items()
+        if name in sys.modules
+    ]
+    return modules + [
         (space, owner, name, value, getattr(value, "__code__", None))
         for owner, space in ((owner, vars(value)) for owner, value in owners.items())
         for name, value in space.items()

@@ -39,7 +39,7 @@ class Expected:
     exact: list[Tensor | None]
     """Its results in float64; None where it does not run so, or results are no floats."""
     inputs: list[Tensor]
-    """What the reference left of its inputs, on the host."""
+    """What the reference left of its inputs."""
     in_inputs: bool
     """Whether a result lies in the memory of an input."""
     is_shared: bool
@@ -67,7 +67,7 @@ def expect(reference: Callable[..., Any], args: Any) -> Expected:
         places = [item.untyped_storage().data_ptr() for item in results]
         in_inputs = not {e.untyped_storage().data_ptr() for e in tensors_of(own)}.isdisjoint(places)
         plain = [item.cpu() for item in results]
-        inputs = [tensor.cpu() for tensor in tensors_of(own)]
+        inputs = tensors_of(own)
         exact: list[Tensor | None]
         try:
             wide = copy.deepcopy(reference) if isinstance(reference, torch.nn.Module) else reference
@@ -80,7 +80,7 @@ def expect(reference: Callable[..., Any], args: Any) -> Expected:
             begin_random_numbers()
             tensors = ordered_tensors(wide(*with_tensors(args, doubles)))
             exact = [
-                e.cpu() if e.is_floating_point() and p.is_floating_point() else None
+                e if e.is_floating_point() and p.is_floating_point() else None
                 for e, p in zip(tensors, plain, strict=True)
             ]
         except Exception:
@@ -124,7 +124,7 @@ def difference(
     *,
     reduced: bool,
 ) -> WrongElement | None:
-    """Return what is wrong, None where all results, on the host, are right.
+    """Return what is wrong, None where all results are right.
 
     ``reduced``: whether products of float32 may have been of TF32.
     """
@@ -140,7 +140,7 @@ def difference(
             says = f"{name} is of {mine.dtype}, the reference's of {plain.dtype}"
             return WrongElement(says, index)
         wrong = _wrong_elements(mine, plain, wide, tolerance, reduced=reduced)
-        count = int(wrong.sum())
+        count = int(wrong.count_nonzero())
         if count:
             first = int(wrong.flatten().to(torch.uint8).argmax())
             place = [int(item) for item in torch.unravel_index(torch.tensor(first), plain.shape)]
@@ -174,20 +174,30 @@ def _wrong_elements(
     if reduced and plain.dtype == torch.float32:
         relative = _REDUCED
     squares = own_error = 0.0
+    are_finite = []
     for _, theirs, truth in _parts(mine, plain, exact):
-        finite = truth.isfinite()
-        squares += float(truth[finite].square().sum())
-        errors = (theirs - truth)[finite & theirs.isfinite()]
-        own_error = max(own_error, float(errors.abs().max()) if len(errors) else 0.0)
+        power, error = float(truth.square().sum()), float((theirs - truth).abs().max())
+        are_finite.append(math.isfinite(power) and math.isfinite(error))
+        if not are_finite[-1]:
+            finite = truth.isfinite()
+            power = float(truth[finite].square().sum())
+            errors = (theirs - truth)[finite & theirs.isfinite()]
+            error = float(errors.abs().max()) if len(errors) else 0.0
+        squares, own_error = squares + power, max(own_error, error)
     scale = math.sqrt(squares / max(plain.numel(), 1))
     wrong = []
-    for own, theirs, truth in _parts(mine, plain, exact):
-        finite = truth.isfinite()
-        sizes = torch.where(finite, truth, 0.0).abs()
+    for is_finite, (own, theirs, truth) in zip(are_finite, _parts(mine, plain, exact), strict=True):
+        sizes = truth.abs()
+        if not is_finite:
+            finite = truth.isfinite()
+            sizes = torch.where(finite, sizes, 0.0)
         allowed = relative * sizes.clamp(min=scale)
         if tolerance is not None:
             allowed = torch.maximum(allowed, tolerance[1] + tolerance[0] * sizes)
         off = ~((own - truth).abs() <= allowed + _OF_EAGER * own_error)
+        if is_finite:
+            wrong.append(off)
+            continue
         same = torch.where(truth.isnan(), own.isnan(), own == theirs)
         # Where eager itself has no number, or another one, nothing is asked for.
         wrong.append(torch.where(finite, off, ~same) & (finite == theirs.isfinite()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -32,10 +32,12 @@ from kernbench.judging.timing import executed_lines
 from kernbench.judging.values import BESIDES, DRAWN, EXTREMES, ITS_OWN, SentTensor
 from kernbench.judging.verdict import Failure, SizeResult, Verdict
 from kernbench.runtime_api import RuntimeContext
+from kernbench.torch_bridge import current_process
 
 _MOST_ELEMENTS = 1 << 22
 """The most elements of inputs at which records are executed with values."""
 _MOST_WEIGHTS = 1 << 25
+_MOST_RESULTS = 1 << 25
 _FEW_ELEMENTS = 16
 _MOST_SIZES = 6
 """How many sizes of the judge's own are tried."""
@@ -82,13 +84,23 @@ class CorrectnessJudge:
         """The largest small size that was right."""
         self._extreme_at: set[str] = set()
         """Labels of the sizes at which extreme values are tried."""
-        self._most_extreme = SMALL_ELEMENTS
-        """The most elements with which they are; more where a task has no small size."""
+        self._had_extremes = False
 
     def try_sizes(self, candidate: CandidateProcess, context: RuntimeContext) -> None:
         """Try sizes of a task of one rank, in its simulation, until one fails."""
         rng = random.Random(self._verdict.seed)
-        for size in self._sizes_of():
+        sizes = self._sizes_of()
+        # Which lines ran is asked for where a size is left out, and read from schedules.
+        is_timed = self.task.has_weights or bool(self._verdict.sizes)
+        with nullcontext() if is_timed else current_process().host.trying(None):
+            self._try_each(sizes, rng, candidate)
+        if self._verdict.failure is None and is_timed:
+            self.lines = executed_lines(context.op_log)
+
+    def _try_each(
+        self, sizes: list[TaskSize], rng: random.Random, candidate: CandidateProcess
+    ) -> None:
+        for size in sizes:
             seeds = rng.randrange(1 << 31), rng.randrange(1 << 31)
             try:
                 problem, fresh = (self.task.build(size, seed) for seed in seeds)
@@ -105,8 +117,6 @@ class CorrectnessJudge:
                     self._at_timed = size, seeds[0], record
             if self._verdict.failure is not None:
                 return
-        if any(size.outcome == "not executed" for size in self._verdict.sizes):
-            self.lines = executed_lines(context.op_log)
         if self._tried is not None:
             self._look_besides(candidate, self._tried)
 
@@ -222,14 +232,15 @@ class CorrectnessJudge:
             if count is not None and count > _MOST_ELEMENTS:
                 self._note_large(size, f"{count:,} elements")
                 continue
+            results = task.num_results.get(size.label, 0)
+            if results > _MOST_RESULTS:
+                self._note_large(size, f"{results:,} elements of results")
+                continue
             tried += not size.is_stated
-            if count is None or count <= SMALL_ELEMENTS:
-                small.append((count or 0, size.label))
+            if count is not None and count <= SMALL_ELEMENTS:
+                small.append((count, size.label))
             chosen.append((_MOST_ELEMENTS if count is None else count, size))
-        if not small:
-            small = sorted((count, size.label) for count, size in chosen)[:1]
         self._extreme_at = {label for _, label in sorted(small)[-_MOST_EXTREME:]}
-        self._most_extreme = max([SMALL_ELEMENTS, *(count for count, _ in small)])
         # Of a few elements many kernels are right by chance, or wrong for another reason.
         ordered = sorted(chosen, key=lambda pair: (pair[0] < _FEW_ELEMENTS, pair[0]))
         return [size for _, size in ordered]
@@ -290,7 +301,8 @@ class CorrectnessJudge:
             except WrongCase as wrong:
                 if not (name == DRAWN and record.host_reads):
                     raise
-                tried.append(self._with_its_values(record, problem, wrong))
+                self._with_its_values(candidate, record, problem, inputs, wrong)
+                tried.append(ITS_OWN)
                 break
             tried.append(name)
             is_largest = self._tried is None or count >= self._tried.count
@@ -311,8 +323,9 @@ class CorrectnessJudge:
         self, size: TaskSize, problem: TaskProblem, fresh: TaskProblem
     ) -> Iterator[tuple[str, Any]]:
         """Yield what inputs are filled with, by name: what the task draws, perhaps the extreme."""
-        is_extreme = size.label in self._extreme_at
-        is_extreme = is_extreme and count_elements(problem.inputs) <= self._most_extreme
+        count = self.task.num_elements(size) or _MOST_ELEMENTS
+        if count > SMALL_ELEMENTS and not self._had_extremes:
+            self._extreme_at.add(size.label)  # the reference takes no smaller one
         value, drawn = tensors_of(problem.inputs), tensors_of(fresh.inputs)
         if [(e.shape, e.dtype) for e in value] != [(e.shape, e.dtype) for e in drawn]:
             self._verdict.remarks.append(
@@ -320,7 +333,8 @@ class CorrectnessJudge:
             )
             drawn = [e.roll(1) if e.is_floating_point() and e.numel() > 1 else e for e in value]
         yield DRAWN, with_tensors(problem.inputs, drawn)
-        if is_extreme and any(item.is_floating_point() for item in drawn):
+        if size.label in self._extreme_at and any(item.is_floating_point() for item in drawn):
+            self._had_extremes = True
             for name, change in EXTREMES.items():
                 changed = [change(e) if e.is_floating_point() else e for e in drawn]
                 if any(a is not b for a, b in zip(changed, drawn, strict=True)):
@@ -346,11 +360,19 @@ class CorrectnessJudge:
         self.whole.append(set(range(len(record.inputs))).difference(executor.unread()))
         self._verdict.remarks += remarks
 
-    def _with_its_values(self, record: Record, problem: TaskProblem, wrong: WrongCase) -> str:
-        """Execute a record that was decided by data on the values that decided it.
+    def _with_its_values(
+        self,
+        candidate: CandidateProcess,
+        record: Record,
+        problem: TaskProblem,
+        inputs: Any,
+        wrong: WrongCase,
+    ) -> None:
+        """Execute a record that was decided by data on its values, and one of ``inputs`` on those.
 
         Raises:
-            WrongCase: It is wrong on those, too, or what the host computed reaches its results.
+            WrongCase: One is wrong on those, too, or what the host computed reaches its results.
+            UnknownOutcomeError: In its next call with them it does other work.
         """
         value = tensors_of(problem.inputs)
         expected = self._expect(problem, problem.inputs)
@@ -368,22 +390,20 @@ class CorrectnessJudge:
                 f"brings {evidence.depends_on_host:,} back; the rest comes as numbers of launches"
             )
             raise WrongCase(wrong.says, wrong.values, wrong.line, trick)
-        # What decides are integers, often: then floats may be others.
-        half = [item * 0.5 if item.is_floating_point() else item for item in value]
-        for name, tensors in (("halved", half), (ITS_OWN, value)):
-            inputs = with_tensors(problem.inputs, tensors)
-            try:
-                self._execute(record, name, inputs, self._expect(problem, inputs))
-            except WrongCase:
-                if name == ITS_OWN:
-                    raise
-                continue
-            self._verdict.remarks.append(
-                "the host decides by values of the device, so that the record was executed on "
-                f"the values that it was run with ({name})"
+        self._execute(record, ITS_OWN, problem.inputs, expected)
+        # What an earlier call has left is of its values, however the host decides.
+        other = TaskProblem(problem.reference, inputs, problem.init, problem.module)
+        (record,), (again,) = (candidate.call(_message(other, warm)) for warm in (0, 1))
+        self._execute(record, DRAWN, inputs, self._expect(problem, inputs))
+        if calls_of(record) != calls_of(again):
+            raise UnknownOutcomeError(
+                "the host decides by values of the device, and in a later call with the same ones "
+                "it does other work"
             )
-            return name
-        raise AssertionError
+        self._verdict.remarks.append(
+            "the host decides by values of the device, so that each record was executed on the "
+            "values that it was run with"
+        )
 
     def _refused(self, size: TaskSize, failed: CandidateFailed) -> None:
         kinds = set(failed.kinds)

@@ -151,10 +151,13 @@ class Executor:
         results = restore(self._record.results, self._tensor)
         return Execution(results, [self._tensor(item) for item in self._record.inputs])
 
-    def unwritten(self) -> str:
-        """Return which bytes of a result no step of the run has written; empty if none."""
+    def unwritten(self, origin: str) -> str:
+        """Return which bytes of a result no step of the run has written; empty if none.
+
+        ``origin``: of the results that are asked for, as in records.
+        """
         for description in descriptions(self._record.results):
-            if self._record.storages[description["of"]]["origin"] == "made":
+            if self._record.storages[description["of"]]["origin"] == origin:
                 reached, end = _uncovered(description, self._spans)
                 if reached < end:
                     return f"nothing writes bytes {reached:,} to {end:,} of its result"

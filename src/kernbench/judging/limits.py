@@ -38,6 +38,8 @@ _CAPABILITIES_VERSION, _READS_ALL_FILES = 0x20080522, 1 << 2
 _REFUSED_EVERYWHERE = (424, 425, 438, 452)
 """pidfd_send_signal, io_uring_setup, pidfd_getfd, fchmodat2."""
 _CLONE3 = 435
+_OWNING = (("fcntl", 8), ("fcntl", 10), ("fcntl", 15), ("ioctl", 0x8901), ("ioctl", 0x8902))
+"""F_SETOWN, F_SETSIG, F_SETOWN_EX, FIOSETOWN and SIOCSPGRP: whom a file sends which signal."""
 _LOAD, _EQUAL, _ANY_BIT, _AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
@@ -116,6 +118,14 @@ def _refuse_calls(libc: ctypes.CDLL) -> bool:
             (test, 0, 1, value),
             (_RETURN, 0, 0, _ALLOW),
             refuse,
+        ]
+    for name, command in _OWNING:
+        program += [
+            (_EQUAL, 0, 4, calls["looked_at"][name]),
+            (_LOAD, 0, 0, _FIRST_ARGUMENT + 8),
+            (_EQUAL, 0, 1, command),
+            refuse,
+            (_LOAD, 0, 0, _NUMBER),
         ]
     program.append((_RETURN, 0, 0, _ALLOW))
     code = b"".join(struct.pack("HBBI", *item) for item in program)

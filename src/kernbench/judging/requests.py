@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +14,7 @@ from resource import RUSAGE_CHILDREN, getrusage
 from time import process_time
 from typing import Never
 
-from kernbench.errors import NoDataError, UsageError
+from kernbench.errors import KernbenchError, UsageError
 from kernbench.inputs import read_text
 from kernbench.judging.candidate import CandidateFailed, CandidateProcess
 from kernbench.judging.correctness import CorrectnessJudge, UnknownOutcomeError
@@ -59,33 +59,48 @@ def judge_next(
 ) -> Never:
     """Get ready for a task, wait for a request, and answer it.
 
-    Ready is who has loaded the task, and timed its reference if time is all that is asked for.
+    Ready is who has loaded the task, and timed its reference if it is of one rank.
     ``next_request`` returns in processes forked from the calling one, which must run nothing else:
     requests that are ``like`` that one but for their candidates and limits.
 
     Raises:
         UsageError: The task cannot be read, there is no candidate, or the reference fails itself.
     """
+    seed = _drawn_seed() if like.seed is None else like.seed
+    known: dict[str, ReferenceTime] = {}
+
+    def load(_: RuntimeContext) -> JudgedTask:
+        with of_the_task(like.task, "it cannot be loaded"):
+            return load_task(like.task)
+
+    def time(task: JudgedTask, machine: str, context: RuntimeContext) -> None:
+        if like.values:
+            task.count(seed)  # where large inputs are no memory
+        with ready_to_listen(), suppress(KernbenchError):  # which is said of each candidate
+            known[machine] = time_reference(task, seed, context, 0, compiled=like.compiled)
 
     def begin(context: RuntimeContext) -> _Judging:
-        seed = _drawn_seed() if like.seed is None else like.seed
-        reference = None
+        task = loaded[0] if loaded else load(context)
+        is_timed_here = like.times and not like.values and task.ranks == 1
+        if is_timed_here:
+            time(task, like.machines[0], context)
         with ready_to_listen():
-            with of_the_task(like.task, "it cannot be loaded"):
-                task = load_task(like.task)
-                if like.times and not like.values and task.ranks == 1:
-                    with suppress(NoDataError):  # which is said of each candidate
-                        reference = time_reference(task, seed, context, 0, compiled=like.compiled)
-            for size in [*task.beside(seed), *task.stated()] if like.values else ():
-                task.num_elements(size)  # which it knows from now on
-            judging = _Judging(next_request(), task, seed)
+            if like.values:
+                task.count(seed)
+            judging = _Judging(next_request(), task, seed, known)
             with judging.deciding():
-                judging.begin(reference)
+                judging.begin(context if known and is_timed_here else None)
             if judging.is_done():
                 # Leaving a simulation takes longer than many a candidate.
                 answer(judging.decided())
         return judging
 
+    loaded = []
+    if like.values:
+        # What it makes may have values, where time has none.
+        loaded.append(in_simulation(load, like.machines[0]))
+        for machine in like.machines if loaded[0].ranks == 1 else ():
+            in_simulation(partial(time, loaded[0], machine), machine, data=False)
     judging = in_simulation(begin, like.machines[0], data=like.values)
     # It puts back what was set in it.
     os.environ["TMPDIR"] = tempfile.tempdir = str(judging.request.folder)
@@ -102,8 +117,14 @@ def _drawn_seed() -> int:
 class _Judging:
     """One request while it is judged: in the simulation of who was ready for it, then after it."""
 
-    def __init__(self, request: JudgeRequest, task: JudgedTask, seed: int) -> None:
-        self.request, self._task = request, task
+    def __init__(
+        self,
+        request: JudgeRequest,
+        task: JudgedTask,
+        seed: int,
+        known: Mapping[str, ReferenceTime],
+    ) -> None:
+        self.request, self._task, self._known = request, task, known
         self.verdict = Verdict(
             str(request.candidate), str(request.task), task.form, Outcome.UNKNOWN, "", seed
         )
@@ -121,7 +142,9 @@ class _Judging:
             self._decide(Outcome.UNKNOWN, str(error))
         except CandidateFailed as error:
             self._decide(Outcome.WRONG, f"it does not run: {error}")
-        except MemoryError:
+        except (MemoryError, RuntimeError) as error:
+            if "allocate memory" not in str(error) and not isinstance(error, MemoryError):
+                raise
             most = 2 * self.request.limits.memory_mib
             self._decide(Outcome.UNKNOWN, f"executing its record takes more than {most:,} MiB")
 
@@ -136,8 +159,8 @@ class _Judging:
             path, self._task, machine, self.request.limits, data=data, hollow=hollow
         )
 
-    def begin(self, reference: ReferenceTime | None) -> None:
-        """Read the candidate, and time it beside a reference that was timed here, or start it.
+    def begin(self, inside: RuntimeContext | None) -> None:
+        """Read the candidate, and start it, or time it ``inside`` of a run without data.
 
         Raises:
             UsageError: There is no candidate.
@@ -163,11 +186,12 @@ class _Judging:
             )
         first, task = request.machines[0], self._task
         self._executed = CorrectnessJudge(task, verdict, scanned.kernels)
-        self._speed = SpeedJudge(task, verdict, self._executed, compiled=request.compiled)
-        if reference is not None:
-            self._speed.time(
-                partial(self._start, first, hollow=reference.problem), first, reference
-            )
+        self._speed = SpeedJudge(
+            task, verdict, self._executed, self._known, compiled=request.compiled
+        )
+        if inside is not None:
+            hollow = self._known[first].problem
+            self._speed.time(partial(self._start, first, hollow=hollow), first, inside)
             self._machines.pop(0)
         elif request.values and task.ranks == 1:
             self._candidate = self._start(first, data=True)

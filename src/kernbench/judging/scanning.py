@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,9 +11,7 @@ from typing import Any
 _CUDA = (
     "load_inline", "cpp_extension", "RawKernel", "RawModule", "nvrtc", "pycuda", "cudaLaunchKernel",
 )  # fmt: skip
-_GUARDED = frozenset(
-    ("torch", "time", "triton", "builtins", "kernbench", "numpy", "sys", "math", "os", "random")
-)
+_GUARDED = sys.stdlib_module_names | {"torch", "triton", "kernbench", "numpy"}
 """Modules whose names a candidate has no reason to replace."""
 _SETTINGS = ("backends", "_dynamo", "_inductor", "config", "knobs", "runtime", "environ")
 """Parts of them that are there to be set."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,7 @@ from kernbench.errors import KernbenchError, UsageError
 from kernbench.judging.candidate import CandidateFailed, CandidateProcess
 from kernbench.judging.correctness import CorrectnessJudge, UnknownOutcomeError
 from kernbench.judging.evidence import evidence_of, work_of
-from kernbench.judging.record import Record
+from kernbench.judging.record import Record, descriptions
 from kernbench.judging.recording import recorded
 from kernbench.judging.simulation import on_ranks
 from kernbench.judging.tasks import JudgedTask, TaskProblem, of_the_task
@@ -27,9 +28,8 @@ _RankTimes = tuple[TimedRecord, TimedRecord, TimedRecord | None, float]
 
 @dataclass(frozen=True)
 class ReferenceTime:
-    """The time of a task's reference at its timed size, on a rank of a run that is inside."""
+    """The time of a task's reference at its timed size, on a rank of a run."""
 
-    context: RuntimeContext
     problem: TaskProblem
     eager: TimedRecord
     compiled: TimedRecord | None
@@ -46,9 +46,11 @@ def time_reference(
         NoDataError: It cannot be executed without data.
         UsageError: It fails by itself.
     """
-    problem = task.hollow(task.stated()[-1], seed, rank)
+    size = task.stated()[-1]
+    problem = task.hollow(size, seed, rank)
     with of_the_task(task.path, "its reference fails by itself"):
         done = recorded(problem.reference, problem.inputs)
+    task.num_results[size.label] = sum(math.prod(e["size"]) for e in descriptions(done.results))
     eager, fast = time_record(context, done, rank), None
     if compiled:
         torch._dynamo.reset()
@@ -56,20 +58,28 @@ def time_reference(
         for _ in range(2):
             done_fast = recorded(function, problem.inputs)
         fast = time_record(context, done_fast, rank)
-    return ReferenceTime(context, problem, eager, fast, evidence_of(done).depends_on_inputs)
+    return ReferenceTime(problem, eager, fast, evidence_of(done).depends_on_inputs)
 
 
 class SpeedJudge:
     """Times a candidate at a task's timed size, and notes in its verdict what that shows."""
 
     def __init__(
-        self, task: JudgedTask, verdict: Verdict, executed: CorrectnessJudge, *, compiled: bool
+        self,
+        task: JudgedTask,
+        verdict: Verdict,
+        executed: CorrectnessJudge,
+        known: Mapping[str, ReferenceTime],
+        *,
+        compiled: bool,
     ) -> None:
         """Take a task; ``executed``: what was executed with values before, at which sizes.
 
-        ``compiled``: whether ``torch.compile`` of the reference is timed, too.
+        ``known``: times of its reference, by machine, as far as they are; ``compiled``: whether
+        ``torch.compile`` of it is timed, too.
         """
         self._task, self._verdict, self._executed = task, verdict, executed
+        self._known = known
         self._compiled = compiled
         self._size = task.stated()[-1]
         self._timed_record: Record | None = None
@@ -79,20 +89,21 @@ class SpeedJudge:
         self,
         start: Callable[[], CandidateProcess],
         machine: str,
-        reference: ReferenceTime | None = None,
+        inside: RuntimeContext | None = None,
     ) -> None:
         """Time the candidate on a machine, by itself or on the ranks of its task.
 
-        ``reference``: its time in the run that the caller is inside of.
+        ``inside``: the run without data that the caller is inside of; None: it is in none.
         """
+        alone = partial(self._time_alone, start, self._known.get(machine))
         try:
-            if reference is not None:
-                timed = [self._time_alone(start, reference.context, 0, reference)]
+            if inside is not None:
+                timed = [alone(inside, 0)]
             elif self._task.ranks == 1:
-                timed = on_ranks(partial(self._time_alone, start), machine, 1, data=False)
+                timed = on_ranks(alone, machine, 1, data=False)
             else:
                 with closing(start()) as candidate:
-                    work = partial(self._time_rank, self._records(candidate))
+                    work = partial(self._time_rank, self._records(candidate), None)
                     timed = on_ranks(work, machine, self._task.ranks, data=False)
         except UsageError:  # of the task
             raise
@@ -121,21 +132,21 @@ class SpeedJudge:
     def _time_alone(
         self,
         start: Callable[[], CandidateProcess],
+        reference: ReferenceTime | None,
         context: RuntimeContext,
         rank: int,
-        reference: ReferenceTime | None = None,
     ) -> _RankTimes:
         with closing(start()) as candidate:
             records = self._records(candidate)
         (self._timed_record,) = records
-        return self._time_rank(records, context, rank, reference)
+        return self._time_rank(records, reference, context, rank)
 
     def _time_rank(
         self,
         records: list[Record],
+        reference: ReferenceTime | None,
         context: RuntimeContext,
         rank: int,
-        reference: ReferenceTime | None = None,
     ) -> _RankTimes:
         """Return a rank's times.
 
@@ -157,11 +168,12 @@ class SpeedJudge:
         if self._executed.lines and size.label not in self._executed.work_of:
             self._refuse_new("executes", mine.lines - self._executed.lines)
             missed = set(mine.unread).intersection(*self._executed.whole)
+            says = mine.kept and f"{mine.kept}, which lies where an earlier call has left it"
             if missed:
-                raise UnknownOutcomeError(
-                    f"at size {size.label}, which is timed, {mine.unread[min(missed)]}, all of "
-                    "which it reads at those that were executed with values"
-                )
+                what = mine.unread[min(missed)]
+                says = f"{what}, all of which it reads at those that were executed with values"
+            if says:
+                raise UnknownOutcomeError(f"at size {size.label}, which is timed, {says}")
         return mine, reference.eager, reference.compiled, floor_ns(context, record)
 
     def _check_work(self, record: Record) -> None:

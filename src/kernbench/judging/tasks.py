@@ -90,6 +90,8 @@ class JudgedTask:
     form: ClassVar[str]
     candidate: ClassVar[str]
     """What a candidate defines."""
+    has_weights: ClassVar[bool] = False
+    """Whether its reference is a module, whose weights count, too."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -100,6 +102,8 @@ class JudgedTask:
         self.module = self._load()
         self._counts: dict[str, int | None] = {}
         """Elements of inputs by size, as far as they are known."""
+        self.num_results: dict[str, int] = {}
+        """Elements of the reference's results by label of size, as far as they are known."""
 
     def _load(self) -> types.ModuleType:
         return load_module(self.path, "task_of_judge")
@@ -129,6 +133,12 @@ class JudgedTask:
                 with suppress(Exception), torch.device(device):
                     self._counts[key] = count_elements(self.inputs(size, 0))
         return self._counts.setdefault(key, None)
+
+    def count(self, seed: int) -> None:
+        """Count the elements of all sizes, as far as that succeeds here: others are tried again."""
+        for size in [*self.beside(seed), *self.stated()]:
+            self.num_elements(size)
+        self._counts = {key: count for key, count in self._counts.items() if count is not None}
 
     def beside(self, seed: int) -> Iterator[TaskSize]:
         """Yield sizes around those that are stated, small ones first; a prime is drawn by seed."""
@@ -243,7 +253,7 @@ def _label(size: Any) -> str:
 class KernelBenchTask(JudgedTask):
     """KernelBench's: ``Model``, ``get_inputs``, ``get_init_inputs``; against it ``ModelNew``."""
 
-    form, candidate = "KernelBench", "ModelNew"
+    form, candidate, has_weights = "KernelBench", "ModelNew", True
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -346,9 +356,15 @@ class _EnoughInputsError(Exception):
 
 
 class _FirstInputs(list[Any]):
+    """The first inputs; the last of them is a later one where they are of one block each."""
+
     def append(self, value: Any) -> None:
-        super().append(value)
-        if len(self) == _MOST_INPUTS or count_elements(value) > _MANY_ELEMENTS:
+        count = count_elements(value)
+        if len(self) < _MOST_INPUTS:
+            super().append(value)
+        elif count <= SMALL_ELEMENTS:
+            self[-1] = value
+        if count > _MANY_ELEMENTS or (len(self) == _MOST_INPUTS and count >= SMALL_ELEMENTS):
             raise _EnoughInputsError
 
 
@@ -399,21 +415,23 @@ class TritonBenchTask(JudgedTask):
         return load_module(self.path, f"perf_{self._op}")
 
     def stated(self) -> list[TaskSize]:
-        """The smallest three of its inputs, of which there are 2 to 30."""
+        """Three of its inputs, of which there are 2 to 30: small ones, growing."""
         return [
             TaskSize(f"input {index}", {"index": index}, True)
             for index in range(len(self._inputs()))
         ]
 
     def beside(self, seed: int) -> Iterator[TaskSize]:
-        """Yield the smallest of its inputs with one extent less by one, each extent in turn.
+        """Yield the largest small one of its inputs with one extent less by one, each in turn.
 
         Where the golden kernel itself fails then, there is no such size.
         """
-        extents = {n for tensor in tensors_of(self._inputs()[0]) for n in tensor.shape}
+        counts = list(map(count_elements, self._inputs()))
+        index = max([0, *(at for at, count in enumerate(counts) if count <= SMALL_ELEMENTS)])
+        extents = {n for tensor in tensors_of(self._inputs()[index]) for n in tensor.shape}
         for extent in sorted(e for e in extents if e >= _LEAST_SCALED):
-            label = f"input 0, {extent - 1} for {extent}"
-            yield TaskSize(label, {"index": 0, "extent": extent})
+            label = f"input {index}, {extent - 1} for {extent}"
+            yield TaskSize(label, {"index": index, "extent": extent})
 
     def _inputs(self) -> list[Any]:
         metrics = self.module.performance_metrics()

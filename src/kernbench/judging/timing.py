@@ -45,6 +45,8 @@ class TimedRecord:
     gains: list[Gain]
     unwritten: str
     """Which part of its results nothing writes; empty if none."""
+    kept: str
+    """The same of results in memory that was there before."""
     unread: dict[int, str]
     """Which part of which input nothing reads, by its number."""
     lines: set[str]
@@ -114,7 +116,8 @@ def time_record(context: RuntimeContext, record: Record, rank: int) -> TimedReco
         time_range["high_ns"] if time_range else None,
         kernels,
         sorted(_gains(kernels, launch_ns, (time_ps - busy_ps) / 1000), key=lambda e: -e.gain_ns),
-        executor.unwritten(),
+        executor.unwritten("made"),
+        executor.unwritten("state"),
         executor.unread(),
         _places(lines.values()),
     )

@@ -20,9 +20,12 @@ def begin_random_numbers() -> None:
 
 
 def _scaled(tensor: Tensor, factor: float) -> Tensor:
-    """Return a tensor times a factor, or by less where its type has not the range for it."""
-    most = torch.finfo(tensor.dtype).max ** 0.375
-    factor = min(max(factor, 1 / most), most)
+    """Return a tensor times a factor, or by less where its type has not the range for it.
+
+    Squares of most of what is huge then are beyond float16, as a sum in float32 bears them.
+    """
+    most = torch.finfo(tensor.dtype).max
+    factor = min(max(factor, most**-0.375), 2 * math.sqrt(most))
     # PyTorch does not multiply numbers of 8 bits.
     wide = tensor if tensor.itemsize > 1 else tensor.float()
     return (wide * factor).to(tensor.dtype)
@@ -89,13 +92,14 @@ class SentTensor:
     def __init__(self, tensor: Tensor) -> None:
         host = _laid(tensor, "cpu")
         self._dtype, self._size, self._stride = host.dtype, tuple(host.shape), host.stride()
-        self._data = ctypes.string_at(host.data_ptr(), _reach(host)) if host.numel() else b""
+        place = (ctypes.c_char * (_reach(host) if host.numel() else 0)).from_address
+        self._data = bytearray(place(host.data_ptr()))
 
     def on_host(self) -> Tensor:
-        """Return it in the calling process."""
+        """Return it in the calling process, in the memory that was sent."""
         if not self._data:
             return torch.empty_strided(self._size, self._stride, dtype=self._dtype)
-        flat = torch.frombuffer(bytearray(self._data), dtype=self._dtype)
+        flat = torch.frombuffer(self._data, dtype=self._dtype)
         return flat.as_strided(self._size, self._stride)
 
 

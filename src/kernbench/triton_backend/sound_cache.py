@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from triton import knobs
 from triton.runtime.cache import FileCacheManager
@@ -73,12 +74,20 @@ class SoundCacheManager(FileCacheManager):  # type: ignore[misc]  # no types the
 
     def put(self, data: Any, filename: str, binary: bool = True) -> str:
         try:
-            return str(super().put(data, filename, binary))
+            return self._put(data, filename)
         except OSError as error:
             if Path(self.cache_dir).is_relative_to(_elsewhere()):
                 raise
             self._go_elsewhere(error)
-            return str(super().put(data, filename, binary))
+            return self._put(data, filename)
+
+    def _put(self, data: Any, filename: str) -> str:
+        """Keep a file, which nobody sees in part. Triton makes a folder for each meanwhile."""
+        path = Path(self.cache_dir, filename)
+        beside = path.with_name(f"{filename}.{uuid4().hex}")
+        beside.write_bytes(data if isinstance(data, bytes) else str(data).encode())
+        beside.replace(path)
+        return str(path)
 
     def put_group(self, filename: str, group: Mapping[str, str]) -> Any:
         self.put(json.dumps(_digests(group)), f"{_PREFIX}{filename}{_SUFFIX}", binary=False)

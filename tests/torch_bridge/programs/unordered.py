@@ -356,6 +356,161 @@ def input_of_a_graph_is_replaced_too_early():
     print(y[0].item())
 
 
+def branches_of_a_graph(how):
+    x, z = ones(), ones()
+
+    def compute():
+        stream = torch.cuda.current_stream()
+        side.wait_stream(stream)
+        with on(side):
+            _change(x, z, how)
+        wait(stream, side)
+        y = z * 2
+        stream.wait_stream(side)
+        return y
+
+    graph, y = _graph(compute)
+    for _ in range(2):
+        graph.replay()
+    print(y[0].item())
+
+
+def _change(x, z, how):
+    if how == "kernel":
+        double[(n // 256,)](x, z, BLOCK=256)
+    elif how == "collective":
+        dist.all_reduce(z)
+    else:
+        z.add_(x)
+
+
+def branches_of_a_graph_that_write():
+    x = ones()
+
+    def compute():
+        stream = torch.cuda.current_stream()
+        side.wait_stream(stream)
+        with on(side):
+            x[: n // 2] = 2
+        x[n // 2 - bad :] = 3
+        stream.wait_stream(side)
+
+    _graph(compute)[0].replay()
+    torch.cuda.synchronize()
+
+
+def a_branch_that_joins_late():
+    x = ones()
+
+    def compute():
+        stream = torch.cuda.current_stream()
+        x.add_(1)
+        side.wait_stream(stream)
+        x.mul_(2)
+        wait(side, stream)
+        with on(side):
+            y = x + 1
+        stream.wait_stream(side)
+        return y
+
+    graph, y = _graph(compute)
+    graph.replay()
+    print(y[0].item())
+
+
+def an_event_too_early_in_a_graph():
+    x, event = ones(), torch.cuda.Event()
+
+    def compute():
+        stream = torch.cuda.current_stream()
+        side.wait_stream(stream)
+        with on(side):
+            if bad:
+                event.record()
+            x.add_(1)
+            if not bad:
+                event.record()
+        stream.wait_event(event)
+        y = x * 2
+        stream.wait_stream(side)
+        return y
+
+    graph, y = _graph(compute)
+    graph.replay()
+    print(y[0].item())
+
+
+def temporaries_of_branches_of_a_graph():
+    x, z = ones(), ones()
+
+    def compute():
+        stream = torch.cuda.current_stream()
+        side.wait_stream(stream)
+        y = (((x + 1) * 2).relu() + 1).sum()
+        with on(side):
+            z.copy_((((z + 1) * 2).relu() + 1) / 3)
+            if bad:
+                x.zero_()
+        total = ((x + 2) * 3).sum()
+        stream.wait_stream(side)
+        return y + total + z.sum()
+
+    graph, y = _graph(compute)
+    for _ in range(2):
+        graph.replay()
+    print(y.item())
+
+
+def a_backward_pass_of_a_branch_of_a_graph():
+    weight, third = torch.ones(64, 64, device="cuda", requires_grad=True), torch.cuda.Stream()
+    weight.grad = torch.zeros_like(weight)
+
+    def compute():
+        stream = torch.cuda.current_stream()
+        side.wait_stream(stream)
+        with on(side):
+            loss = (weight @ weight).sum()
+        stream.wait_stream(side)
+        third.wait_stream(side)
+        loss.backward()
+        wait(third, stream)
+        with on(third):
+            norm = weight.grad.norm()
+        stream.wait_stream(third)
+        return norm
+
+    graph, norm = _graph(compute)
+    graph.replay()
+    print(norm.item())
+
+
+def replays_of_a_graph_on_two_streams():
+    x = ones()
+    graph, y = _graph(lambda: x * 2)
+    side.wait_stream(main)
+    with on(side):
+        graph.replay()
+    # It waits for the one before, but nothing else does.
+    graph.replay()
+    if bad:
+        with on(side):
+            y.zero_()
+    torch.cuda.synchronize()
+
+
+def graphs_on_two_streams():
+    x = ones()
+    first, y = _graph(lambda: x * 2)
+    second, z = _graph(lambda: y + 1)
+    side.wait_stream(main)
+    with on(side):
+        first.replay()
+    wait(main, side)
+    second.replay()
+    torch.cuda.synchronize()
+    print(z[0].item())
+
+
 def _graph(compute):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -548,6 +703,7 @@ def on_a_callers_stream():
 
 
 VARIANTS = {
+    branches_of_a_graph: ("operation", "kernel", "collective"),
     view_of_numpy: ("operation", "wait"),
     shown_from_a_side_stream: (
         *("repr", "format", "row", "list", "parameter", "pickle", "tolist"),

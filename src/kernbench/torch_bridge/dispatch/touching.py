@@ -104,10 +104,10 @@ class Touching:
                 self._begin(result)
             return
         queue = self._process.host.queue_of(sip_id)
+        self._order.note_forward(queue)
         if hasattr(queue, "stands_for"):
             # What is captured touches memory when it is replayed.
             return
-        self._order.note_forward(queue)
         self._peer(args, queue, sip_id)
         self.note(operation, args, kwargs, result, self._order.on_stream(queue))
         self._peer(args, queue, sip_id)

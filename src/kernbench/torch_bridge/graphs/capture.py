@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from kernbench.clock import user_site
 from kernbench.runtime_api import DeviceStream, Marker
 from kernbench.torch_bridge.base.modes import NO_BACKWARD, graph_task
 from kernbench.torch_bridge.base.operations import Operation
@@ -26,7 +27,7 @@ from kernbench.torch_bridge.graphs.collectives import (
     stand_in,
 )
 from kernbench.torch_bridge.graphs.memory import GraphMemory, Ref
-from kernbench.torch_bridge.graphs.queues import Branches, CaptureQueue
+from kernbench.torch_bridge.graphs.queues import Branches, CaptureQueue, Marking, Waiting
 from kernbench.torch_bridge.placement.moves import MOVE, UNDER_WAY
 from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, device_at, unobserved
 from kernbench.torch_bridge.placement.residence import settle, storage_or_none
@@ -73,6 +74,8 @@ class DataStep:
     """Results by position, with references to the memory in which the program has them."""
     draws: Draws | None = None
     """The random numbers that it draws, if any."""
+    place: tuple[int, int | None, str] | None = None
+    """Under the sanitizer its branch, that of its forward operation, and its line."""
 
 
 class Capture:
@@ -81,9 +84,9 @@ class Capture:
     def __init__(self, process: Process, stream: DeviceStream) -> None:
         self._process = process
         self.sip_id = stream.sip_id
-        self.branches = Branches(process.session.run, stream)
-        self.memory = GraphMemory()
-        self.steps: list[DataStep | Calling | Awaiting] = []
+        self.steps: list[DataStep | Calling | Awaiting | Marking | Waiting] = []
+        self.branches = Branches(process.session.run, stream, self.steps)
+        self.memory = GraphMemory(partial(_branch, process))
         self._has_data = process.session.run.has_data
         self._offsets: dict[RandomState, tuple[int, Any]] = {}
         """The offsets and positions, before the capture, of the states that it draws from."""
@@ -176,7 +179,7 @@ class Capture:
             if memory and value is None:
                 value = self.memory.refs((args, kwargs), step, bake)
         if changed or (memory and not operation.is_free):
-            self.steps.append(DataStep(func, value[0], _on_host(value[1]), memory))
+            self._add(func, value[0], _on_host(value[1]), memory)
         return result
 
     def take_kernel(self, launch: Callable[..., Any], value: Any, written: list[Tensor]) -> None:
@@ -185,7 +188,7 @@ class Capture:
             with unobserved():
                 args = self.memory.refs(value, len(self.steps), _nothing)
                 self.memory.keep_bytes(written, len(self.steps))
-            self.steps.append(DataStep(launch, args, {}))
+            self._add(launch, args)
 
     def take_whole(self, call: Callable[..., Any], args: Sequence[Tensor], results: Any) -> None:
         """Capture what the bridge implements itself as one operation.
@@ -197,7 +200,7 @@ class Capture:
             with unobserved():
                 refs = self.memory.refs(tuple(args), step, _nothing)
                 memory = self.memory.add_results(map(_device_tensor, leaves(results)), step)
-            self.steps.append(DataStep(call, refs, {}, memory))
+            self._add(call, refs, results=memory)
 
     def meet(self, post: Post, call: Call, is_of_program: bool) -> CollectiveWork:
         """Capture the call of a collective, which ``post`` makes in replays.
@@ -215,7 +218,7 @@ class Capture:
             )
         if not tensors or not all(map(_is_of_device, tensors)):
             self.refuse(f"{call.signature.op}, a collective that the host takes part in,")
-        calling = Calling(self._branch(), post, call)
+        calling = Calling(_branch(self._process), post, call)
         if self._has_data:
             with unobserved():
                 self._take_made(call)
@@ -237,7 +240,7 @@ class Capture:
             value = leaves(self._passed[1])
             for number, ref in memory:
                 source = self.memory.ref(value[number], len(self.steps))
-                self.steps.append(DataStep(Tensor.copy_, (ref, source), {}))
+                self._add(Tensor.copy_, (ref, source))
 
     @contextmanager
     def resizing(self, storage: Any) -> Iterator[None]:
@@ -264,16 +267,20 @@ class Capture:
         if self._process.capture is not self:
             return
         if self._has_data:
-            calling.keep(len(self.steps))
+            calling.keep(len(self.steps), _branch(self._process))
             self._open.pop(calling, None)
-        awaiting = Awaiting(self._branch(), calling)
+        awaiting = Awaiting(_branch(self._process), calling)
         self.steps.append(awaiting)
         self.branches.meet(awaiting)
 
-    def _branch(self) -> int:
-        queue = self._process.session.run.current_stream().queue
-        assert isinstance(queue, CaptureQueue)
-        return queue.number
+    def _add(self, call: Any, args: Any, kwargs: Any = None, results: Any = ()) -> None:
+        order, place = self._process.order, None
+        if order is not None:
+            queue = _queue(self._process)
+            forward = order.forward_of(queue)
+            number = forward.number if isinstance(forward, CaptureQueue) else None
+            place = queue.number, number, str(user_site())
+        self.steps.append(DataStep(call, args, kwargs or {}, results, place=place))
 
     def waits(self, stream: DeviceStream, marker: Marker) -> bool:
         """Capture a stream's wait for an event; return False if the event is not captured."""
@@ -341,10 +348,20 @@ class Capture:
             with torch.no_grad(), unobserved():
                 if is_good:
                     for calling in self._open:
-                        calling.keep(len(self.steps))
+                        calling.keep(len(self.steps), calling.branch)
                     self.memory.end_capture(len(self.steps) + 1)
                 else:
                     self.memory.restore()
+
+
+def _queue(process: Process) -> CaptureQueue:
+    queue = process.session.run.current_stream().queue
+    assert isinstance(queue, CaptureQueue)
+    return queue
+
+
+def _branch(process: Process) -> int:
+    return _queue(process).number
 
 
 def end_all() -> None:

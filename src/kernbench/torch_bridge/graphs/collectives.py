@@ -37,11 +37,12 @@ class Calling:
         outputs = inputs if call.outputs is call.inputs else change(call.outputs)
         return replace(self, call=replace(call, inputs=inputs, outputs=outputs))
 
-    def keep(self, step: int) -> None:
-        """Reserve its memory up to a step, as other ranks may call only then."""
+    def keep(self, step: int, branch: int) -> None:
+        """Reserve its memory up to a step of a branch, as other ranks may call only then."""
         for ref in (*self.call.inputs, *self.call.outputs):
             slot = cast("Ref", ref).slot
             slot.last = max(slot.last, step)
+            slot.branches.add(branch)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

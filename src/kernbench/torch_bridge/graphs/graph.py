@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,23 +13,23 @@ from kernbench.torch_bridge.dispatch.operands import leaves
 from kernbench.torch_bridge.graphs.capture import DataStep
 from kernbench.torch_bridge.graphs.collectives import Awaiting, Calling
 from kernbench.torch_bridge.graphs.memory import GraphMemory
-from kernbench.torch_bridge.graphs.queues import Copying, Marking, Operations
+from kernbench.torch_bridge.graphs.queues import Copying, Marking, Operations, Waiting
 from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.processes.bursts import put_in_a_row
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.commands import HostCopy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from torch import Tensor
 
     from kernbench.clock import Stream, StreamCommand
     from kernbench.op_log import Template
     from kernbench.torch_bridge.c10d.calls import CollectiveWork
-    from kernbench.torch_bridge.dispatch.touching import Touching
     from kernbench.torch_bridge.graphs.capture import Capture
     from kernbench.torch_bridge.graphs.queues import Command
+    from kernbench.torch_bridge.ordering.order import OperationClock
     from kernbench.torch_bridge.processes.process import Process
 
 
@@ -52,9 +51,11 @@ class Graph:
         # Replays write, inside or outside of an inference mode.
         with torch.inference_mode(False), torch.no_grad(), unobserved():
             self._steps = [_with_tensors(step, memory) for step in capture.steps]
-        count = capture.branches.num_branches() - 1
-        self._others = [self._run.new_stream(self._sip_id) for _ in range(count)]
+        self._names = capture.branches.names()
+        self._others = [self._run.new_stream(self._sip_id) for _ in self._names[1:]]
         """The streams of all branches but the first."""
+        self._ended: OperationClock | None = None
+        """Under the sanitizer, the end of its last replay, after which the next one begins."""
         graphs = self._run.op_log.graphs
         self._label = f"graph {len(graphs) + 1}"
         graphs[self._label] = tuple(self.names())
@@ -91,10 +92,10 @@ class Graph:
         works: dict[Calling, CollectiveWork] = {}
         awaited: list[CollectiveWork] = []
         process.is_replaying = True
-        touching = None
-        if process.order is not None:
-            process.order.replays_on, touching = queues[0], process.touching
-        noting = partial(_note, touching, queues[0])
+        noting = None if process.order is None else _Noting(process, queues, self._names)
+        if noting is not None:
+            # CUDA runs one replay of a graph at a time, whatever streams they are on.
+            noting.order.stream_waits(queues[0], self._ended)
         try:
             with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), unobserved():
                 # From one collective to the next. Ranks yield to each other where one is to compute
@@ -105,8 +106,9 @@ class Graph:
                 _settle(awaited)
         finally:
             process.is_replaying = False
-            if process.order is not None:
-                process.order.replays_on = None
+            if noting is not None:
+                noting.order.replays = None
+                self._ended = noting.order.point(queues[0])
 
     def _put(
         self,
@@ -175,27 +177,48 @@ class Graph:
         put_in_a_row(self._run, queue, self._sip_id, earliest_ps, timings)
 
 
-def _with_tensors(step: DataStep | Calling | Awaiting, memory: GraphMemory) -> Any:
+class _Noting:
+    """Under the sanitizer: after what the steps of a replay come, and what they touch."""
+
+    def __init__(self, process: Process, queues: list[Stream], names: list[str]) -> None:
+        assert process.order is not None
+        self.order = process.order
+        self._touching = process.touching
+        self._queues = queues
+        self._points: dict[Marker, OperationClock] = {}
+        for queue, name in zip(queues[1:], names[1:], strict=True):
+            self.order.stream(queue).name = f"captured stream {name}"
+
+    def meet(self, entry: Marking | Waiting) -> None:
+        """Let a branch follow what it has waited for in the capture."""
+        queue = self._queues[entry.branch]
+        if isinstance(entry, Marking):
+            self._points[entry.marker] = self.order.point(queue)
+        else:
+            self.order.stream_waits(queue, self._points[entry.marker])
+
+    def begin(self, step: DataStep) -> None:
+        """Let what is noted until the next step be of the branch of this one."""
+        if step.place is not None:
+            branch, forward, where = step.place
+            behind = None if forward is None else self._queues[forward]
+            self.order.replays = self._queues[branch], behind, where
+
+    def note(self, step: DataStep, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
+        """Take note of what a step touches; a kernel's launch does that itself.
+
+        Raises:
+            DataRaceError, UninitializedReadError: What it is unordered with; what it reads.
+        """
+        if isinstance(step.call, torch._ops.OpOverload) and self.order.replays is not None:
+            self._touching.replayed(step.call, args, kwargs, tensors, self._queues[0])
+        self.order.replays = None
+
+
+def _with_tensors(step: Any, memory: GraphMemory) -> Any:
     if isinstance(step, DataStep):
         return (step, *memory.tensors((step.args, step.kwargs)), memory.tensors(step.results))
     return step.with_tensors(memory.tensors) if isinstance(step, Calling) else step
-
-
-def _note(
-    touching: Touching | None,
-    queue: Stream,
-    step: DataStep,
-    args: Any,
-    kwargs: dict[str, Any],
-    tensors: list[Tensor],
-) -> None:
-    """Take note of what a step of a replay touches; a kernel's launch does that itself.
-
-    Raises:
-        DataRaceError, UninitializedReadError: What the replay is unordered with; what it reads.
-    """
-    if touching is not None and isinstance(step.call, torch._ops.OpOverload):
-        touching.replayed(step.call, args, kwargs, tensors, queue)
 
 
 def _settle(awaited: list[CollectiveWork]) -> None:
@@ -211,19 +234,26 @@ def _settle(awaited: list[CollectiveWork]) -> None:
 
 
 def _compute(
-    steps: Iterator[Any], noting: Callable[..., None], awaited: list[CollectiveWork]
+    steps: Iterator[Any], noting: _Noting | None, awaited: list[CollectiveWork]
 ) -> Calling | Awaiting | None:
     """Compute steps up to a collective, after what they await; return that, None at the end."""
     for entry in steps:
+        if isinstance(entry, Marking | Waiting):
+            if noting is not None:
+                noting.meet(entry)
+            continue
         if not isinstance(entry, tuple):
             met: Calling | Awaiting = entry
             return met
         step, args, kwargs, result = entry
         if args or kwargs or result:
             _settle(awaited)
+        if noting is not None:
+            noting.begin(step)
         with step.draws.again() if step.draws is not None else nullcontext():
             results = step.call(*args, **kwargs)
-        noting(step, args, kwargs, [tensor for _, tensor in result])
+        if noting is not None:
+            noting.note(step, args, kwargs, [tensor for _, tensor in result])
         if result:
             answer = leaves(results)
             for number, tensor in result:

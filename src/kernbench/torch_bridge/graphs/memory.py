@@ -7,7 +7,7 @@ their simulated memory to the graph's pool, as on a device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -41,6 +41,8 @@ class Slot:
     first: int = 0
     last: int = 0
     """Positions of the first and the last step that use it."""
+    branches: set[int] = field(default_factory=set)
+    """The branches of the graph that use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,9 @@ class Ref:
 class GraphMemory:
     """All memory of one graph."""
 
-    def __init__(self) -> None:
+    def __init__(self, branch: Callable[[], int]) -> None:
+        self._branch = branch
+        """Returns the branch that is captured."""
         self._slots: dict[int, Slot] = {}
         """Slots by the address of the storage that holds the memory now."""
         self._all: list[Slot] = []
@@ -79,6 +83,7 @@ class GraphMemory:
                 slot.storage = storage
             self._keep(storage, slot)
         slot.last = step
+        slot.branches.add(self._branch())
         slot.size_bytes = max(slot.size_bytes, storage.nbytes())
         return Ref(
             slot,
@@ -165,20 +170,29 @@ class GraphMemory:
         self._all.clear()
 
     def _allocate(self, num_steps: int) -> None:
-        """Allocate host memory for temporaries of a replay; steps reuse it one after another."""
+        """Allocate host memory for temporaries of a replay; steps reuse it one after another.
+
+        As on a device a branch reuses what it has used alone: with others it has no order.
+        """
         begins: list[list[Slot]] = [[] for _ in range(num_steps)]
         ends: list[list[Slot]] = [[] for _ in range(num_steps)]
         for slot in self._all:
             if slot.storage is None:
                 begins[slot.first].append(slot)
                 ends[slot.last].append(slot)
-        free: dict[tuple[int, torch.device | None], list[Any]] = {}
+        free: dict[Any, list[Any]] = {}
+
+        def kept(slot: Slot) -> list[Any]:
+            branch = min(slot.branches) if len(slot.branches) == 1 else None
+            key = (slot.size_bytes, slot.place, branch)
+            return [] if branch is None else free.setdefault(key, [])
+
         for starting, ending in zip(begins, ends, strict=True):
             for slot in starting:
-                kept = free.get((slot.size_bytes, slot.place))
-                slot.storage = kept.pop() if kept else _storage(slot)
+                own = kept(slot)
+                slot.storage = own.pop() if own else _storage(slot)
             for slot in ending:
-                free.setdefault((slot.size_bytes, slot.place), []).append(slot.storage)
+                kept(slot).append(slot.storage)
 
     def tensors(self, values: Any) -> Any:
         """Return nested arguments with tensors in place of references."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from kernbench.clock import Stream, StreamCommand
 from kernbench.op_log import Template
@@ -82,9 +83,11 @@ class CaptureQueue(Stream):
 class Branches:
     """All streams of a capture, and the captured commands in program order."""
 
-    def __init__(self, run: Run, stream: DeviceStream) -> None:
+    def __init__(self, run: Run, stream: DeviceStream, steps: list[Any]) -> None:
         self._run = run
         self.commands: list[Command] = []
+        self._steps = steps
+        """What is captured on data, among which events and waits for them belong, too."""
         self._all: list[Branch] = []
         self._markers: dict[Marker, dict[int, int]] = {}
         """What the branch of each event came after when it was recorded."""
@@ -100,7 +103,7 @@ class Branches:
         """Capture a command of a branch."""
         branch = self._all[number]
         if isinstance(command, Marker):
-            self.commands.append(Marking(number, command))
+            self._note(Marking(number, command))
             self._markers[command] = dict(branch.seen)
             return
         branch.seen[number] = branch.seen.get(number, 0) + 1
@@ -139,7 +142,7 @@ class Branches:
                 "stream; let the stream wait before its capture begins"
             )
         branch = self._all[queue.number] if isinstance(queue, CaptureQueue) else self._join(stream)
-        self.commands.append(Waiting(self._all.index(branch), marker))
+        self._note(Waiting(self._all.index(branch), marker))
         for number, count in seen.items():
             branch.seen[number] = max(branch.seen.get(number, 0), count)
         return True
@@ -150,6 +153,8 @@ class Branches:
         Raises:
             CaptureError: The first one does not wait for the work of another.
         """
+        # A queue that anything still holds holds no memory of the graph.
+        self._steps = []
         for branch in self._all:
             branch.stream.queue = branch.queue
         first = self._all[0].seen
@@ -160,5 +165,10 @@ class Branches:
                     "and the capturing stream does not wait for its work; call wait_stream first"
                 )
 
-    def num_branches(self) -> int:
-        return len(self._all)
+    def _note(self, command: Marking | Waiting) -> None:
+        self.commands.append(command)
+        self._steps.append(command)
+
+    def names(self) -> list[str]:
+        """Return the names of the captured streams, by branch."""
+        return [branch.queue.name for branch in self._all]

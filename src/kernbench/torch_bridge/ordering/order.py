@@ -104,8 +104,9 @@ class ProcessOrder:
         self.host = OrderedLine(0, "the host")
         self._lines: dict[Hashable, OrderedLine] = {}
         """Timelines, by the queue of a stream or by channel."""
-        self.replays_on: Stream | None = None
-        """The stream of a graph's replay under way: all branches are one operation of it."""
+        self.replays: tuple[Stream, Stream | None, str] | None = None
+        """Of the step of a graph that is replayed now: its stream, :meth:`forward_of` it, and the
+        line that was captured."""
         self.freed: deque[Any] = deque()
         """Touches of memory that was freed, until memory is next given out."""
         self.freed_memory: dict[Any, Any] = {}
@@ -137,7 +138,6 @@ class ProcessOrder:
 
     def stream(self, queue: Stream) -> OrderedLine:
         """Return the timeline of a stream, which follows what the program has waited for."""
-        queue = self.replays_on or queue
         # A device's first queue is its default stream.
         name = f"stream {queue.name}" if "." in queue.name else f"the default stream {queue.name}"
         return self._line(queue, name)
@@ -151,8 +151,11 @@ class ProcessOrder:
     def on_stream(self, queue: Stream) -> OperationClock:
         """Return the clock of a new operation on a stream."""
         self.raise_late()
+        if self.replays is not None:
+            queue, forward, _ = self.replays
+        else:
+            forward = self.forward_of(queue)
         line = self.stream(queue)
-        forward = self._forward(queue) if graph_task() != NO_BACKWARD else None
         if forward is not None:
             # Autograd's engine runs it on the stream of its forward operation, and lets the
             # streams of a pass wait for each other as its gradients need.
@@ -230,9 +233,11 @@ class ProcessOrder:
         if len(self._streams) > _MOST_MARKS:
             del self._sequences[: _MOST_MARKS // 2], self._streams[: _MOST_MARKS // 2]
 
-    def _forward(self, queue: Stream) -> Stream | None:
+    def forward_of(self, queue: Stream) -> Stream | None:
         """Return the forward operation's stream if autograd's engine chooses it for this one."""
         task = graph_task()
+        if task == NO_BACKWARD:
+            return None
         if task != self._task:
             self._task, self._base = task, [self._latest, queue]
         node = _node()
@@ -244,4 +249,5 @@ class ProcessOrder:
         return self._streams[position]
 
     def _where(self, line: OrderedLine) -> str:
-        return f"rank {self.rank}, {line.name}, at {user_site()}"
+        captured = "" if self.replays is None else f"{self.replays[2]}, replayed at "
+        return f"rank {self.rank}, {line.name}, at {captured}{user_site()}"

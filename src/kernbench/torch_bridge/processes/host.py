@@ -178,14 +178,19 @@ class Host:
         self.begin_burst(queue, earliest_ps, timing)
 
     @contextmanager
-    def trying(self, launched: Callable[[Template], None]) -> Iterator[None]:
-        """Give what is launched to a function instead of launching it; the host takes no time."""
+    def trying(self, launched: Callable[[Template], None] | None) -> Iterator[None]:
+        """Give what is launched to a function instead of launching it; the host takes no time.
+
+        With None nothing has a time, and no schedule is computed.
+        """
 
         def launch(name: str, timing: OperationTiming, at: object) -> None:
-            launched(timing.template(False))
+            if launched is not None:
+                launched(timing.template(False))
 
         def copy(template: Template, sip_id: int) -> Handle:
-            launched(template)
+            if launched is not None:
+                launched(template)
             return self._run.simulation.ended(template.name)
 
         def wait(handle: Handle) -> None:
