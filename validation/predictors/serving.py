@@ -99,7 +99,12 @@ def program_of(row: Row) -> Program:
         "cudagraph_mode": "FULL_DECODE_ONLY",
         "cudagraph_capture_sizes": sorted({*(s for s in _CAPTURED if s <= clients), clients}),
     }
-    of_engine = {**_OF_SERVER, **_OWN.get(row.device, {}), "max_num_seqs": clients, "compilation_config": graphs}
+    of_engine = {
+        **_OF_SERVER,
+        **_OWN.get(row.device, {}),
+        "max_num_seqs": clients,
+        "compilation_config": graphs,
+    }
     program = loop(
         "serving",
         engine,

@@ -191,7 +191,9 @@ def ragged_launches(
     )
     splits = [chosen.of(max(tile.counts)) for tile in tiles]
     mains = [
-        _main(problem, kernel, block, min(m, problem.q_len * packed), counted, parts, chosen.combined)
+        _main(
+            problem, kernel, block, min(m, problem.q_len * packed), counted, parts, chosen.combined
+        )
         for problem, counted, parts in zip(problems, tiles, splits, strict=True)
     ]
     launches = [*_appended(problems, kernel), merged(mains)]

@@ -37,8 +37,8 @@ class Splits(StrEnum):
     SINGLE_QUERY = "single_query"
     """As ``efficient`` for two programs on a PE, where a single query of a group sees all keys."""
     DYNAMIC = "dynamic"
-    """Whether to split as if there were one sequence; how often, for each sequence by its own blocks
-    and those of all."""
+    """Whether to split as if there were one sequence; how often, by a sequence's own blocks and
+    those of all."""
     FILL = "fill"
     """As many parts as there are free PEs for."""
     FILL_UP = "fill_up"

@@ -292,6 +292,7 @@ class KernelEngine:
             outside=self.outside,
             is_paced=is_paced,
             most_resident=most_resident,
+            plans=plan.steps,
         )
 
     def run(self, trace: KernelTrace, params: Sequence[Any]) -> None:
