@@ -18,7 +18,6 @@ import os
 import random
 import sys
 from collections.abc import Sequence
-from itertools import accumulate
 from statistics import fmean, median
 
 from kernbench.serving import (
@@ -61,23 +60,16 @@ def spread_load(input_tokens: int, clients: int) -> ServingLoad:
     steps = math.ceil(clients * input_tokens / AT_A_TIME)
     ends = [steps + APART * number for number in range(1, later + 1)]
     outputs = ends + [ends[-1] + APART] * (clients - later) + [APART * later] * later
-    source = random.Random(0)
-    requests = (
-        ServedRequest(
-            number=number,
-            arrival_s=0.0,
-            input_tokens=source.randint(round(SHORTEST * input_tokens), input_tokens),
-            output_tokens=output_tokens,
-        )
-        for number, output_tokens in enumerate(outputs)
-    )
-    return ServingLoad(name="spread", requests=tuple(requests), concurrency=clients)
+    source, least = random.Random(0), round(SHORTEST * input_tokens)
+    inputs = [source.randint(least, input_tokens) for _ in outputs]
+    return _load_of("spread", inputs, outputs, clients)
 
 
 def middle_load(input_tokens: int, output_tokens: int, clients: int) -> ServingLoad:
     """Return requests as they stand at an instant: prompts and what is answered spread evenly.
 
-    Their prompts hold what is answered, too. Whose prompt is done first makes tokens until all are.
+    Their prompts hold what is answered, too. Whose prompt ends first makes tokens until all do, and
+    then all make the same.
     """
     places = [(number + 0.5) / clients for number in range(clients)]
     of_prompts = random.Random(0).sample(places, clients)
@@ -85,15 +77,37 @@ def middle_load(input_tokens: int, output_tokens: int, clients: int) -> ServingL
         input_tokens * (SHORTEST + (1 - SHORTEST) * prompt) + MEAN * output_tokens * answered
         for prompt, answered in zip(of_prompts, places, strict=True)
     ]
-    ends = [math.ceil(tokens / (AT_A_TIME - clients)) for tokens in accumulate(lengths)]
-    requests = []
-    for number, (length, end) in enumerate(zip(lengths, ends, strict=True)):
-        made = FEW_TOKENS + ends[-1] - end
-        asked = max(1, round(length) + FEW_TOKENS // 2 - made)
-        requests.append(
-            ServedRequest(number=number, arrival_s=0.0, input_tokens=asked, output_tokens=made)
-        )
-    return ServingLoad(name="middle", requests=tuple(requests), concurrency=clients)
+    ends = _prefilled_in(lengths)
+    inputs = [
+        max(1, round(length - FEW_TOKENS / 2) - ends[-1] + end)
+        for length, end in zip(lengths, ends, strict=True)
+    ]
+    ends = _prefilled_in(inputs)
+    outputs = [FEW_TOKENS + ends[-1] - end for end in ends]
+    return _load_of("middle", inputs, outputs, clients)
+
+
+def _prefilled_in(prompts: Sequence[float]) -> list[int]:
+    """Return in which step each prompt ends, of those that begin together, beside decoding ones."""
+    ends: list[int] = []
+    step, room = 0, 0.0
+    for tokens in prompts:
+        left = tokens
+        while left > 0:
+            if not room:
+                step, room = step + 1, float(AT_A_TIME - len(ends))
+            taken = min(left, room)
+            left, room = left - taken, room - taken
+        ends.append(step)
+    return ends
+
+
+def _load_of(name: str, inputs: Sequence[int], outputs: Sequence[int], clients: int) -> ServingLoad:
+    requests = (
+        ServedRequest(number=number, arrival_s=0.0, input_tokens=asked, output_tokens=made)
+        for number, (asked, made) in enumerate(zip(inputs, outputs, strict=True))
+    )
+    return ServingLoad(name=name, requests=tuple(requests), concurrency=clients)
 
 
 def first_token_s(waits_s: Sequence[float], clients: int) -> float:
