@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-_MOST_PLANS, _MOST_ELEMENTS = 1024, 1 << 12
-"""Plans that are kept of a kernel and a grid, and elements of a tile of theirs, in all programs."""
+_MOST_PLANS, _MOST_ELEMENTS = 1 << 12, 1 << 12
+"""Plans that are kept, and elements of a tile of theirs, in all programs."""
 
 
 class StrandWatch(Watch, Protocol):
@@ -170,12 +170,14 @@ def _plan(strand: Strand, commands: tuple[Command, ...], kept: frozenset[int]) -
     elements = len(strand.program_ids) * max(map(math.prod, shapes), default=1)
     if launch.watch is not None or launch.plans is None or elements > _MOST_ELEMENTS:
         return GroupPlan(group, _trace(strand), launch.watch, kept)
-    key = (strand.num_slots, strand.program_ids.tobytes(), kept, exactly(commands))
+    trace = _trace(strand)
+    place = trace.name, trace.grid, trace.num_warps, trace.num_slots, strand.program_ids.tobytes()
+    key = place, kept, exactly(commands)
     plan = launch.plans.get(key)
     if plan is None:
         if len(launch.plans) >= _MOST_PLANS:
             launch.plans.clear()
-        plan = launch.plans[key] = GroupPlan(group, _trace(strand), None, kept)
+        plan = launch.plans[key] = GroupPlan(group, trace, None, kept)
     return plan
 
 

@@ -61,7 +61,7 @@ class InterleavedLaunch:
         outside: Who hears of loads outside of a tensor, which are zeros then; None: an error.
         is_paced: Whether the caller performs what strands hand out, in the order of virtual time.
         most_resident: How many programs the device holds at a time; None: all of them.
-        plans: Steps of commands, of earlier launches of the kernel on the same grid, too.
+        plans: Steps of commands, of earlier launches, too.
     """
 
     def __init__(

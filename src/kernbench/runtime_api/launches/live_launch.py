@@ -23,7 +23,7 @@ from kernbench.kernel_time import (
     meet_operands,
 )
 from kernbench.memory import Buffer
-from kernbench.replay import GroupPlan, PointerArg
+from kernbench.replay import PointerArg
 from kernbench.runtime_api.launches.addresses import buffer_at
 from kernbench.runtime_api.launches.kept_plans import LIVE_PLAN_BYTES
 from kernbench.runtime_api.launches.tables import tables_of
@@ -55,8 +55,6 @@ class LivePlan:
         self.reason = reason
         """Why its trace needs data; None if it does not, but others observe what it does."""
         self.size_bytes = LIVE_PLAN_BYTES
-        self.steps: dict[Any, GroupPlan] = {}
-        """Of commands that launches executed: those of later ones are mostly equal."""
         self.is_used = False
         """As of ``KernelPlan``."""
         written = written_params(kernel.binary.module)
