@@ -41,6 +41,8 @@ in and 1,024 out, 32 clients wait 6.5 s for their first tokens and 64 wait 59 s,
 s: by the times of their answers, 29 are served at a time, with 230,000 tokens. Earlier scripts
 (70b_fp8_h100_docker.sh of July 2025) do not ask for 8 bits.
 """
+_OF_FLASHINFER = ("B200-SXM", "GB200-SXM")
+"""Devices for which vLLM takes FlashInfer's attention, which has no schemas to stand in for."""
 _ROOM_TOKENS = 200
 """Of a request, what a server takes beyond the row's tokens; source: the same."""
 _CAPTURED = (1, 2, 4, 8, 16, 32)
@@ -92,6 +94,8 @@ def program_of(row: Row) -> Program:
         raise ProgramError(f"{model} is not described to vLLM")
     if row.dtype not in QUANTIZATIONS:
         raise ProgramError(f"vLLM's weights in {row.dtype} are not described")
+    if row.device in _OF_FLASHINFER:
+        raise ProgramError(f"vLLM's attention on {row.device}, FlashInfer's, is not run")
     tokens = [row.integer(name) for name in ("isl", "osl")]
     clients, ranks = row.integer("concurrency_or_batch"), row.optional("tp") or 1
     graphs = {

@@ -134,6 +134,13 @@ def test_what_is_not_run_says_why(tmp_path: Path, other: dict[str, object], why_
     assert [(answer.time_us, answer.why_not) for answer in answers] == [(None, why_not)] * 2
 
 
+@pytest.mark.adr("0292-D1")
+def test_attention_of_flashinfer_is_not_run_as_another(tmp_path: Path) -> None:
+    predictor = make_predictor(Category.SERVING, Machines())
+    answer = predictor.predict(replace(rows_of(tmp_path)[0], device="B200-SXM"))
+    assert answer.why_not == "vLLM's attention on B200-SXM, FlashInfer's, is not run"
+
+
 def test_a_model_that_does_not_fit_is_not_run(tmp_path: Path) -> None:
     (row, _) = rows_of(tmp_path)
     row = replace(row, device="H100-SXM-80GB", fields={**row.fields, "tp": "1"}, dtype="bf16")
