@@ -12,7 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.commands import Atomic, Gemm, KernelTrace
+from kernbench.commands import (
+    PROGRAM,
+    Access,
+    Atomic,
+    DmaWrite,
+    Gemm,
+    KernelTrace,
+    Predicate,
+    Separable,
+    SourceLine,
+    Splat,
+)
+from kernbench.dtypes import float32
 from kernbench.errors import (
     BadPointerError,
     DeadlockError,
@@ -21,8 +33,9 @@ from kernbench.errors import (
     UsageError,
 )
 from kernbench.interleaved import Executed, InterleavedLaunch, strand
+from kernbench.interleaved.execution import exactly
 from kernbench.kernel_ir import evaluate, written_params
-from kernbench.replay import PointerArg
+from kernbench.replay import GroupPlan, PointerArg
 from kernbench.triton_backend import KernelBinary, activate
 from tests.interleaved import live_kernels as kernels
 from tests.replay.executing import ExecutingLauncher, Tensor
@@ -35,6 +48,7 @@ class LiveLauncher(ExecutingLauncher):
     """Runs what needs data, and insists that it does."""
 
     done: Executed
+    plans: dict[Any, GroupPlan] | None = None
 
     def launch(
         self, binary: KernelBinary, grid: tuple[int, int, int], args: tuple[Any, ...]
@@ -47,7 +61,7 @@ class LiveLauncher(ExecutingLauncher):
         params = [PointerArg(a.buffer) if isinstance(a, Tensor) else a for a in args]
         self.binary = binary
         self.done = InterleavedLaunch(
-            binary.module, grid, ints, params, self.memory.find, **options
+            binary.module, grid, ints, params, self.memory.find, plans=self.plans, **options
         ).execute()
 
     def zeros(self, *shape: int, dtype: Any = np.int32) -> Tensor:
@@ -94,6 +108,38 @@ def test_a_loop_runs_as_long_as_each_program_needs(values: list[int]) -> None:
         assert len(device.done.trace.groups) == len({collatz_steps(value) for value in values})
 
     with_device(use)
+
+
+def test_equal_commands_of_a_later_launch_take_the_steps_of_earlier_ones(
+    device: LiveLauncher,
+) -> None:
+    device.plans = {}
+
+    def plans_after(*values: int) -> int:
+        steps = device.zeros(len(values))
+        kernels.collatz[(len(values),)](device.tensor(np.array(values, np.int32)), steps)
+        assert steps.numpy().tolist() == [collatz_steps(value) for value in values]
+        assert device.plans is not None
+        return len(device.plans)
+
+    first = plans_after(6, 7, 27)
+    assert first > 0
+    assert plans_after(6, 7, 27) == first
+    # Others stay together for as long.
+    assert plans_after(27, 3, 6) > first
+
+
+def test_steps_are_only_of_commands_of_which_all_is_equal() -> None:
+    line = SourceLine("kernel.py", 3)
+
+    def key(value: Any, offset: int = 0, count: int = 4) -> Any:
+        where = Access(1, Separable((count,), offset, {(PROGRAM,): np.arange(2)}), float32)
+        stored = DmaWrite(where, Splat(value, (count,), float32), Predicate((count,)), line)
+        return exactly((stored,))
+
+    assert key(1.0) == key(1.0)
+    others = [key(0.0), key(-0.0), key(1.0), key(1), key(True), key(1.0, 4), key(1.0, 0, 8)]
+    assert len(set(others)) == len(others)
 
 
 @examples(10)

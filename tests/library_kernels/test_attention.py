@@ -1,6 +1,7 @@
 """Flash attention's tiles against brute force over queries and keys."""
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from kernbench.library_kernels import (
     efficient_splits,
     flash_forward,
     flash_launches,
+    ragged_launches,
 )
 
 KERNEL = FlashKernel(name="test", block_m=16, block_n=8)
@@ -111,6 +113,23 @@ def test_a_choice_made_for_one_sequence_leaves_partial_results_of_all() -> None:
     assert launches[0].num_tiles == 1024
     short = flash_launches(decode(512, 32), kernel, num_pes=108)
     assert [item.name for item in short] == ["test"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        # 66 tiles of 4 blocks and 66 of 9: with a tenth more, 8 for each of 132 PEs.
+        (Splits.DYNAMIC, {4: 66, 5: 132}),
+        (Splits.EFFICIENT, {4: 66, 9: 66}),
+    ],
+)
+def test_sequences_are_split_by_their_own_blocks(rule: Splits, expected: dict[int, int]) -> None:
+    kernel = replace(KERNEL, packs_groups=True, splits=rule)
+    launches = ragged_launches([decode(33, 32), decode(33, 72)], kernel, 132)
+    tiles = Counter[float]()
+    for item in launches[0].tiles:
+        tiles[item.trips] += item.count
+    assert tiles == expected
 
 
 def test_a_single_query_of_a_group_is_put_together_and_back() -> None:

@@ -13,6 +13,7 @@ order, which is also the order of the axes of its array.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -51,6 +52,7 @@ def is_loop(dim: int) -> bool:
     return 0 < dim < _FIRST_AXIS
 
 
+@lru_cache(maxsize=4096)
 def num_axes(dims: Dims) -> int:
     """Return how many of the dims are tensor axes."""
     return sum(dim >= _FIRST_AXIS for dim in dims)

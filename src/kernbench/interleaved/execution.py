@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -22,16 +23,20 @@ from kernbench.commands import (
     Math,
     MathClass,
     Operand,
+    Predicate,
     ProgramGroup,
+    Separable,
+    SourceLine,
     Tile,
     Transfer,
     access_of,
     axis_dim,
+    field_names,
     uniform,
     walk,
     with_access,
 )
-from kernbench.dtypes import bool_
+from kernbench.dtypes import DType, bool_
 from kernbench.errors import BadPointerError
 from kernbench.interleaved.partial import known_part
 from kernbench.interleaved.values import PickedRows
@@ -42,6 +47,9 @@ if TYPE_CHECKING:
     from kernbench.interleaved.strand import Strand
 
 Array = npt.NDArray[Any]
+
+_MOST_PLANS, _MOST_ELEMENTS = 1 << 12, 1 << 12
+"""Plans that are kept, and elements of a tile of theirs, in all programs."""
 
 
 class StrandWatch(Watch, Protocol):
@@ -122,7 +130,7 @@ def capture(
     """
     memory, transfers = strand.launch.memory, transfers_of(commands)
     watch, program_ids = strand.launch.watch, strand.program_ids
-    plan = GroupPlan(ProgramGroup(program_ids, commands), _trace(strand), watch, kept)
+    plan = _plan(strand, commands, kept)
     arrays = {
         slot: strand.data[slot].array
         for command in commands
@@ -151,6 +159,43 @@ def capture(
             memory.version += stores or frame.changed
 
     return run
+
+
+def _plan(strand: Strand, commands: tuple[Command, ...], kept: frozenset[int]) -> GroupPlan:
+    """Return the steps of commands: those of equal ones, of earlier launches, too."""
+    launch = strand.launch
+    group = ProgramGroup(strand.program_ids, commands)
+    shapes = [access_of(transfer).shape for transfer in transfers_of(commands)]
+    shapes += [tile.shape for command in walk(commands) for tile in results(command)]
+    elements = len(strand.program_ids) * max(map(math.prod, shapes), default=1)
+    if launch.watch is not None or launch.plans is None or elements > _MOST_ELEMENTS:
+        return GroupPlan(group, _trace(strand), launch.watch, kept)
+    trace = _trace(strand)
+    place = trace.name, trace.grid, trace.num_warps, trace.num_slots, strand.program_ids.tobytes()
+    key = place, kept, exactly(commands)
+    plan = launch.plans.get(key)
+    if plan is None:
+        if len(launch.plans) >= _MOST_PLANS:
+            launch.plans.clear()
+        plan = launch.plans[key] = GroupPlan(group, trace, None, kept)
+    return plan
+
+
+def exactly(value: Any) -> Any:
+    """Return a key that only values have of which all parts are equal."""
+    kind = type(value)
+    if kind is tuple:
+        return tuple(map(exactly, value))
+    if kind is Separable or kind is Predicate:
+        terms = [(dims, exactly(np.asarray(array))) for dims, array in value.terms.items()]
+        return kind, value.shape, getattr(value, "const", 0), tuple(terms)
+    if kind is np.ndarray:
+        return value.shape, value.dtype.str, value.tobytes()
+    if kind is SourceLine or kind is DType or value is None:
+        return value
+    names = field_names(value)
+    # A number equals others of other types, and zeros of both signs are equal.
+    return (kind, *[exactly(getattr(value, name)) for name in names]) if names else repr(value)
 
 
 def _trace(strand: Strand) -> KernelTrace:

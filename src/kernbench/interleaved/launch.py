@@ -22,7 +22,7 @@ from kernbench.interleaved.pacing import signalling_loops, waits
 from kernbench.interleaved.recording import merge_groups
 from kernbench.interleaved.strand import Strand
 from kernbench.kernel_ir import Module, Op, SplitPrograms, tcm_use
-from kernbench.replay import OutsideReads, PointerArg, show_printed
+from kernbench.replay import GroupPlan, OutsideReads, PointerArg, show_printed
 
 Array = npt.NDArray[Any]
 
@@ -61,6 +61,7 @@ class InterleavedLaunch:
         outside: Who hears of loads outside of a tensor, which are zeros then; None: an error.
         is_paced: Whether the caller performs what strands hand out, in the order of virtual time.
         most_resident: How many programs the device holds at a time; None: all of them.
+        plans: Steps of commands, of earlier launches, too.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class InterleavedLaunch:
         outside: OutsideReads | None = None,
         is_paced: bool = False,
         most_resident: int | None = None,
+        plans: dict[Any, GroupPlan] | None = None,
     ) -> None:
         self.module = module
         self.grid = grid
@@ -93,6 +95,7 @@ class InterleavedLaunch:
         self.stepped: set[Op] = set(signalling_loops(module)) if is_paced else set()
         """Loops that cannot run as one command."""
         self.is_paced = is_paced
+        self.plans = plans
         x, y, z = grid
         self._num_programs = x * y * z
         self._most_resident = self._num_programs

@@ -27,12 +27,12 @@ USUAL = {"framework": "vllm", "model": "meta-llama/Llama-3.1-70B", "precision": 
 
 
 class PromptEngine:
-    """An engine that takes whole prompts, a token of each other request in a step beside them."""
+    """An engine that takes as much of prompts as it has room for, beside a token of all others."""
 
     name, longest, vocabulary = "ours", 8192, 32000
 
-    def __init__(self, most: int = 64) -> None:
-        self.now_s, self._most = 0.0, most
+    def __init__(self, most: int = 64, room: int = 1 << 30) -> None:
+        self.now_s, self._most, self._room = 0.0, most, room
         self._waiting: list[list[int]] = []
         self._running: list[list[int]] = []
 
@@ -43,9 +43,17 @@ class PromptEngine:
         taken = self._waiting[: self._most - len(self._running)]
         del self._waiting[: len(taken)]
         self._running += taken
-        self.now_s += 1e-3 + 1e-5 * sum(tokens for _, tokens, _ in taken)
+        room = self._room - sum(not tokens for _, tokens, _ in self._running)
+        self.now_s += 1e-3
+        for request in self._running:
+            tokens = min(room, request[1])
+            room -= tokens
+            request[1] -= tokens
+            self.now_s += 1e-5 * tokens
         outputs = []
         for request in self._running:
+            if request[1]:
+                continue
             request[2] -= 1
             outputs.append(Output(request[0], 1, not request[2], self.now_s))
         self._seen = State(len(self._running), len(self._waiting), 0.0)
@@ -94,7 +102,8 @@ def test_both_are_answered_by_one_run(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_engine_is_set_up_as_the_rows_server(tmp_path: Path) -> None:
-    program = serving.program_of(rows_of(tmp_path)[0])
+    row = rows_of(tmp_path)[0]
+    program = serving.program_of(row)
     assert program.ranks == 2
     assert program.args[:4] == ("vllm", "1000", "200", "5")
     of_engine = parse_settings(["vllm", *program.args[4:], "--rate=1"]).of_engine
@@ -102,6 +111,9 @@ def test_the_engine_is_set_up_as_the_rows_server(tmp_path: Path) -> None:
     assert of_engine.arguments["max_num_seqs"] == 5
     assert of_engine.arguments["kv_cache_dtype"] == "fp8"
     assert of_engine.arguments["compilation_config"]["cudagraph_capture_sizes"] == [1, 2, 4, 5]
+    # Rows of H100 wait for places in the cache from half as many tokens on.
+    of_h100 = serving.program_of(replace(row, device="H100-SXM-80GB"))
+    assert '--engine-arg=kv_cache_dtype="auto"' in of_h100.args
     # The longest request of the row, and of the loads.
     assert of_engine.max_model_len >= 1200
 
@@ -120,6 +132,13 @@ def test_what_is_not_run_says_why(tmp_path: Path, other: dict[str, object], why_
     predictor = make_predictor(Category.SERVING, Machines())
     answers = [predictor.predict(row) for row in rows_of(tmp_path, **other)]
     assert [(answer.time_us, answer.why_not) for answer in answers] == [(None, why_not)] * 2
+
+
+@pytest.mark.adr("0292-D1")
+def test_attention_of_flashinfer_is_not_run_as_another(tmp_path: Path) -> None:
+    predictor = make_predictor(Category.SERVING, Machines())
+    answer = predictor.predict(replace(rows_of(tmp_path)[0], device="B200-SXM"))
+    assert answer.why_not == "vLLM's attention on B200-SXM, FlashInfer's, is not run"
 
 
 def test_a_model_that_does_not_fit_is_not_run(tmp_path: Path) -> None:
@@ -159,12 +178,22 @@ def test_requests_begin_together_and_then_one_by_one(input_tokens: int, clients:
 
 
 @pytest.mark.adr("0292-D2")
-def test_tokens_are_in_the_middle_of_answers() -> None:
-    load = loads.middle_load(1000, 200, 5)
-    assert load.concurrency == len(load.requests) == 5
-    # The middle of the tokens after a longer prompt is the middle of the row's, nine tenths of it.
-    (tokens,) = {request.input_tokens + request.output_tokens // 2 for request in load.requests}
-    assert tokens == 0.9 * (1000 + 200 / 2)
+@pytest.mark.parametrize(("input_tokens", "clients"), [(1000, 5), (8192, 64)])
+def test_tokens_are_at_all_places_of_answers(input_tokens: int, clients: int) -> None:
+    load = loads.middle_load(input_tokens, 1000, clients)
+    assert load.concurrency == len(load.requests) == clients
+    lengths = [request.input_tokens + request.output_tokens - 8 for request in load.requests]
+    # Prompts and what is answered, on average; none is shorter or longer than the row's.
+    assert fmean(lengths) == pytest.approx(0.9 * (input_tokens + 1000 / 2), rel=1e-3)
+    assert 0.8 * input_tokens <= min(lengths) < max(lengths) <= input_tokens + 900
+    # All make their last tokens together.
+    engine = PromptEngine(room=8192)
+    for request in load.requests:
+        engine.add(request.number, [0] * request.input_tokens, request.output_tokens)
+    made = []
+    while not engine.is_idle():
+        made.append(len(engine.step()))
+    assert made[-16:] == [clients] * 16
 
 
 def test_a_token_takes_its_step_and_its_share_of_the_others_prefills() -> None:

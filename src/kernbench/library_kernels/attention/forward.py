@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernbench.library_kernels.attention.splits import (
-    Chosen,
     Splits,
     TileCounts,
     count_tiles,
@@ -170,7 +169,8 @@ def ragged_launches(
     """Return what one call on sequences of several lengths launches.
 
     Each problem is the sequences of one pair of lengths; heads and dtypes are the same in all.
-    The splits, of all sequences alike, are chosen by the tiles of all.
+    Splits are chosen by the tiles of all sequences, and are alike in all but by a rule that says
+    otherwise.
     """
     longest = max(problems, key=_size)
     single = kernel.splits is Splits.SINGLE_QUERY and longest.is_single_of_group
@@ -189,18 +189,22 @@ def ragged_launches(
         longest.kv_heads * -(-longest.q_len * longest.group // kernel.block_m),
         longest.kv_len,
     )
+    splits = [chosen.of(max(tile.counts)) for tile in tiles]
     mains = [
-        _main(problem, kernel, block, min(m, problem.q_len * packed), counted, chosen)
-        for problem, counted in zip(problems, tiles, strict=True)
+        _main(
+            problem, kernel, block, min(m, problem.q_len * packed), counted, parts, chosen.combined
+        )
+        for problem, counted, parts in zip(problems, tiles, splits, strict=True)
     ]
     launches = [*_appended(problems, kernel), merged(mains)]
-    results = sum(
-        problem.batch * problem.q_len * problem.heads * problem.values for problem in problems
-    )
+    sizes = [problem.batch * problem.q_len * problem.heads * problem.values for problem in problems]
+    results = sum(sizes)
     if chosen.combined:
-        partial = float(_PARTIAL_BYTES * chosen.splits * results)
+        partial = sum(parts * size for parts, size in zip(splits, sizes, strict=True))
         combine = f"{kernel.beside}_combine"
-        launches.append(stream(combine, partial, 2.0 * results, trips=chosen.splits))
+        launches.append(
+            stream(combine, float(_PARTIAL_BYTES * partial), 2.0 * results, trips=max(splits))
+        )
     if single and longest.kv_heads > 1 and sum(problem.batch for problem in problems) > 1:
         # Queries of a group are put beside each other before, and their results back after.
         copy = stream(f"{kernel.beside}_copy", 2.0 * results, 2.0 * results)
@@ -234,9 +238,10 @@ def _main(
     block: tuple[int, int],
     rows: int,
     counted: TileCounts,
-    chosen: Chosen,
+    splits: int,
+    combined: bool,
 ) -> LibraryKernel:
-    (m, n), splits, combined = block, chosen.splits, chosen.combined
+    m, n = block
     head = kernel.head_padded(problem.head_dim) + kernel.head_padded(problem.values)
     size = problem.head_dim + problem.values
     simple = float(_SOFTMAX_SIMPLE * m * n)

@@ -37,7 +37,8 @@ class Splits(StrEnum):
     SINGLE_QUERY = "single_query"
     """As ``efficient`` for two programs on a PE, where a single query of a group sees all keys."""
     DYNAMIC = "dynamic"
-    """Whether to split as if there were one sequence, and how often by all blocks of all."""
+    """Whether to split as if there were one sequence; how often, by a sequence's own blocks and
+    those of all."""
     FILL = "fill"
     """As many parts as there are free PEs for."""
     FILL_UP = "fill_up"
@@ -61,6 +62,14 @@ class Chosen:
     splits: int
     combined: bool
     """Whether the kernel that leaves partial results runs, be it with one split."""
+    blocks_of_one: int = 0
+    """Where a sequence has no more splits than its own blocks need: how many one split takes."""
+
+    def of(self, blocks: int) -> int:
+        """Return the splits of a sequence whose tiles go over at most so many blocks."""
+        if not self.blocks_of_one:
+            return self.splits
+        return max(1, min(self.splits, math.ceil(blocks / self.blocks_of_one)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,5 +198,4 @@ def _dynamic(counts: Mapping[int, int], blocks: int, num_pes: int, tiles_of_one:
     if most == 1:
         return Chosen(1, combined=False)
     all_blocks = sum(name * count for name, count in counts.items())
-    per_pe = math.ceil(all_blocks * _MARGIN / num_pes)
-    return Chosen(max(1, min(most, math.ceil(blocks / per_pe))), combined=True)
+    return Chosen(most, combined=True, blocks_of_one=math.ceil(all_blocks * _MARGIN / num_pes))

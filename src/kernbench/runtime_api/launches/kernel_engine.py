@@ -32,7 +32,7 @@ from kernbench.kernel_time import (
     schedule_kernel,
     schedule_key,
 )
-from kernbench.replay import OutsideReads, run_kernel
+from kernbench.replay import GroupPlan, OutsideReads, run_kernel
 from kernbench.runtime_api.launches.kept_plans import KeptPlans
 from kernbench.runtime_api.launches.kernel_plan import KernelEntry
 
@@ -78,6 +78,8 @@ class KernelEngine:
         self._roundings = build_roundings(tf32, supported)
         self._strand_costs: dict[tuple[int, Conditions], StrandCosts] = {}
         self.kept_plans = KeptPlans()
+        self._live_steps: dict[Any, GroupPlan] = {}
+        """Of commands that live launches executed: those of later ones are mostly equal."""
         self._entries: dict[KernelBinary, KernelEntry] = {}
         self._entries_alike: dict[Hashable, KernelEntry] = {}
         """The same entries, keyed by what decides plans: binaries with equal plans share one."""
@@ -292,6 +294,7 @@ class KernelEngine:
             outside=self.outside,
             is_paced=is_paced,
             most_resident=most_resident,
+            plans=self._live_steps,
         )
 
     def run(self, trace: KernelTrace, params: Sequence[Any]) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from kernbench.torch_bridge.base.operations import PLAIN, Operation
 from kernbench.torch_bridge.dispatch.even_choices import (
@@ -22,7 +21,7 @@ from kernbench.torch_bridge.dispatch.even_choices import (
 from kernbench.torch_bridge.dispatch.operands import leaves, written_tensors
 from kernbench.torch_bridge.dispatch.wider_numbers import in_wider_numbers
 from kernbench.torch_bridge.placement.call_keys import is_meta
-from kernbench.torch_bridge.placement.names import CPU, META
+from kernbench.torch_bridge.placement.names import CPU, META, without_modes
 from kernbench.torch_bridge.placement.residence import own_set, storage_of
 from kernbench.torch_bridge.processes.process import current
 
@@ -103,12 +102,12 @@ def follow(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any], r
     if operation.changed:
         forget(written_tensors(func, operation, args, kwargs))
     if value is not None:
-        with _disable_current_modes():
+        with without_modes():
             target = _to_be_known(result)
             if target is not None:
                 target.fill_(value)
     elif operation.full_name == CHOOSES and _is_plain(operation):
-        with _disable_current_modes():
+        with without_modes():
             chosen = dealt(args, result)
             if chosen is not None:
                 _keep(result[1], chosen)
@@ -123,7 +122,7 @@ def results_of(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any
         selects = func is _INDEX or func is _MASKED_SELECT
         return _selected(func, args) if selects and _are_known(args[1:]) else None
     tell(args)
-    with _disable_current_modes():
+    with without_modes():
         result = _on_host(func, args, kwargs)
         if any(leaf.layout is not torch.strided for leaf in leaves(result)):
             # Sparse tensors keep no values.
@@ -139,7 +138,7 @@ def read(func: Any, args: Any) -> Any:
     if not _are_known(args) or _dispatch_mode(_FAKE) is not None:
         return None
     tell(args)
-    with _disable_current_modes():
+    with without_modes():
         return _on_host(func, args, {})
 
 
@@ -147,7 +146,7 @@ def with_known_ends(position: int, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return a call's arguments with a tensor at this position replaced by its values, if known."""
     if len(args) <= position or not isinstance(args[position], Tensor):
         return args
-    with _disable_current_modes():
+    with without_modes():
         values = values_of(args[position])
         ends = None if values is None else values.tolist()
     if ends is None:
@@ -184,7 +183,7 @@ def follow_kernel(
     if not is_meta(written[0]) or current().capture is not None or not _are_known(read):
         return
     place = place_of(read)
-    with _disable_current_modes():
+    with without_modes():
         targets = [_to_be_known(item, 8 * MOST_CHOSEN) for item in written]
         if None not in targets:
             compute(*_each(values_of, value))
@@ -195,7 +194,7 @@ def deal(scores: Tensor, chosen: Tensor) -> None:
     """Take what a router of experts chooses by unknown scores for even."""
     if not is_meta(chosen) or current().capture is not None:
         return
-    with _disable_current_modes():
+    with without_modes():
         view = torch.arange(chosen.numel()).remainder_(scores.shape[-1]).view(chosen.shape)
         _keep(chosen, view)
         begin(chosen)
@@ -263,7 +262,7 @@ def _follow_known(
         _is_small(leaf) or (place is not None and leaf.numel() <= MOST_CHOSEN)
         for leaf in leaves(result)
     )
-    with _disable_current_modes():
+    with without_modes():
         if is_small and None not in _each(_to_be_known, written):
             try:
                 _keep(result, _in_any_numbers(func, operation, args, kwargs))
@@ -291,7 +290,7 @@ def _selected(func: Any, args: Any) -> Tensor:
     """Return a tensor of the shape that known masks select from unknown values."""
     value, indices = args
     places: list[Tensor | None] = []
-    with _disable_current_modes():
+    with without_modes():
         if func is _MASKED_SELECT:
             value, mask = torch.broadcast_tensors(value, torch.empty_like(indices, device=META))
             indices = [torch.broadcast_to(values_of(indices), mask.shape)]
@@ -311,7 +310,7 @@ def _decided(operation: Operation, args: Any) -> bool | None:
         return None
     for arg in args[:2]:
         if isinstance(arg, Tensor) and _kept(arg) is not None:
-            with _disable_current_modes():
+            with without_modes():
                 values = values_of(arg)
                 assert values is not None
                 if name in _AND and not values.any():

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+from torch._ops import _len_torch_dispatch_stack_pre_dispatch
+from torch.utils._python_dispatch import _disable_current_modes, _pop_mode, _push_mode
 
 from kernbench.errors import UsageError
 from kernbench.torch_bridge.base.device_limit import MOST_DEVICES
@@ -44,12 +45,27 @@ def executing() -> Iterator[None]:
 
 
 @contextmanager
+def without_modes() -> Iterator[None]:
+    """Let no dispatch mode see what PyTorch computes: as PyTorch does, in half the time."""
+    if _len_torch_dispatch_stack_pre_dispatch():
+        with _disable_current_modes():
+            yield
+        return
+    modes = [_pop_mode() for _ in range(torch._C._len_torch_dispatch_stack())]
+    try:
+        yield
+    finally:
+        for mode in reversed(modes):
+            _push_mode(mode)
+
+
+@contextmanager
 def unobserved() -> Iterator[None]:
     """Let PyTorch compute with tensors as C++ has them, unobserved and at no cost.
 
     The program's default device does not apply to new tensors either.
     """
-    with executing(), _without_functions(), _disable_current_modes():
+    with executing(), _without_functions(), without_modes():
         yield
 
 
