@@ -208,7 +208,7 @@ class Selector:
             )
         sizes = {len(node) for node in _by_node(self.machine, sips)}
         # How many ranks in a row share each node, 0 where that differs.
-        ranks_per_node = sizes.pop() if len(sizes) == 1 else 0
+        per_node = sizes.pop() if len(sizes) == 1 else 0
         candidates = []
         for name in known if algorithm == AUTO else (algorithm,):
             protocols = self._protocols(asked.op, name)
@@ -219,9 +219,7 @@ class Selector:
                         f"unknown protocol {protocol!r} of {self.machine.name}: "
                         f"{nearest(protocol, every)}"
                     )
-                candidates.append(
-                    Choice(name, protocol, ranks_per_node, None, "has no such protocol")
-                )
+                candidates.append(Choice(name, protocol, per_node, None, "has no such protocol"))
                 continue
             if protocol != AUTO and self._library is None:
                 raise UsageError(
@@ -229,11 +227,11 @@ class Selector:
                     f"but protocol {protocol!r} was asked"
                 )
             for item in protocols if protocol == AUTO else (protocol,):
-                why_not = self._why_not(asked, sips, name, item, ranks_per_node)
-                candidates.append(Choice(name, item, ranks_per_node, None, why_not))
+                why_not = self._why_not(asked, sips, name, item, per_node)
+                candidates.append(Choice(name, item, per_node, None, why_not))
             if not protocols:
                 why_not = f"needs a switch that reduces; {self.machine.name} has none"
-                candidates.append(Choice(name, PLAIN, ranks_per_node, None, why_not))
+                candidates.append(Choice(name, PLAIN, per_node, None, why_not))
         return candidates
 
     def _protocols(self, op: str, algorithm: str) -> Mapping[str, ProtocolSpec]:

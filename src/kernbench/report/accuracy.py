@@ -243,6 +243,12 @@ def accuracy_of(
     return family_reports, {kind: ns for kind, ns in kinds.items() if ns >= _LEAST_SHARE * total_ns}
 
 
+_OTHERWISE = {
+    "elsewhere_percent": "on other machines only: ",
+    "programs_percent": "in whole programs only: ",
+}
+
+
 def accuracy_line(families: list[FamilyReport]) -> str:
     """Return the families in one line, those of which nothing was measured at its end.
 
@@ -251,34 +257,19 @@ def accuracy_line(families: list[FamilyReport]) -> str:
     """
     if not families:
         return ""
-    known = [
-        f"{family['family']} {family['error_percent']:.1f} % ({_share(family)} of the time)"
-        for family in families
-        if family["error_percent"] is not None
-    ]
-    unknown = [family for family in families if family["error_percent"] is None]
-    elsewhere = [
-        f"{family['family']} {family['elsewhere_percent']:.1f} % ({_share(family)})"
-        for family in unknown
-        if "elsewhere_percent" in family
-    ]
-    in_programs = [
-        f"{family['family']} {family['programs_percent']:.1f} % ({_share(family)})"
-        for family in unknown
-        if "programs_percent" in family
-    ]
-    nowhere = [
-        f"{family_report['family']} ({_share(family_report)})"
-        for family_report in unknown
-        if "elsewhere_percent" not in family_report and "programs_percent" not in family_report
-    ]
-    parts = [
-        ", ".join(known),
-        f"on other machines only: {', '.join(elsewhere)}" if elsewhere else "",
-        f"in whole programs only: {', '.join(in_programs)}" if in_programs else "",
-        f"none of {', '.join(nowhere)}" if nowhere else "",
-    ]
-    return f"published errors of what the time is of: {'; '.join(filter(None, parts))}"
+    parts: dict[str, list[str]] = {head: [] for head in ("", *_OTHERWISE.values(), "none of ")}
+    for family in families:
+        name, error, share = family["family"], family["error_percent"], _share(family)
+        if error is not None:
+            parts[""].append(f"{name} {error:.1f} % ({share} of the time)")
+            continue
+        for key, head in _OTHERWISE.items():
+            if key in family:
+                parts[head].append(f"{name} {family[key]:.1f} % ({share})")  # type: ignore[literal-required]
+        if family.keys().isdisjoint(_OTHERWISE):
+            parts["none of "].append(f"{name} ({share})")
+    said = "; ".join(head + ", ".join(part) for head, part in parts.items() if part)
+    return f"published errors of what the time is of: {said}"
 
 
 def range_line(time_range: TimeRange) -> str:

@@ -98,6 +98,7 @@ MACHINE = (
 """What is tried where ranks spend time on it."""
 
 _OF_HOSTS = frozenset({*OF_HOST.values(), WAIT})
+_LAUNCHING = frozenset(OF_HOST[kind] for kind in ("launch", "dispatch", "python"))
 HOSTS = (
     WhatIf("a host twice as fast", frozenset(OF_HOST.values()), settings=("host.slowdown=0.5x",)),
     WhatIf(
@@ -108,21 +109,9 @@ HOSTS = (
         frozenset({OF_HOST["allocate"]}),
         settings=("host.cuda_malloc_us=0",),
     ),
-    WhatIf(
-        "launches in CUDA graphs",
-        frozenset({OF_HOST["launch"], OF_HOST["dispatch"], OF_HOST["python"]}),
-        acts=in_graphs,
-    ),
-    WhatIf(
-        "launches by torch.compile",
-        frozenset({OF_HOST["launch"], OF_HOST["dispatch"], OF_HOST["python"]}),
-        acts=compiled,
-    ),
-    WhatIf(
-        "half as many operations",
-        frozenset({OF_HOST["launch"], OF_HOST["dispatch"], OF_HOST["python"]}),
-        acts=with_half_the_operations,
-    ),
+    WhatIf("launches in CUDA graphs", _LAUNCHING, acts=in_graphs),
+    WhatIf("launches by torch.compile", _LAUNCHING, acts=compiled),
+    WhatIf("half as many operations", _LAUNCHING, acts=with_half_the_operations),
     WhatIf("no reads and synchronizations", frozenset({OF_HOST["read"], WAIT}), acts=without_waits),
 )
 """What is tried where ranks of PyTorch programs spend time on their hosts."""

@@ -268,12 +268,9 @@ def _node(name: str, metrics: dict[str, Any]) -> dict[str, Any]:
 def _at(root: dict[str, Any], path: Path) -> dict[str, Any]:
     node = root
     for name in path:
-        for child in node["children"]:
-            if child["frame"]["name"] == name:
-                node = child
-                break
-        else:
-            child = _node(name, {})
-            node["children"].append(child)
-            node = child
+        children = node["children"]
+        node = next((child for child in children if child["frame"]["name"] == name), None)
+        if node is None:
+            node = _node(name, {})
+            children.append(node)
     return node

@@ -273,9 +273,7 @@ class SimulatedGroup(dist.ProcessGroup):
         return self._post(Call(asked, inputs, outputs, data.all_gather))
 
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
-        by_input = [
-            [output_list[index] for output_list in output_lists] for index in range(len(inputs))
-        ]
+        by_input = [[output[index] for output in output_lists] for index in range(len(inputs))]
         return self.allgather(by_input, list(inputs), opts)
 
     def all_gather_single(self, output: Any, value: Any, opts: Any = None) -> CollectiveWork:

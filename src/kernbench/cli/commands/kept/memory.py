@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, guarded_command, show_or_write
+from kernbench.cli.programs.reporting import guarded_command, show_or_write
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,5 +37,4 @@ def _memory(options: MemoryOptions) -> int:
     # What does not fit does not fit in any step.
     part = options.part(log, is_steady=False)
     use = memory_use(log, options.rank, part.window)
-    show_or_write(use, options.json, lambda console: print_memory(use, console))
-    return DONE
+    return show_or_write(use, options.json, lambda console: print_memory(use, console))

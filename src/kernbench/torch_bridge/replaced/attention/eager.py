@@ -72,10 +72,8 @@ def scaled_dot_product_attention(
         # What C++ has does not take ragged tensors; it asks their class, which this stands before.
         is_ragged = query.is_nested and query.layout is torch.jagged
         known = jagged_scaled_dot_product_attention if is_ragged else _attention
-        product_attention: Tensor = known(
-            *cast, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
-        return product_attention
+        product: Tensor = known(*cast, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return product
     # Before anything is looked at, as CUDA's autocast casts them, masks too.
     cast = cast_as_asked(*cast)
     _check(*cast)
