@@ -189,11 +189,7 @@ def published_error(machine: str, family: str) -> FamilyAccuracy:
     rows, error = of_machine.get(family, (0, None))
     family_accuracy: FamilyAccuracy = {"family": family, "error_percent": error, "rows": rows}
     if error is None:
-        others = [
-            published_error[family]
-            for published_error in published_errors().values()
-            if family in published_error
-        ]
+        others = [item[family] for item in published_errors().values() if family in item]
         num_rows = sum(rows for rows, _ in others)
         if num_rows:
             mean = sum(rows * percent for rows, percent in others) / num_rows

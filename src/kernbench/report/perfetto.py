@@ -256,9 +256,7 @@ class _TraceWriter:
             track = events.track(pid, f"stream {stream}", order)
             uses = self.streams[sip, stream]
             log = self.log.instances
-            times = [
-                (log[i].starts_ps[position], log[i].ends_ps[position]) for i, position, _ in uses
-            ]
+            times = [(log[i].starts_ps[at], log[i].ends_ps[at]) for i, at, _ in uses]
             for start_ps, end_ps, first, merged in self._merged(times):
                 index, position, number = uses[first]
                 instance = log[index]

@@ -216,9 +216,7 @@ def sensitivity(
                 "usd": None if price is None else cost_usd(float(price), saved.ranks, -gain_ns),
             }
         )
-    key_sensitivities.sort(
-        key=lambda key_sensitivity: (-abs(key_sensitivity["gain_ns"]), key_sensitivity["key"])
-    )
+    key_sensitivities.sort(key=lambda item: (-abs(item["gain_ns"]), item["key"]))
     return {
         "program": saved.program,
         "machine": saved.machine.name,

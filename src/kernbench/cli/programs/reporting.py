@@ -195,8 +195,7 @@ def dump_timeline(log: OpLog, machine: Machine, file: BinaryIO, path: str) -> No
     from kernbench.analysis import critical_path
     from kernbench.report import dump_trace, trace_form
 
-    segments = critical_path(log)
-    dump_trace(log, machine, file, critical_path=segments, form=trace_form(path))
+    dump_trace(log, machine, file, critical_path=critical_path(log), form=trace_form(path))
 
 
 def _print_lines(log: OpLog, ranks: int) -> None:
@@ -380,8 +379,7 @@ def _report(
     if options.energy and "energy" in report:
         from kernbench.analysis import print_energy
 
-        cost = report.get("cost_usd")
-        print_energy(report["energy"], report["machine"], report_console(), cost)
+        print_energy(report["energy"], report["machine"], report_console(), report.get("cost_usd"))
     if remarks:
         print("", *remarks, sep="\n")
     return result, said, failure

@@ -35,6 +35,5 @@ def _memory(options: MemoryOptions) -> int:
 
     log = load_run(options.run).log
     # What does not fit does not fit in any step.
-    part = options.part(log, is_steady=False)
-    use = memory_use(log, options.rank, part.window)
+    use = memory_use(log, options.rank, options.part(log, is_steady=False).window)
     return show_or_write(use, options.json, lambda console: print_memory(use, console))

@@ -77,8 +77,7 @@ def scaled_dot_product_attention(
     # Before anything is looked at, as CUDA's autocast casts them, masks too.
     cast = cast_as_asked(*cast)
     _check(*cast)
-    call = _call_of(*cast, dropout_p, is_causal, enable_gqa)
-    kind = chosen_kind(call, _capability())
+    kind = chosen_kind(_call_of(*cast, dropout_p, is_causal, enable_gqa), _capability())
     if kind == MATH:
         composed: Tensor = operations.by_products(
             *cast, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
