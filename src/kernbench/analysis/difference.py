@@ -94,13 +94,7 @@ def difference(before: SavedRun, after: SavedRun, within: WindowPair = (None, No
     uses = [_uses(*part) for part in parts]
     keys = dict.fromkeys(key for time in times for key in time)
     contributions = [_contribution(key, times, uses) for key in keys]
-    contributions.sort(
-        key=lambda contribution: (
-            -abs(contribution["difference_ns"]),
-            contribution["name"],
-            contribution["resource"],
-        )
-    )
+    contributions.sort(key=lambda it: (-abs(it["difference_ns"]), it["name"], it["resource"]))
     ends = [(run.log.end_ps if part is None else part.mean_ps) / 1000 for run, part in parts]
     return {
         "before": before.path,
@@ -194,11 +188,7 @@ def print_difference(difference: Difference, console: Console) -> None:
         unsure := pair_line("runs", difference["before_ns"], difference["after_ns"])
     ):
         console.print(Text(unsure))
-    changed = [
-        contribution
-        for contribution in difference["contributions"]
-        if contribution["difference_ns"]
-    ]
+    changed = [it for it in difference["contributions"] if it["difference_ns"]]
     if not changed:
         return
     titles = ("what", "held up by", "before", "after", "difference", "because")

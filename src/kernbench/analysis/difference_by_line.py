@@ -55,10 +55,7 @@ def difference_by_line(
         UsageError: A run has no record of the lines of its program.
     """
     lines = [
-        {
-            (caused_by_line["file"], caused_by_line["line"]): caused_by_line
-            for caused_by_line in program_lines(run.log, run.ranks, part)["lines"]
-        }
+        {(it["file"], it["line"]): it for it in program_lines(run.log, run.ranks, part)["lines"]}
         for run, part in zip((before, after), within, strict=True)
     ]
     moved = _moved(before.sources, after.sources)
@@ -71,13 +68,7 @@ def difference_by_line(
         )
         for site in dict.fromkeys([*ahead, *lines[1]])
     ]
-    difference.sort(
-        key=lambda line_difference: (
-            -abs(line_difference["difference_ns"]),
-            line_difference["file"],
-            line_difference["line_after"],
-        )
-    )
+    difference.sort(key=lambda it: (-abs(it["difference_ns"]), it["file"], it["line_after"]))
     return difference
 
 

@@ -124,8 +124,7 @@ class _RankUse:
         return int(places[np.argmax(self.in_use[places])]) if len(places) else 0
 
     def phases(self) -> list[PartReport]:
-        parts = _parts(self.alive, lambda allocation: allocation.phase.value)
-        return parts + self._rounding()
+        return _parts(self.alive, lambda allocation: allocation.phase.value) + self._rounding()
 
     def _rounding(self) -> list[PartReport]:
         added = [allocation.size_bytes - allocation.asked_bytes for allocation in self.alive]

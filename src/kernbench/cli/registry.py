@@ -168,9 +168,7 @@ def _refuse_idle(context: typer.Context, options: Any) -> None:
 
 def option_names(context: typer.Context) -> frozenset[str]:
     """Return the long names of the options of the command that is run."""
-    names = (
-        name for param in context.command.params for name in (*param.opts, *param.secondary_opts)
-    )
+    names = (name for it in context.command.params for name in (*it.opts, *it.secondary_opts))
     return frozenset(name for name in names if name.startswith("--"))
 
 

@@ -54,9 +54,7 @@ def deadlock_error(simulation: Simulation, wanted: Handle | None) -> DeadlockErr
     lines += rank_lines(simulation)
     lines += _thread_lines([thread for rank in waiting for thread in rank.threads])
     described = {id(rank.waiting_for) for rank in waiting}
-    lines += [
-        f"  {ended.describe()}" for ended in simulation.open_ended if id(ended) not in described
-    ]
+    lines += [f"  {item.describe()}" for item in simulation.open_ended if id(item) not in described]
     return DeadlockError("\n".join(lines))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kernbench.collectives.plan import Plan, Request, even_bounds, shared_index
+from kernbench.collectives.rails import parents
 from kernbench.collectives.schedule import Step
 
 PIECE_BYTES = 256 * 1024
@@ -21,25 +22,24 @@ def all_reduce(asked: Request) -> Plan:
     n = asked.num_ranks
     pieces = min(max(asked.size_bytes // (2 * PIECE_BYTES), 1), MOST_PIECES)
     moves: list[Move] = []
-    parents = [_parents(n, second) for second in (False, True)]
+    trees = [parents(n, second).tolist() for second in (False, True)]
     for piece in range(pieces):
-        for tree in (0, 1):
-            _add_tree(moves, parents[tree], 2 * piece + tree)
+        for number, tree in enumerate(trees):
+            _add_tree(moves, tree, 2 * piece + number)
     return even_bounds(asked.num_elements, 2 * pieces), pack(moves)
 
 
-def _add_tree(moves: list[Move], parents: list[int], chunk: int) -> None:
+def _add_tree(moves: list[Move], tree: list[int], chunk: int) -> None:
     """Append one chunk's transfers up a tree and down; children are reduced in their order."""
-    children: list[list[int]] = [[] for _ in parents]
-    for rank, parent in enumerate(parents):
+    children: list[list[int]] = [[] for _ in tree]
+    for rank, parent in enumerate(tree):
         if parent >= 0:
             children[parent].append(rank)
-    root = parents.index(-1)
-    order = list(_from_the_root(children, root))
+    order = list(_from_the_root(children, tree.index(-1)))
     # By rank, the newest move that it has to wait for.
     newest: dict[int, int] = {}
     for rank in reversed(order):
-        parent = parents[rank]
+        parent = tree[rank]
         if parent >= 0:
             waits = tuple(newest[number] for number in (rank, parent) if number in newest)
             newest[parent] = len(moves)
@@ -56,25 +56,6 @@ def _from_the_root(children: list[list[int]], root: int) -> Iterator[int]:
     while level:
         yield from level
         level = [child for rank in level for child in children[rank]]
-
-
-def _parents(num_ranks: int, second: bool) -> list[int]:
-    """Return the parent of every rank, -1 for the root."""
-    first = [_parent(rank, num_ranks) for rank in range(num_ranks)]
-    if not second:
-        return first
-    if num_ranks % 2:
-        # Moved on by one rank.
-        return [-1 if up < 0 else (up + 1) % num_ranks for up in (first[-1], *first[:-1])]
-    return [-1 if up < 0 else num_ranks - 1 - up for up in reversed(first)]
-
-
-def _parent(rank: int, num_ranks: int) -> int:
-    if rank == 0:
-        return -1
-    bit = rank & -rank
-    up = (rank ^ bit) | (bit << 1)
-    return rank ^ bit if up >= num_ranks else up
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,10 +40,8 @@ def _summed(n: int, slice_number: int) -> list[Step]:
     steps = []
     for shift in range(1, n):
         dst = shared_index((src + shift) % n)
-        part = shared_index(slice_number * n + dst)
-        steps.append(Step(src, dst, part, reduce=True, part="up"))
-    own = shared_index(slice_number * n + src)
-    return [*steps, Step(src, src, own, reduce=False, part="turn")]
+        steps.append(Step(src, dst, shared_index(slice_number * n + dst), reduce=True, part="up"))
+    return [*steps, Step(src, src, shared_index(slice_number * n + src), reduce=False, part="turn")]
 
 
 def _handed_out(n: int, slice_number: int) -> list[Step]:

@@ -25,6 +25,8 @@ from kernbench.commands.separable import (
 )
 from kernbench.dtypes import Array
 
+Function = Callable[[Array, Array], Array]
+
 
 def split_by_rows(value: Separable, divisor: int) -> tuple[Separable, Separable] | None:
     """Return quotient and remainder of a non-negative tensor over one axis and other dims.
@@ -123,7 +125,7 @@ def _rows_with_carry(limits: Array, index: Array, rest: Array) -> tuple[Array, A
     return kinds.reshape(limits.shape), np.array(rows), np.array(carries)
 
 
-def combine(function: Callable[[Array, Array], Array], a: Separable, b: Separable) -> Separable:
+def combine(function: Function, a: Separable, b: Separable) -> Separable:
     """Return ``function(a, b)`` element by element, for a function that is not linear.
 
     Raises:
@@ -137,7 +139,7 @@ def combine(function: Callable[[Array, Array], Array], a: Separable, b: Separabl
     return fold_terms(a.shape or b.shape, 0, {dims: array})
 
 
-def compare(function: Callable[[Array, Array], Array], a: Separable, b: Separable) -> Predicate:
+def compare(function: Function, a: Separable, b: Separable) -> Predicate:
     """Return the boolean tensor ``function(a, b)``, for an order or (in)equality of integers.
 
     Raises:
@@ -170,7 +172,7 @@ def compare(function: Callable[[Array, Array], Array], a: Separable, b: Separabl
     return _predicate(shape, both, function(left, right))
 
 
-def _sign_decides(function: Callable[[Array, Array], Array], low: int, high: int) -> bool | None:
+def _sign_decides(function: Function, low: int, high: int) -> bool | None:
     """Return the one answer for all differences from ``low`` to ``high``, None if there is none."""
     zero = np.zeros((), dtype=np.int64)
     if low == high or low > 0 or high < 0:
@@ -185,9 +187,7 @@ def _sign_decides(function: Callable[[Array, Array], Array], low: int, high: int
 _ORDERS = (np.less, np.less_equal, np.greater, np.greater_equal)
 
 
-def _compare_rows(
-    function: Callable[[Array, Array], Array], row: Array, limits: Array, dims: Dims
-) -> tuple[Dims, Any]:
+def _compare_rows(function: Function, row: Array, limits: Array, dims: Dims) -> tuple[Dims, Any]:
     """Return the term ``function(row, limits)`` over ``dims``, without those it does not need.
 
     The row lies along the last dim. Which of its elements hold follows from how many do, so few
@@ -222,14 +222,11 @@ def select_separable(condition: Predicate, a: Separable, b: Separable) -> Separa
         NotSeparableError: The three vary over two tensor axes.
     """
     both = _joint(condition, a, b)
-    chosen = _applied(np.where, both, condition, a, b)
-    dims, array = _squeezed(both, chosen)
+    dims, array = _squeezed(both, _applied(np.where, both, condition, a, b))
     return fold_terms(condition.shape or a.shape or b.shape, 0, {dims: array})
 
 
-def combine_predicates(
-    function: Callable[[Array, Array], Array], a: Predicate, b: Predicate
-) -> Predicate:
+def combine_predicates(function: Function, a: Predicate, b: Predicate) -> Predicate:
     """Return ``function(a, b)`` for booleans (or, xor, not); and has its own operator ``&``.
 
     Raises:

@@ -46,11 +46,7 @@ def build_roundings(tf32: Tf32, supported: Collection[str]) -> Roundings:
     """
     if tf32 is Tf32.IEEE:
         return IN_FLOAT32
-    asked = {
-        precision: Rounding(precision)
-        for precision in PRECISIONS
-        if precision != "ieee" and precision in supported
-    }
+    asked = {item: Rounding(item) for item in PRECISIONS if item != "ieee" and item in supported}
     if tf32 is Tf32.TRUNCATE and "tf32" in asked:
         asked["tf32"] = Rounding.TF32_TRUNCATED
     return {**IN_FLOAT32, **asked}

@@ -21,6 +21,7 @@ from kernbench.commands.rows import RowTable
 from kernbench.dtypes import Array
 
 Dims = tuple[int, ...]
+Shape = Dims
 
 PROGRAM = 0
 _FIRST_AXIS = 1 << 20
@@ -94,7 +95,7 @@ class Separable:
     __slots__ = ("_bounds", "const", "shape", "terms")
 
     def __init__(
-        self, shape: tuple[int, ...], const: int = 0, terms: Mapping[Dims, Array] | None = None
+        self, shape: Shape, const: int = 0, terms: Mapping[Dims, Array] | None = None
     ) -> None:
         self.shape = shape
         self.const = const
@@ -160,7 +161,7 @@ class Separable:
                 terms[both] = terms[both] + product if both in terms else product
         return fold_terms(self.shape or other.shape, const, terms)
 
-    def _scaled(self, factor: int, shape: tuple[int, ...]) -> Separable:
+    def _scaled(self, factor: int, shape: Shape) -> Separable:
         if not factor:
             return Separable(shape)
         terms = self.terms
@@ -174,9 +175,7 @@ class Separable:
                 scaled._bounds = (low, high)
         return scaled
 
-    def with_shape(
-        self, shape: tuple[int, ...], axes: Mapping[int, int] | None = None
-    ) -> Separable:
+    def with_shape(self, shape: Shape, axes: Mapping[int, int] | None = None) -> Separable:
         """Return the same numbers as a tensor of ``shape``, axis ``i`` becoming ``axes[i]``.
 
         Serves splat, broadcast, expand_dims and trans. An axis of length 1 may become longer.
@@ -292,7 +291,7 @@ class Predicate:
 
     __slots__ = ("shape", "terms")
 
-    def __init__(self, shape: tuple[int, ...], terms: Mapping[Dims, Array] | None = None) -> None:
+    def __init__(self, shape: Shape, terms: Mapping[Dims, Array] | None = None) -> None:
         self.shape = shape
         self.terms: dict[Dims, Array] = dict(terms) if terms else {}
 
@@ -326,9 +325,7 @@ class Predicate:
             terms[dims] = terms[dims] & array if dims in terms else array
         return conjunction(self.shape or other.shape, terms)
 
-    def with_shape(
-        self, shape: tuple[int, ...], axes: Mapping[int, int] | None = None
-    ) -> Predicate:
+    def with_shape(self, shape: Shape, axes: Mapping[int, int] | None = None) -> Predicate:
         """Do as :meth:`Separable.with_shape`."""
         if axes is None:
             return Predicate(shape, self.terms)
@@ -367,7 +364,7 @@ class Predicate:
         return total
 
 
-def uniform(value: int, shape: tuple[int, ...] = ()) -> Separable:
+def uniform(value: int, shape: Shape = ()) -> Separable:
     """Return a tensor that is ``value`` everywhere."""
     return Separable(shape, int(value))
 
@@ -388,12 +385,12 @@ def loop_index(loop_id: int, start: int, step: int, trip_count: int) -> Separabl
     return fold_terms((), 0, {(loop_dim(loop_id),): values})
 
 
-def constant(value: bool, shape: tuple[int, ...] = ()) -> Predicate:
+def constant(value: bool, shape: Shape = ()) -> Predicate:
     """Return a predicate that is ``value`` everywhere."""
     return Predicate(shape, None if value else {(): np.zeros((), dtype=np.bool_)})
 
 
-def fold_terms(shape: tuple[int, ...], const: int, terms: dict[Dims, Array]) -> Separable:
+def fold_terms(shape: Shape, const: int, terms: dict[Dims, Array]) -> Separable:
     """Fold terms that hold a single number into the constant."""
     kept: dict[Dims, Array] = {}
     for dims, array in terms.items():
@@ -405,7 +402,7 @@ def fold_terms(shape: tuple[int, ...], const: int, terms: dict[Dims, Array]) -> 
     return Separable(shape, const, kept)
 
 
-def conjunction(shape: tuple[int, ...], terms: dict[Dims, Array]) -> Predicate:
+def conjunction(shape: Shape, terms: dict[Dims, Array]) -> Predicate:
     """Drop the terms that are true everywhere; one that is false everywhere stands for all."""
     kept = {dims: array for dims, array in terms.items() if not array.all()}
     if any(not array.any() for array in kept.values()):

@@ -183,8 +183,7 @@ class Network:
     def links_of(self, schedule: Schedule, sips: tuple[int, ...], protocol: str) -> frozenset[int]:
         """Return the numbers of the links that a collective of these SIPs uses."""
         spec = self.selector.protocol(schedule.op, schedule.algorithm, protocol)
-        plan = build_link_plan(schedule, self.machine, sips, spec)
-        return frozenset(plan.links.tolist())
+        return frozenset(build_link_plan(schedule, self.machine, sips, spec).links.tolist())
 
     def delay(self, placed: Transferred, now_ps: int, by_ps: int) -> None:
         """Record that a collective ends later than it was placed, or less late (below 0).

@@ -168,9 +168,7 @@ def build_link_plan(
     # Links of one level share the object; a million fractions would take long to compare.
     inner = machine.num_inner_links
     leaf = machine.first_leaf_link
-    kinds = [
-        (id(link.bandwidth_gbps), (link.index >= inner) + (link.index >= leaf)) for link in links
-    ]
+    kinds = [(id(it.bandwidth_gbps), (it.index >= inner) + (it.index >= leaf)) for it in links]
     bandwidths = dict(zip(kinds, (link.bandwidth_gbps for link in links), strict=True))
     rates = {
         kind: (1 if kind[1] == _LEAF else lanes.width(kind[1] == _PORT))
@@ -261,8 +259,7 @@ def build_link_plan(
     memory_ps = np.concatenate(
         [_memory_ps(specs, size_list, traffic) for traffic in (1, REDUCE_TRAFFIC)]
     )
-    rest = rest_of(plan, behind_ps, memory_ps - plan.memory_ps)
-    return replace(plan, rest=rest)
+    return replace(plan, rest=rest_of(plan, behind_ps, memory_ps - plan.memory_ps))
 
 
 def rest_of(plan: LinkPlan, wire_ps: Times, memory_ps: Times) -> Rest:

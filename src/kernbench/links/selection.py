@@ -25,6 +25,7 @@ from kernbench.links.idle_times import IdleTimes, least_ps
 from kernbench.links.recent import Recent
 from kernbench.links.routed_schedule import LinkPlan
 
+Sips = tuple[int, ...]
 PLAIN = ""
 """The protocol of a machine without a collective library."""
 
@@ -85,10 +86,10 @@ class Selector:
         # Who chooses does not know that links are slow.
         self._expected = self.idle_times if equal is machine else IdleTimes(equal)
         self._library = machine.spec.collectives
-        self._known: Recent[tuple[Asked, tuple[int, ...], str, str], Choice] = Recent(_MOST_CHOICES)
+        self._known: Recent[tuple[Asked, Sips, str, str], Choice] = Recent(_MOST_CHOICES)
 
     def choose(
-        self, asked: Asked, sips: tuple[int, ...], algorithm: str = AUTO, protocol: str = AUTO
+        self, asked: Asked, sips: Sips, algorithm: str = AUTO, protocol: str = AUTO
     ) -> Choice:
         """Return the algorithm and protocol for ranks on ``sips``.
 
@@ -102,14 +103,14 @@ class Selector:
         key = (asked, sips, algorithm, protocol)
         return self._known.get(key, lambda: self._choose(*key))
 
-    def table(self, asked: Asked, sips: tuple[int, ...]) -> list[Choice]:
+    def table(self, asked: Asked, sips: Sips) -> list[Choice]:
         """Return every way to do the collective: with its time, or why it cannot be done."""
         return [
             choice if choice.why_not else self._timed(asked, sips, choice)
             for choice in self._candidates(asked, sips, AUTO, AUTO)
         ]
 
-    def bracket(self, asked: Asked, sips: tuple[int, ...], choice: Choice) -> tuple[int, int]:
+    def bracket(self, asked: Asked, sips: Sips, choice: Choice) -> tuple[int, int]:
         """Return the time of a choice on idle links, and a lower bound of it.
 
         Both in ps. The second is the time that the busiest link is busy, or that what a rank sends
@@ -125,14 +126,13 @@ class Selector:
         """Return what a protocol costs in an algorithm; ``PLAIN`` is one that costs nothing."""
         return PLAIN_PROTOCOL if name == PLAIN else self._protocols(op, algorithm)[name]
 
-    def _choose(self, asked: Asked, sips: tuple[int, ...], algorithm: str, protocol: str) -> Choice:
+    def _choose(self, asked: Asked, sips: Sips, algorithm: str, protocol: str) -> Choice:
         candidates = self._candidates(asked, sips, algorithm, protocol)
         fitting = [candidate for candidate in candidates if not candidate.why_not]
         if not fitting:
             reasons = dict.fromkeys(
-                f"{candidate.algorithm}{'/' * bool(candidate.protocol)}{candidate.protocol} "
-                f"{candidate.why_not}"
-                for candidate in candidates
+                f"{item.algorithm}{'/' * bool(item.protocol)}{item.protocol} {item.why_not}"
+                for item in candidates
             )
             raise UsageError(
                 f"{asked.op} of {asked.num_elements * asked.itemsize} bytes on {asked.num_ranks} "
@@ -148,9 +148,7 @@ class Selector:
             fitting = self._worth_timing(asked, sips, fitting)
         return _chosen(self._fastest(asked, sips, fitting), "modeled time")
 
-    def _worth_timing(
-        self, asked: Asked, sips: tuple[int, ...], fitting: list[Choice]
-    ) -> list[Choice]:
+    def _worth_timing(self, asked: Asked, sips: Sips, fitting: list[Choice]) -> list[Choice]:
         """Return those that may be chosen: what a vendor's library has, and what scales."""
         if self._library is not None and len(_by_node(self.machine, sips)) > 1:
             known = [choice for choice in fitting if choice.algorithm in ACROSS_NODES]
@@ -161,7 +159,7 @@ class Selector:
             scale = [choice for choice in scale if not for_small_groups(asked.op, choice.algorithm)]
         return scale or fitting[:1]
 
-    def _fastest(self, asked: Asked, sips: tuple[int, ...], fitting: list[Choice]) -> Choice:
+    def _fastest(self, asked: Asked, sips: Sips, fitting: list[Choice]) -> Choice:
         """Return the choice with the least modeled time, the first of equal ones."""
         by_bound = sorted(
             (
@@ -182,9 +180,7 @@ class Selector:
         assert best is not None
         return best[2]
 
-    def _of_vendor(
-        self, asked: Asked, sips: tuple[int, ...], fitting: list[Choice]
-    ) -> Choice | None:
+    def _of_vendor(self, asked: Asked, sips: Sips, fitting: list[Choice]) -> Choice | None:
         """Return the vendor's favourite among those that can be taken, None if it has none."""
         if self._library is None or len(_by_node(self.machine, sips)) > 1:
             return None
@@ -198,9 +194,7 @@ class Selector:
                     return _chosen(choice, "nccl")
         return None
 
-    def _candidates(
-        self, asked: Asked, sips: tuple[int, ...], algorithm: str, protocol: str
-    ) -> list[Choice]:
+    def _candidates(self, asked: Asked, sips: Sips, algorithm: str, protocol: str) -> list[Choice]:
         known = known_algorithms(asked.op)
         if algorithm != AUTO and algorithm not in known:
             raise UnknownNameError(
@@ -208,7 +202,7 @@ class Selector:
             )
         sizes = {len(node) for node in _by_node(self.machine, sips)}
         # How many ranks in a row share each node, 0 where that differs.
-        ranks_per_node = sizes.pop() if len(sizes) == 1 else 0
+        per_node = sizes.pop() if len(sizes) == 1 else 0
         candidates = []
         for name in known if algorithm == AUTO else (algorithm,):
             protocols = self._protocols(asked.op, name)
@@ -219,9 +213,7 @@ class Selector:
                         f"unknown protocol {protocol!r} of {self.machine.name}: "
                         f"{nearest(protocol, every)}"
                     )
-                candidates.append(
-                    Choice(name, protocol, ranks_per_node, None, "has no such protocol")
-                )
+                candidates.append(Choice(name, protocol, per_node, None, "has no such protocol"))
                 continue
             if protocol != AUTO and self._library is None:
                 raise UsageError(
@@ -229,11 +221,11 @@ class Selector:
                     f"but protocol {protocol!r} was asked"
                 )
             for item in protocols if protocol == AUTO else (protocol,):
-                why_not = self._why_not(asked, sips, name, item, ranks_per_node)
-                candidates.append(Choice(name, item, ranks_per_node, None, why_not))
+                why_not = self._why_not(asked, sips, name, item, per_node)
+                candidates.append(Choice(name, item, per_node, None, why_not))
             if not protocols:
                 why_not = f"needs a switch that reduces; {self.machine.name} has none"
-                candidates.append(Choice(name, PLAIN, ranks_per_node, None, why_not))
+                candidates.append(Choice(name, PLAIN, per_node, None, why_not))
         return candidates
 
     def _protocols(self, op: str, algorithm: str) -> Mapping[str, ProtocolSpec]:
@@ -243,7 +235,7 @@ class Selector:
         return self._library.of_class(moves)
 
     def _why_not(
-        self, asked: Asked, sips: tuple[int, ...], algorithm: str, name: str, ranks_per_node: int
+        self, asked: Asked, sips: Sips, algorithm: str, name: str, ranks_per_node: int
     ) -> str:
         refused = refusal(asked.op, algorithm, asked.num_ranks, ranks_per_node)
         if refused:
@@ -263,18 +255,17 @@ class Selector:
         return ""
 
     def _timed(
-        self, asked: Asked, sips: tuple[int, ...], choice: Choice, limit_ps: int | None = None
+        self, asked: Asked, sips: Sips, choice: Choice, limit_ps: int | None = None
     ) -> Choice:
         """Return the choice with its modeled time, without one if that is above the limit."""
-        plan = self._plan(asked, sips, choice)
-        timing = self._expected.timing(plan, choice.protocol, limit_ps)
+        timing = self._expected.timing(self._plan(asked, sips, choice), choice.protocol, limit_ps)
         time_ps = None if timing is None else int(timing.ends_ps.max(initial=0))
         return Choice(choice.algorithm, choice.protocol, choice.ranks_per_node, time_ps)
 
     def _plan(
         self,
         asked: Asked,
-        sips: tuple[int, ...],
+        sips: Sips,
         choice: Choice,
         idle_times: IdleTimes | None = None,
     ) -> LinkPlan:
@@ -287,7 +278,7 @@ def _chosen(choice: Choice, by: str) -> Choice:
     return Choice(choice.algorithm, choice.protocol, choice.ranks_per_node, choice.time_ps, "", by)
 
 
-def _by_node(machine: Machine, sips: tuple[int, ...]) -> list[list[int]]:
+def _by_node(machine: Machine, sips: Sips) -> list[list[int]]:
     """Return the runs of SIPs that share a node."""
     size = machine.sips_per_node
     return [list(run) for _, run in groupby(sips, key=lambda sip: sip // size)]

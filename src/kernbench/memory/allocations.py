@@ -225,17 +225,15 @@ class AllocationLog:
     def _columns_now(self, live: Sequence[tuple[int, Phase, str, Any]]) -> list[Sequence[Any]]:
         width = len(_AT_BEGIN)
         ends = list(self.plain_ends)  # Python may free something meanwhile
-        plain_begins: dict[str, Any] = {
+        plain: dict[str, Any] = {
             name: self.plain_begins[place::width] for place, name in enumerate(_AT_BEGIN)
         }
         for name in _NUMBERS:
-            plain_begins[name] = np.array(plain_begins[name], np.int64)
-        plain_begins["shape"], plain_begins["dtype"] = _unzipped(plain_begins.pop("layout"), 2)
-        plain_begins["module"], plain_begins["file"], lines = _unzipped(
-            plain_begins.pop("place"), 3
-        )
-        plain_begins["line"] = np.array(lines, np.int64)
-        begins = plain_begins["begin"]
+            plain[name] = np.array(plain[name], np.int64)
+        plain["shape"], plain["dtype"] = _unzipped(plain.pop("layout"), 2)
+        plain["module"], plain["file"], lines = _unzipped(plain.pop("place"), 3)
+        plain["line"] = np.array(lines, np.int64)
+        begins = plain["begin"]
         size = len(begins)
         ended, end, end_ps, phases, names, modules = (
             ends[place :: len(_AT_END)] for place in range(len(_AT_END))
@@ -244,8 +242,8 @@ class AllocationLog:
         for name, values in (("end", end), ("end_ps", end_ps)):
             column = np.full(size, NEVER, np.int64)
             column[places] = values
-            plain_begins[name] = column
-        plain_begins["phase"] = phase = [Phase.OTHER] * size
+            plain[name] = column
+        plain["phase"] = phase = [Phase.OTHER] * size
         for place, known in zip(places.tolist(), phases, strict=True):
             phase[place] = known
         renamed = [
@@ -256,10 +254,10 @@ class AllocationLog:
         for begin, known, name, module in [*live, *renamed]:
             place = int(np.searchsorted(begins, begin))
             phase[place] = known
-            plain_begins["name"][place] = name or plain_begins["name"][place]
+            plain["name"][place] = name or plain["name"][place]
             if module is not None:
-                plain_begins["module"][place] = module
-        return [plain_begins[name] for name in FIELDS]
+                plain["module"][place] = module
+        return [plain[name] for name in FIELDS]
 
 
 def _unzipped(rows: Iterable[tuple[Any, ...]], width: int) -> list[list[Any]]:

@@ -84,9 +84,7 @@ def _batch(window: Sequence[Instance], reader: RowReader, collectives: Column) -
     if len(parts) == 1:
         return _record_batch(parts[0], reader)
     rank_of_row = np.argsort(np.concatenate(order), kind="stable")
-    columns = {
-        name: np.concatenate([part[name] for part in parts])[rank_of_row] for name in parts[0]
-    }
+    columns = {name: np.concatenate([it[name] for it in parts])[rank_of_row] for name in parts[0]}
     return _record_batch(columns, reader)
 
 
@@ -133,9 +131,7 @@ def _expand(
 
 
 def _addresses(instances: Sequence[Instance], param: Column) -> Column:
-    width = (
-        max(int(param.max(initial=-1)), *(len(instance.addresses) for instance in instances)) + 1
-    )
+    width = max(int(param.max(initial=-1)), *(len(item.addresses) for item in instances)) + 1
     # One column more, of zeros, is what index -1 (no parameter) reads.
     table = np.zeros((len(instances), width + 1), dtype=np.int64)
     for index, item in enumerate(instances):

@@ -373,10 +373,7 @@ class OpLog:
     def end_ps(self) -> int:
         """When the last work on a device or a host ended."""
         ends_ps = [max(instance.ends_ps) for instance in self._instances]
-        ends_ps += [
-            max(plain_instance, default=0)
-            for plain_instance in self.plain_instances[WIDTH - 1 :: WIDTH]
-        ]
+        ends_ps += [max(plain, default=0) for plain in self.plain_instances[WIDTH - 1 :: WIDTH]]
         of_commands = self.plain_commands[_ENDS::WIDTH]
         ends_ps += [max(command) if type(command) is tuple else command for command in of_commands]
         ends_ps += [span.end_ps for span in self._host_spans]

@@ -472,6 +472,4 @@ def _by_name(uses: list[_EnergyUse], powers: Sequence[PowerSpec]) -> list[UseEne
                 "average_w": (total + idle_pj) / time_ps if time_ps else 0.0,
             }
         )
-    return sorted(
-        use_energies, key=lambda use_energy: (-use_energy["energy_j"], use_energy["name"])
-    )
+    return sorted(use_energies, key=lambda energy: (-energy["energy_j"], energy["name"]))

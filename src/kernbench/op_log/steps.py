@@ -272,13 +272,7 @@ def named_windows(log: OpLog, name: str, like: OpLog | None = None) -> list[Wind
 
 def range_names(log: OpLog) -> list[str]:
     """Return the names of the ranges of a run, in order."""
-    return list(
-        dict.fromkeys(
-            host_range.name
-            for host_range in log.host_ranges
-            if host_range.end_ps > host_range.start_ps
-        )
-    )
+    return list(dict.fromkeys(item.name for item in log.host_ranges if item.end_ps > item.start_ps))
 
 
 def find_steps(log: OpLog, site: Site | None = None) -> RunSteps | None:
@@ -372,9 +366,7 @@ def _windows(log: OpLog, how: _How, like: OpLog | None = None) -> list[dict[int,
     )
     first = intervals[min(by_rank)]
     count = min(map(len, intervals.values()))
-    return [
-        {rank: [intervals.get(rank, first)[place]] for rank in running} for place in range(count)
-    ]
+    return [{rank: [intervals.get(rank, first)[at]] for rank in running} for at in range(count)]
 
 
 def _family(log: OpLog) -> str | None:
@@ -401,9 +393,7 @@ def _family(log: OpLog) -> str | None:
 
 def _optimizer_steps(log: OpLog) -> dict[int, list[_Named]]:
     """Return the steps between ends of calls of ``optimizer.step``, of the one that ends last."""
-    calls = [
-        host_range for host_range in log.host_ranges if host_range.name.startswith(_OF_OPTIMIZERS)
-    ]
+    calls = [item for item in log.host_ranges if item.name.startswith(_OF_OPTIMIZERS)]
     if not calls:
         return {}
     name = max(calls, key=lambda host_range: host_range.end_ps).name

@@ -209,9 +209,7 @@ def _norm(
                 f"the {what} of {name} must have shape ({rows.length},), but got "
                 f"{tuple(parameter.shape)}"
             )
-    parameters = [
-        None if tensor is None else tensor.contiguous() for tensor in (bias, weight, shift)
-    ]
+    parameters = [None if item is None else item.contiguous() for item in (bias, weight, shift)]
     out = new_result(tuple(x.shape), x.dtype, x)
     total = None if residual is None else new_result(tuple(x.shape), x.dtype, x)
     if math.prod(x.shape) == 0:

@@ -111,8 +111,7 @@ def timeline(
             neighbours are joined over the shortest gaps.
     """
     things = _Things()
-    lanes = _lanes(log, things)
-    drawn = _drawn(lanes, most)
+    drawn = _drawn(_lanes(log, things), most)
     segments = _path(path, things)
     return {
         "end_ps": log.end_ps,
@@ -234,9 +233,7 @@ def _joined(columns: Mapping[str, Column], most: int) -> dict[str, Column]:
 
 
 def _path(path: Sequence[Segment], things: _Things) -> dict[str, list[int]]:
-    known = {
-        (values["kind"], values["name"]): number for number, values in enumerate(things.listed)
-    }
+    known = {(item["kind"], item["name"]): number for number, item in enumerate(things.listed)}
 
     def thing(segment: Segment) -> int:
         # Templates of one name are one here: the path says what, not which shape.
@@ -280,10 +277,7 @@ def _engine_slices(things: _Things) -> dict[str, Any]:
             columns["count"] += slices.sums(np.ones(len(mine), dtype=np.int64)).tolist()
             columns["bytes"] += slices.sums(rows["bytes"][mine]).tolist()
             columns["line"] += rows["line"][first].tolist()
-    return {
-        "names": [Engine(pe_engine).value for pe_engine in PE_ENGINES],
-        "slices": packed(columns),
-    }
+    return {"names": [Engine(item).value for item in PE_ENGINES], "slices": packed(columns)}
 
 
 def _links(log: OpLog, machine: Machine) -> dict[str, Any]:

@@ -318,9 +318,7 @@ class _RankLayers:
         self._norm = torch.empty((config.hidden_size,), dtype=config.dtype)
         self._ids = torch.empty((asked.sequences * asked.tokens,), dtype="int32")
         self._config = config
-        self._elements = sum(
-            math.prod(parameter.shape) for parameter in self._layers[0].parameters()
-        )
+        self._elements = sum(math.prod(item.shape) for item in self._layers[0].parameters())
         self._marks: list[Any] = []
 
     def step(self) -> None:

@@ -203,13 +203,8 @@ class PlanTimes:
         further = max(job.new_tokens - 1, 0)
         joules = None if prefill_j is None or decode_j is None else prefill_j + further * decode_j
         seconds = (prefill + further * decode) * _S
-        parts = {
-            f"prefill: {name}": prefill_part * _S for name, prefill_part in prefill_parts.items()
-        }
-        parts |= {
-            f"decode: {name}": further * decode_part * _S
-            for name, decode_part in decode_parts.items()
-        }
+        parts = {f"prefill: {name}": item * _S for name, item in prefill_parts.items()}
+        parts |= {f"decode: {name}": further * it * _S for name, it in decode_parts.items()}
         uses = self._shares(layout.tp, False, layout.microbatch, training=False)
         layers = model.layers / layout.pp
         passes = layout.microbatches * layers
@@ -431,8 +426,7 @@ class PlanTimes:
         log = self._steps(1).run(1, rank).op_log
         forward, backward = numbers[0]
         begin_ps = log.end_ps - round((forward + backward) * 1e6)
-        watts = average_watts(log, self._of(1), 1, begin_ps, log.end_ps)
-        return forward, backward, watts
+        return forward, backward, average_watts(log, self._of(1), 1, begin_ps, log.end_ps)
 
     def _run_collective(
         self, op: str, ranks: int, stride: int, elements: int, item: int

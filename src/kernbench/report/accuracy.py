@@ -189,11 +189,7 @@ def published_error(machine: str, family: str) -> FamilyAccuracy:
     rows, error = of_machine.get(family, (0, None))
     family_accuracy: FamilyAccuracy = {"family": family, "error_percent": error, "rows": rows}
     if error is None:
-        others = [
-            published_error[family]
-            for published_error in published_errors().values()
-            if family in published_error
-        ]
+        others = [item[family] for item in published_errors().values() if family in item]
         num_rows = sum(rows for rows, _ in others)
         if num_rows:
             mean = sum(rows * percent for rows, percent in others) / num_rows
@@ -243,6 +239,12 @@ def accuracy_of(
     return family_reports, {kind: ns for kind, ns in kinds.items() if ns >= _LEAST_SHARE * total_ns}
 
 
+_OTHERWISE = {
+    "elsewhere_percent": "on other machines only: ",
+    "programs_percent": "in whole programs only: ",
+}
+
+
 def accuracy_line(families: list[FamilyReport]) -> str:
     """Return the families in one line, those of which nothing was measured at its end.
 
@@ -251,34 +253,19 @@ def accuracy_line(families: list[FamilyReport]) -> str:
     """
     if not families:
         return ""
-    known = [
-        f"{family['family']} {family['error_percent']:.1f} % ({_share(family)} of the time)"
-        for family in families
-        if family["error_percent"] is not None
-    ]
-    unknown = [family for family in families if family["error_percent"] is None]
-    elsewhere = [
-        f"{family['family']} {family['elsewhere_percent']:.1f} % ({_share(family)})"
-        for family in unknown
-        if "elsewhere_percent" in family
-    ]
-    in_programs = [
-        f"{family['family']} {family['programs_percent']:.1f} % ({_share(family)})"
-        for family in unknown
-        if "programs_percent" in family
-    ]
-    nowhere = [
-        f"{family_report['family']} ({_share(family_report)})"
-        for family_report in unknown
-        if "elsewhere_percent" not in family_report and "programs_percent" not in family_report
-    ]
-    parts = [
-        ", ".join(known),
-        f"on other machines only: {', '.join(elsewhere)}" if elsewhere else "",
-        f"in whole programs only: {', '.join(in_programs)}" if in_programs else "",
-        f"none of {', '.join(nowhere)}" if nowhere else "",
-    ]
-    return f"published errors of what the time is of: {'; '.join(filter(None, parts))}"
+    parts: dict[str, list[str]] = {head: [] for head in ("", *_OTHERWISE.values(), "none of ")}
+    for family in families:
+        name, error, share = family["family"], family["error_percent"], _share(family)
+        if error is not None:
+            parts[""].append(f"{name} {error:.1f} % ({share} of the time)")
+            continue
+        for key, head in _OTHERWISE.items():
+            if key in family:
+                parts[head].append(f"{name} {family[key]:.1f} % ({share})")  # type: ignore[literal-required]
+        if family.keys().isdisjoint(_OTHERWISE):
+            parts["none of "].append(f"{name} ({share})")
+    said = "; ".join(head + ", ".join(part) for head, part in parts.items() if part)
+    return f"published errors of what the time is of: {said}"
 
 
 def range_line(time_range: TimeRange) -> str:

@@ -39,9 +39,7 @@ class IdleParts:
 def idle_parts(log: OpLog, since_ps: int = 0) -> IdleParts:
     """Return why the ranks of a run were idle, from a time on."""
     spans = build_spans(log)
-    is_copy = np.array(
-        [template.kind in ("copy", "fill") for template in spans.templates], dtype=bool
-    )
+    is_copy = np.array([item.kind in ("copy", "fill") for item in spans.templates], dtype=bool)
     hosts = host_columns(log)
     parts = np.array([_PARTS.get(kind, -1) for kind in hosts.kinds], dtype=np.int64)
     counts = (parts >= 0) & (hosts.ends_ps > since_ps)

@@ -205,14 +205,8 @@ class _TraceWriter:
 
     def _write_path(self, events: Events, path: Sequence[PathSegment]) -> None:
         track = events.track(events.process("critical path", -1), "critical path", 0)
-        times = [np.array(pair, dtype=np.int64) for pair in zip(
-            *[(segment.start_ps, segment.end_ps) for segment in path], strict=True
-        )]  # fmt: skip
-        slices = merged_slices(times[0], times[1], self.most)
-        sizes = np.diff(slices.heads, append=len(path)).tolist()
-        for start_ps, end_ps, first, merged in _columns(
-            slices.start_ps, slices.end_ps, slices.first, sizes
-        ):
+        times = [(segment.start_ps, segment.end_ps) for segment in path]
+        for start_ps, end_ps, first, merged in self._merged(times):
             segment = path[first]
             args: dict[str, Any] = {"rank": segment.rank, "duration_ps": end_ps - start_ps}
             name = f"{segment.name}, rank {segment.rank}"
@@ -222,6 +216,13 @@ class _TraceWriter:
                 args["launch"] = segment.launch
             events.slice(track, name, segment.kind, start_ps, end_ps, args)
 
+    def _merged(self, times_ps: Sequence[tuple[int, int]]) -> Iterator[tuple[Any, ...]]:
+        """Yield each slice of spans: its start, its end, its first span, and how many it is of."""
+        spans = np.array(times_ps, dtype=np.int64).reshape(-1, 2)
+        slices = merged_slices(spans[:, 0], spans[:, 1], self.most)
+        sizes = np.diff(slices.heads, append=len(spans))
+        return _columns(slices.start_ps, slices.end_ps, slices.first, sizes)
+
     def _write_ranges(self, events: Events, pid: int, rank: int) -> None:
         """Write the ranges that the program named; if there are very many, the longest."""
         kept = sorted(self.ranges.get(rank, ()), key=lambda it: it.start_ps - it.end_ps)[
@@ -229,25 +230,15 @@ class _TraceWriter:
         ]
         for number, ranges in enumerate(nested_tracks(kept)):
             track = events.track(pid, f"ranges {number}" if number else "ranges", number)
-            for host_range in ranges:
-                duration_ps = host_range.end_ps - host_range.start_ps
-                args = {"duration_ps": duration_ps}
-                events.slice(
-                    track, host_range.name, "range", host_range.start_ps, host_range.end_ps, args
-                )
+            for it in ranges:
+                args = {"duration_ps": it.end_ps - it.start_ps}
+                events.slice(track, it.name, "range", it.start_ps, it.end_ps, args)
 
     def _write_host(self, events: Events, pid: int, rank: int) -> None:
         track = events.track(pid, "host", 100)
         spans = self.host.get(rank, [])
-        slices = merged_slices(
-            np.array([span.start_ps for span, _ in spans], dtype=np.int64),
-            np.array([span.end_ps for span, _ in spans], dtype=np.int64),
-            self.most,
-        )
-        sizes = np.diff(slices.heads, append=len(spans)).tolist()
-        for start_ps, end_ps, first, merged in _columns(
-            slices.start_ps, slices.end_ps, slices.first, sizes
-        ):
+        times = [(span.start_ps, span.end_ps) for span, _ in spans]
+        for start_ps, end_ps, first, merged in self._merged(times):
             span, number = spans[first]
             args: dict[str, Any] = {"duration_ps": end_ps - start_ps}
             name = f"{span.kind} {span.label}" if span.label else span.kind
@@ -265,15 +256,8 @@ class _TraceWriter:
             track = events.track(pid, f"stream {stream}", order)
             uses = self.streams[sip, stream]
             log = self.log.instances
-            slices = merged_slices(
-                np.array([log[i].starts_ps[position] for i, position, _ in uses], dtype=np.int64),
-                np.array([log[i].ends_ps[position] for i, position, _ in uses], dtype=np.int64),
-                self.most,
-            )
-            sizes = np.diff(slices.heads, append=len(uses)).tolist()
-            for start_ps, end_ps, first, merged in _columns(
-                slices.start_ps, slices.end_ps, slices.first, sizes
-            ):
+            times = [(log[i].starts_ps[at], log[i].ends_ps[at]) for i, at, _ in uses]
+            for start_ps, end_ps, first, merged in self._merged(times):
                 index, position, number = uses[first]
                 instance = log[index]
                 args = _instance_args(instance, position, end_ps - start_ps)

@@ -305,6 +305,4 @@ def _collectives(spans: Spans) -> list[CollectiveReport]:
         {"op": op, "algorithm": algorithm, "count": count, "bytes": size, "time_ns": to_ns(time_ps)}
         for (op, algorithm), (count, size, time_ps) in numbers.items()
     ]
-    return sorted(
-        result, key=lambda report: (-report["time_ns"], report["op"], report["algorithm"])
-    )
+    return sorted(result, key=lambda item: (-item["time_ns"], item["op"], item["algorithm"]))

@@ -110,9 +110,7 @@ class Timeline:
 
     def _find_uses(self) -> None:
         spans = self.spans
-        self._num_ranks = {
-            instance.template: len(instance.ranks) for instance in self.log.instances
-        }
+        self._num_ranks = {item.template: len(item.ranks) for item in self.log.instances}
         order = np.lexsort((spans.instance, spans.position, spans.template))
         bounds = np.searchsorted(spans.template[order], np.arange(len(spans.templates) + 1))
         for index, template in enumerate(spans.templates):

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
     from kernbench.saved import SavedRun
 
-    _ToTry = Callable[[SavedRun, list[Spent], float], Iterator[tuple[WhatIf, list[Spent]]]]
+    Tries = Iterator[tuple[WhatIf, list[Spent]]]
+    _ToTry = Callable[[SavedRun, list[Spent], float], Tries]
     """Yields changes, with what is spent on what they change, of a part that takes so many ps."""
 
 K = TypeVar("K", int, str, tuple[str, int])
@@ -98,6 +99,7 @@ MACHINE = (
 """What is tried where ranks spend time on it."""
 
 _OF_HOSTS = frozenset({*OF_HOST.values(), WAIT})
+_LAUNCHING = frozenset(OF_HOST[kind] for kind in ("launch", "dispatch", "python"))
 HOSTS = (
     WhatIf("a host twice as fast", frozenset(OF_HOST.values()), settings=("host.slowdown=0.5x",)),
     WhatIf(
@@ -108,21 +110,9 @@ HOSTS = (
         frozenset({OF_HOST["allocate"]}),
         settings=("host.cuda_malloc_us=0",),
     ),
-    WhatIf(
-        "launches in CUDA graphs",
-        frozenset({OF_HOST["launch"], OF_HOST["dispatch"], OF_HOST["python"]}),
-        acts=in_graphs,
-    ),
-    WhatIf(
-        "launches by torch.compile",
-        frozenset({OF_HOST["launch"], OF_HOST["dispatch"], OF_HOST["python"]}),
-        acts=compiled,
-    ),
-    WhatIf(
-        "half as many operations",
-        frozenset({OF_HOST["launch"], OF_HOST["dispatch"], OF_HOST["python"]}),
-        acts=with_half_the_operations,
-    ),
+    WhatIf("launches in CUDA graphs", _LAUNCHING, acts=in_graphs),
+    WhatIf("launches by torch.compile", _LAUNCHING, acts=compiled),
+    WhatIf("half as many operations", _LAUNCHING, acts=with_half_the_operations),
     WhatIf("no reads and synchronizations", frozenset({OF_HOST["read"], WAIT}), acts=without_waits),
 )
 """What is tried where ranks of PyTorch programs spend time on their hosts."""
@@ -197,9 +187,7 @@ def host_findings(saved: SavedRun, part: RunPart = WHOLE_RUN) -> RankedFindings 
     return _ranked(saved, part, _changes_of_hosts)
 
 
-def _changes_of_hosts(
-    saved: SavedRun, spent: list[Spent], end_ps: float
-) -> Iterator[tuple[WhatIf, list[Spent]]]:
+def _changes_of_hosts(saved: SavedRun, spent: list[Spent], end_ps: float) -> Tries:
     least_ps = _LEAST_SHARE * end_ps * _num_run(saved)
     tries = _hosts_to_try(saved, [item for item in spent if item.resource in _OF_HOSTS], least_ps)
     return (pair for pair in tries if pair[0] in HOSTS)
@@ -237,9 +225,7 @@ def _ranked(saved: SavedRun, part: RunPart, to_try: _ToTry) -> RankedFindings:
     return ranked
 
 
-def _to_try(
-    saved: SavedRun, spent: list[Spent], end_ps: float
-) -> Iterator[tuple[WhatIf, list[Spent]]]:
+def _to_try(saved: SavedRun, spent: list[Spent], end_ps: float) -> Tries:
     """Yield changes that may save time, with what is spent on what they change."""
     least_ps = _LEAST_SHARE * end_ps * _num_run(saved)
     kernels = {
@@ -264,9 +250,7 @@ def _to_try(
         yield from _hosts_to_try(saved, of_hosts, least_ps)
 
 
-def _hosts_to_try(
-    saved: SavedRun, spent: list[Spent], least_ps: float
-) -> Iterator[tuple[WhatIf, list[Spent]]]:
+def _hosts_to_try(saved: SavedRun, spent: list[Spent], least_ps: float) -> Tries:
     """Yield changes of hosts that run ahead, with what is spent on what they change."""
     log = saved.log
     # Waits for a collective are waits for other ranks.
@@ -352,9 +336,7 @@ def _errors(saved: SavedRun, launches: list[Instance], resource: str) -> list[Fa
     machine = saved.machine.spec
     if not (machine.devices or machine.name in published_errors()):
         return []
-    families = dict.fromkeys(
-        launch.template.family for launch in launches if launch.template.family
-    )
+    families = dict.fromkeys(item.template.family for item in launches if item.template.family)
     if resource in (LINKS, RANKS):
         families = {"collectives": None}
     elif resource in OF_HOST.values():

@@ -290,9 +290,7 @@ def _graph(rows: Sequence[Row], places: Sequence[int]) -> Iterator[_GraphedActio
         if action == Action.OPERATION:
             if before is not None and rows[before][2] == stream:
                 inside = places[at:]
-                nodes = sum(
-                    rows[number][0] in (Action.OPERATION, Action.ARRIVE) for number in inside
-                )
+                nodes = sum(rows[at][0] in (Action.OPERATION, Action.ARRIVE) for at in inside)
                 yield _GraphedActions(before, inside, 1 + nodes)
                 return
             before = place
@@ -326,12 +324,9 @@ def _put_graph(graph: _GraphedActions, rows: list[Row], edited: _Edited) -> None
     _put_row(works, at, stream, rows, edited)
 
 
-def _put_row(
-    works: Sequence[int], place: int, stream: int, rows: list[Row], edited: _Edited
-) -> None:
+def _put_row(works: Sequence[int], at: int, stream: int, rows: list[Row], edited: _Edited) -> None:
     if works:
-        row = edited.tuples.number(tuple(works))
-        rows[place] = (Action.GRAPH_OPERATIONS.value, row, stream, 0)
+        rows[at] = (Action.GRAPH_OPERATIONS.value, edited.tuples.number(tuple(works)), stream, 0)
 
 
 def knows_lines_of_actions(saved: SavedRun) -> bool:

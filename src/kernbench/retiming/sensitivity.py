@@ -216,9 +216,7 @@ def sensitivity(
                 "usd": None if price is None else cost_usd(float(price), saved.ranks, -gain_ns),
             }
         )
-    key_sensitivities.sort(
-        key=lambda key_sensitivity: (-abs(key_sensitivity["gain_ns"]), key_sensitivity["key"])
-    )
+    key_sensitivities.sort(key=lambda item: (-abs(item["gain_ns"]), item["key"]))
     return {
         "program": saved.program,
         "machine": saved.machine.name,
@@ -280,11 +278,7 @@ def print_sensitivity(sensitivity: Sensitivity, console: Console, most: int = 20
             f"each key alone {100 * sensitivity['by']:g} % more:\n"
         )
     )
-    moved = [
-        key_sensitivity
-        for key_sensitivity in sensitivity["keys"]
-        if abs(key_sensitivity["gain_share"]) > _STILL
-    ]
+    moved = [row for row in sensitivity["keys"] if abs(row["gain_share"]) > _STILL]
     rows = list(map(_cells, moved[:most]))
     known = list(map(any, zip(*rows, strict=True)))
     columns = list(compress(_COLUMNS, known))
@@ -296,7 +290,7 @@ def print_sensitivity(sensitivity: Sensitivity, console: Console, most: int = 20
     lines.append(f"{still} keys do not move it")
     if sensitivity["at_limit"]:
         lines.append(f"the machine refuses more of: {', '.join(sensitivity['at_limit'])}")
-    if all(key_sensitivity["area_mm2"] is None for key_sensitivity in sensitivity["keys"]):
+    if all(row["area_mm2"] is None for row in sensitivity["keys"]):
         lines.append("area_mm2 of the machine's file says what keys cost in area")
     console.print(Text("\n" + "\n".join(lines)))
 

@@ -43,8 +43,7 @@ def lengths(table: pa.Table, name: str) -> Numbers:
 
 def flat(table: pa.Table, name: str) -> Numbers:
     """Return the numbers of all lists of a column, one list after another."""
-    column = table[name].combine_chunks()
-    numbers: Numbers = column.flatten().to_numpy()
+    numbers: Numbers = table[name].combine_chunks().flatten().to_numpy()
     return numbers
 
 
@@ -114,8 +113,7 @@ def check_log(
 def _check_commands(checks: _Checks, commands: pa.Table) -> Numbers:
     """Check commands by themselves; return how many ranks each has."""
     part = COMMANDS.part
-    launches = numbers(commands, "launch")
-    ordered = np.sort(launches)
+    ordered = np.sort(numbers(commands, "launch"))
     twice = ordered[1:][ordered[1:] == ordered[:-1]]
     if len(twice):
         raise checks.file.damaged(part, f"launch {twice[0]} is there twice")

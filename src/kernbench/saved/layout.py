@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -89,26 +90,28 @@ def _numbered(name: str, of: str, *, is_list: bool = False) -> ColumnLayout:
     return ColumnLayout(name, pa.list_(_SHORT) if is_list else _SHORT, of=of)
 
 
-TEMPLATES = TableLayout(
+def _table(part: str, *columns: ColumnLayout, **more: Any) -> TableLayout:
+    return TableLayout(part, columns, **more)
+
+
+_RANK = _numbered("rank", "ranks")
+
+TEMPLATES = _table(
     "templates.parquet",
-    (
-        ColumnLayout("name", pa.string()),
-        ColumnLayout("kind", pa.string(), among=_among(KINDS)),
-        ColumnLayout("algorithm", pa.string()),
-        *[
-            ColumnLayout(name, _INT)
-            for name in (
-                *("duration_ps", "flops", "hbm_bytes", "message_bytes", "bound_ps", "comm_ps"),
-            )
-        ],
-        ColumnLayout("family", pa.string()),
-        _map("engine_busy_ps", Engine),
-        _map("limits_ps", Limit),
-        ColumnLayout("hbm_bytes_by_rank", pa.list_(_INT)),
-        ColumnLayout("given", pa.string()),
-        _map("energy_pj", Energy, is_optional=True),
-        ColumnLayout("num_rows", _INT),
-    ),
+    ColumnLayout("name", pa.string()),
+    ColumnLayout("kind", pa.string(), among=_among(KINDS)),
+    ColumnLayout("algorithm", pa.string()),
+    *[
+        ColumnLayout(name, _INT)
+        for name in ("duration_ps", "flops", "hbm_bytes", "message_bytes", "bound_ps", "comm_ps")
+    ],
+    ColumnLayout("family", pa.string()),
+    _map("engine_busy_ps", Engine),
+    _map("limits_ps", Limit),
+    ColumnLayout("hbm_bytes_by_rank", pa.list_(_INT)),
+    ColumnLayout("given", pa.string()),
+    _map("energy_pj", Energy, is_optional=True),
+    ColumnLayout("num_rows", _INT),
     value_bytes=128,
 )
 """One row per template, ``given`` as JSON; its rows are the next ``num_rows`` of all rows."""
@@ -129,112 +132,86 @@ def _of_rows(name: str) -> ColumnLayout:
     return ColumnLayout(name, kind, least=-1 if name in _OR_NONE else 0)
 
 
-ROWS = TableLayout(
-    "rows.parquet", tuple(map(_of_rows, ROW_COLUMNS)), value_bytes=16, rows_of="rows"
-)
+ROWS = _table("rows.parquet", *map(_of_rows, ROW_COLUMNS), value_bytes=16, rows_of="rows")
 
-COMMANDS = TableLayout(
+COMMANDS = _table(
     "commands.parquet",
-    (
-        ColumnLayout("launch", _INT, least=1),
-        _numbered("template", "templates"),
-        ColumnLayout("stream", _TEXT),
-        _numbered("rank", "ranks", is_list=True),
-        _numbered("sip", "SIPs", is_list=True),
-        ColumnLayout("start_ps", pa.list_(_INT)),
-        ColumnLayout("end_ps", pa.list_(_INT)),
-        ColumnLayout("after", pa.list_(_INT)),
-        ColumnLayout("addresses", pa.list_(_INT), most=_ADDRESS),
-        ColumnLayout("site_file", pa.list_(pa.string())),
-        ColumnLayout("site_line", pa.list_(_SHORT)),
-    ),
+    ColumnLayout("launch", _INT, least=1),
+    _numbered("template", "templates"),
+    ColumnLayout("stream", _TEXT),
+    _numbered("rank", "ranks", is_list=True),
+    _numbered("sip", "SIPs", is_list=True),
+    ColumnLayout("start_ps", pa.list_(_INT)),
+    ColumnLayout("end_ps", pa.list_(_INT)),
+    ColumnLayout("after", pa.list_(_INT)),
+    ColumnLayout("addresses", pa.list_(_INT), most=_ADDRESS),
+    ColumnLayout("site_file", pa.list_(pa.string())),
+    ColumnLayout("site_line", pa.list_(_SHORT)),
 )
 """One row per command, in the order of the log; lists are by rank, addresses by parameter.
 
 Sites are those of a collective's callers."""
 
-HOSTS = TableLayout(
+HOSTS = _table(
     "hosts.parquet",
-    (
-        _numbered("rank", "ranks"),
-        ColumnLayout("kind", _TEXT, among=_among(HOST_KINDS)),
-        ColumnLayout("label", _TEXT),
-        ColumnLayout("start_ps", _INT),
-        ColumnLayout("end_ps", _INT),
-    ),
+    _RANK,
+    ColumnLayout("kind", _TEXT, among=_among(HOST_KINDS)),
+    ColumnLayout("label", _TEXT),
+    ColumnLayout("start_ps", _INT),
+    ColumnLayout("end_ps", _INT),
 )
-WAITS = TableLayout(
-    "waits.parquet",
-    (_numbered("rank", "ranks"), ColumnLayout("end_ps", _INT), ColumnLayout("after", _INT)),
-)
-WOKEN = TableLayout(
-    "woken.parquet",
-    (_numbered("rank", "ranks"), ColumnLayout("end_ps", _INT), _numbered("by", "ranks")),
-)
-RANGES = TableLayout(
+WAITS = _table("waits.parquet", _RANK, ColumnLayout("end_ps", _INT), ColumnLayout("after", _INT))
+WOKEN = _table("woken.parquet", _RANK, ColumnLayout("end_ps", _INT), _numbered("by", "ranks"))
+RANGES = _table(
     "ranges.parquet",
-    (
-        _numbered("rank", "ranks"),
-        ColumnLayout("name", _TEXT),
-        ColumnLayout("start_ps", _INT),
-        ColumnLayout("end_ps", _INT),
-    ),
+    _RANK,
+    ColumnLayout("name", _TEXT),
+    ColumnLayout("start_ps", _INT),
+    ColumnLayout("end_ps", _INT),
 )
 
-ALLOCATIONS = TableLayout(
+ALLOCATIONS = _table(
     "memory.parquet",
-    (
-        _numbered("rank", "ranks"),
-        _numbered("sip_id", "SIPs"),
-        ColumnLayout("size_bytes", _INT),
-        ColumnLayout("asked_bytes", _INT),
-        ColumnLayout("begin", _INT),
-        ColumnLayout("begin_ps", _INT),
-        ColumnLayout("name", _TEXT),
-        ColumnLayout("shape", pa.list_(_INT)),
-        ColumnLayout("dtype", _TEXT),
-        ColumnLayout("module", _TEXT),
-        ColumnLayout("file", _TEXT),
-        ColumnLayout("line", _SHORT),
-        ColumnLayout("end", _INT, least=-1),
-        ColumnLayout("end_ps", _INT, least=-1),
-        ColumnLayout("phase", _TEXT, among=_among(Phase)),
-    ),
+    _RANK,
+    _numbered("sip_id", "SIPs"),
+    ColumnLayout("size_bytes", _INT),
+    ColumnLayout("asked_bytes", _INT),
+    ColumnLayout("begin", _INT),
+    ColumnLayout("begin_ps", _INT),
+    ColumnLayout("name", _TEXT),
+    ColumnLayout("shape", pa.list_(_INT)),
+    ColumnLayout("dtype", _TEXT),
+    ColumnLayout("module", _TEXT),
+    ColumnLayout("file", _TEXT),
+    ColumnLayout("line", _SHORT),
+    ColumnLayout("end", _INT, least=-1),
+    ColumnLayout("end_ps", _INT, least=-1),
+    ColumnLayout("phase", _TEXT, among=_among(Phase)),
 )
 """The fields of an :class:`Allocation`, in order."""
 
-LINES = TableLayout(
+LINES = _table(
     "lines.parquet",
-    (
-        ColumnLayout("file", pa.string()),
-        ColumnLayout("line", _SHORT),
-        ColumnLayout("module", _TEXT, is_optional=True),
-    ),
+    ColumnLayout("file", pa.string()),
+    ColumnLayout("line", _SHORT),
+    ColumnLayout("module", _TEXT, is_optional=True),
 )
-LINES_OF_COMMANDS = TableLayout(
-    "lines_commands.parquet", (_numbered("line", "lines"),), rows_of="commands"
-)
-LINES_OF_SPANS = TableLayout(
-    "lines_hosts.parquet", (_numbered("line", "lines"),), rows_of="host spans"
-)
+LINES_OF_COMMANDS = _table("lines_commands.parquet", _numbered("line", "lines"), rows_of="commands")
+LINES_OF_SPANS = _table("lines_hosts.parquet", _numbered("line", "lines"), rows_of="host spans")
 
 DESCRIBED = "actions.json"
-ACTIONS = TableLayout(
+ACTIONS = _table(
     "actions.parquet",
-    (
-        _numbered("actor", "actors"),
-        ColumnLayout("action", pa.int8()),
-        *[ColumnLayout(name, _INT, least=-_ADDRESS, most=_ADDRESS) for name in "abc"],
-    ),
+    _numbered("actor", "actors"),
+    ColumnLayout("action", pa.int8()),
+    *[ColumnLayout(name, _INT, least=-_ADDRESS, most=_ADDRESS) for name in "abc"],
 )
 """One row per action, actor by actor and in order; what its numbers mean depends on the action."""
-MEMORY_EVENTS = TableLayout(
+MEMORY_EVENTS = _table(
     "actions_memory.parquet",
-    (
-        ColumnLayout("event", _INT),
-        ColumnLayout("actor", _INT, of="actors"),
-        ColumnLayout("place", _INT),
-    ),
+    ColumnLayout("event", _INT),
+    ColumnLayout("actor", _INT, of="actors"),
+    ColumnLayout("place", _INT),
     value_bytes=16,
 )
 

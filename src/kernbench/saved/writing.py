@@ -197,10 +197,7 @@ def _write_hosts(archive: zipfile.ZipFile, log: OpLog) -> None:
     _write(archive, WAITS, waits)
     woken = [[triple[part] for triple in log.woken] for part in range(3)]
     _write(archive, WOKEN, woken)
-    ranges = [
-        [getattr(host_range, name) for host_range in log.host_ranges]
-        for name in RANGES.schema.names
-    ]
+    ranges = [[getattr(item, name) for item in log.host_ranges] for name in RANGES.schema.names]
     _write(archive, RANGES, ranges)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from triton import knobs
 from triton.backends import Backend, backends
@@ -23,6 +24,12 @@ from kernbench.triton_backend import (
 from kernbench.triton_backend.compiler import BACKEND_NAME, KernbenchBackend
 from kernbench.triton_backend.driver import ENTERED, KernbenchDriver
 from kernbench.triton_backend.launcher import Launcher
+
+_PARTS: tuple[Any, ...] = (
+    autotuning.REPLACED, benchmarking.REPLACED, descriptors.REPLACED, launch_errors.REPLACED,
+    proton, sound_cache, release_key,
+)  # fmt: skip
+"""What a run puts into Triton's place while it is active."""
 
 
 @contextmanager
@@ -51,13 +58,8 @@ def activate(launcher: Launcher, torch_device: str = "cpu") -> Iterator[None]:
     driver.previous = triton_driver._active
     triton_driver.set_active(driver)
     token = ENTERED.set(launcher)
-    autotuning.install()
-    benchmarking.install()
-    descriptors.install()
-    launch_errors.install()
-    proton.install()
-    sound_cache.install()
-    release_key.install()
+    for part in _PARTS:
+        part.install()
     try:
         yield
     finally:
@@ -65,13 +67,8 @@ def activate(launcher: Launcher, torch_device: str = "cpu") -> Iterator[None]:
         driver.utils.release()
         _remove(driver)
         if not isinstance(triton_driver._active, KernbenchDriver):
-            autotuning.remove()
-            benchmarking.remove()
-            descriptors.remove()
-            launch_errors.remove()
-            proton.remove()
-            release_key.remove()
-            sound_cache.remove()
+            for part in _PARTS:
+                part.remove()
 
 
 _ANNOUNCED = {"cuda": GPUTarget("cuda", 80, 32), "hip": GPUTarget("hip", "gfx942", 64)}

@@ -16,6 +16,7 @@ from triton.runtime.autotuner import Autotuner
 from kernbench.report import pair_line
 from kernbench.triton_backend.driver import KernbenchDriver
 from kernbench.triton_backend.launcher import Launcher, active_launcher
+from kernbench.triton_backend.replaced import Replaced
 
 _RUN: Callable[..., Any] = Autotuner.run
 _BENCH: Callable[..., Any] = Autotuner._bench
@@ -51,23 +52,6 @@ class Choices(MutableMapping[Any, Any]):
 
     def __repr__(self) -> str:
         return repr(self._here())
-
-
-def install() -> None:
-    """Make autotuners choose for the active run (idempotent)."""
-    Autotuner.run = _run
-    Autotuner._bench = _bench
-    Autotuner.check_disk_cache = _check_disk_cache
-
-
-def remove() -> None:
-    """Put Triton's own functions back, unless other code has replaced ours meanwhile."""
-    if Autotuner.run is _run:
-        Autotuner.run = _RUN
-    if Autotuner._bench is _bench:
-        Autotuner._bench = _BENCH
-    if Autotuner.check_disk_cache is _check_disk_cache:
-        Autotuner.check_disk_cache = _CHECK_DISK_CACHE
 
 
 def _run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -121,3 +105,7 @@ def _check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -
 
 def _is_active() -> bool:
     return isinstance(triton_driver._active, KernbenchDriver)
+
+
+REPLACED = Replaced(Autotuner, run=_run, _bench=_bench, check_disk_cache=_check_disk_cache)
+"""Make autotuners choose for the active run."""

@@ -16,6 +16,7 @@ from triton.runtime import driver as triton_driver
 from kernbench.errors import UsageError
 from kernbench.outputs import as_text, whole_file
 from kernbench.triton_backend.driver import KernbenchDriver
+from kernbench.triton_backend.replaced import Replaced
 
 _RETURN_MODES = ("min", "max", "mean", "median", "all")
 
@@ -25,23 +26,6 @@ _MARK: Any = triton_testing.Mark
 
 class NothingToTimeWarning(UserWarning):
     """The function given to ``do_bench`` launched no kernel, so the answer is NaN."""
-
-
-def install() -> None:
-    """Make ``triton.testing`` ask the active run (idempotent)."""
-    triton_testing.do_bench = do_bench
-    triton_testing.do_bench_cudagraph = do_bench_cudagraph
-    triton_testing.Mark = ModeledMark
-
-
-def remove() -> None:
-    """Put Triton's own functions back, unless other code has replaced ours meanwhile."""
-    ours = {"do_bench": do_bench, "do_bench_cudagraph": do_bench_cudagraph}
-    for name, function in ours.items():
-        if getattr(triton_testing, name) is function:
-            setattr(triton_testing, name, _ORIGINALS[name])
-    if triton_testing.Mark is ModeledMark:
-        triton_testing.Mark = _MARK
 
 
 def do_bench(
@@ -179,3 +163,9 @@ def _table(header: list[str], rows: list[list[Any]]) -> str:
 
 def _cell(value: Any, precision: int) -> str:
     return f"{value:.{precision}f}" if isinstance(value, float) else str(value)
+
+
+REPLACED = Replaced(
+    triton_testing, do_bench=do_bench, do_bench_cudagraph=do_bench_cudagraph, Mark=ModeledMark
+)
+"""Make ``triton.testing`` ask the active run."""

@@ -14,19 +14,9 @@ from triton.language.semantic import TritonSemantic
 
 from kernbench.kernel_ir import DESCRIPTOR_MARK
 from kernbench.triton_backend.compiler import BACKEND_NAME
+from kernbench.triton_backend.replaced import Replaced
 
 _MAKE: Callable[..., Any] = TritonSemantic.make_tensor_descriptor
-
-
-def install() -> None:
-    """Make descriptors leave their mark (idempotent)."""
-    TritonSemantic.make_tensor_descriptor = _make
-
-
-def remove() -> None:
-    """Put Triton's own function back, unless other code has replaced ours meanwhile."""
-    if TritonSemantic.make_tensor_descriptor is _make:
-        TritonSemantic.make_tensor_descriptor = _MAKE
 
 
 def _make(self: Any, base: Any, *args: Any, **kwargs: Any) -> Any:
@@ -36,3 +26,7 @@ def _make(self: Any, base: Any, *args: Any, **kwargs: Any) -> Any:
         value = [base.handle, *(stride.handle for stride in result.strides)]
         self.builder.create_print(DESCRIPTOR_MARK, False, value, [False] * len(value))
     return result
+
+
+REPLACED = Replaced(TritonSemantic, make_tensor_descriptor=_make)
+"""Make descriptors leave their mark."""

@@ -19,6 +19,7 @@ from triton.runtime import driver as triton_driver
 
 from kernbench.errors import KernbenchError, UsageError, nearest
 from kernbench.triton_backend.driver import KernbenchDriver
+from kernbench.triton_backend.replaced import Replaced
 
 
 class BadArgumentError(UsageError, TypeError):
@@ -38,17 +39,6 @@ class UnknownArgumentError(UsageError, KeyError):
 _RUN: Callable[..., Any] = JITFunction.run
 _MOST_DIMENSIONS = 3
 _OPTIONS = ("num_warps", "num_stages", "num_ctas")
-
-
-def install() -> None:
-    """Make faulty launches raise these errors (idempotent)."""
-    JITFunction.run = _run
-
-
-def remove() -> None:
-    """Put Triton's own function back, unless other code has replaced ours meanwhile."""
-    if JITFunction.run is _run:
-        JITFunction.run = _RUN
 
 
 @contextmanager
@@ -83,6 +73,10 @@ def _run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         if explained is None:
             raise
         raise explained from error
+
+
+REPLACED = Replaced(JITFunction, run=_run)
+"""Make faulty launches raise these errors."""
 
 
 def _checked_grid(kernel: Any, grid: Any) -> Any:

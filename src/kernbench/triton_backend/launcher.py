@@ -346,18 +346,12 @@ def _flatten(types: tuple[Any, ...], args: tuple[Any, ...], is_gluon: bool) -> I
                     "a descriptor for a Gluon kernel pads with NaN, which is not simulated; "
                     'make it with padding="zero" and mask what lies outside'
                 )
-            yield arg.base
-            yield from arg.shape
-            yield from arg.strides
+            yield from (arg.base, *arg.shape, *arg.strides)
         elif ty.startswith("tensordesc"):
             # The parameters that Triton's rewrite to pointers makes of one descriptor.
-            yield arg.base
-            yield from arg.shape
-            yield from arg.strides
-            yield arg.padding == "nan"
+            yield from (arg.base, *arg.shape, *arg.strides, arg.padding == "nan")
             if hasattr(arg, "round_f32_to_tf32"):
                 yield arg.round_f32_to_tf32
-            yield from arg.shape
-            yield from arg.strides
+            yield from (*arg.shape, *arg.strides)
         elif ty != "constexpr":
             yield arg

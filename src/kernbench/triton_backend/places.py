@@ -52,13 +52,9 @@ def moved_files(files: Mapping[str, Sequence[int]], function: Any) -> dict[str, 
         candidates = [
             name
             for name in dict.fromkeys(function.file for function in functions)
-            if any(
-                function.file == name and function.first <= first <= function.last
-                for function in functions
-            )
-            and any(
-                function.file == name and function.first <= last <= function.last
-                for function in functions
+            if all(
+                any(at.file == name and at.first <= line <= at.last for at in functions)
+                for line in (first, last)
             )
         ]
         if candidates:

@@ -242,8 +242,7 @@ def _write(session: _Session, output_format: str) -> None:
                 "device_id": "0",
                 "device_type": _DEVICE_TYPE,
             }
-    text = json.dumps([root, {_DEVICE_TYPE: {"0": _device()}}])
-    write_text(f"{session.name}.hatchet", text)
+    write_text(f"{session.name}.hatchet", json.dumps([root, {_DEVICE_TYPE: {"0": _device()}}]))
 
 
 _DEVICE_TYPE = _NAME.upper()
@@ -268,12 +267,9 @@ def _node(name: str, metrics: dict[str, Any]) -> dict[str, Any]:
 def _at(root: dict[str, Any], path: Path) -> dict[str, Any]:
     node = root
     for name in path:
-        for child in node["children"]:
-            if child["frame"]["name"] == name:
-                node = child
-                break
-        else:
-            child = _node(name, {})
-            node["children"].append(child)
-            node = child
+        children = node["children"]
+        found = [child for child in children if child["frame"]["name"] == name]
+        node = found[0] if found else _node(name, {})
+        if not found:
+            children.append(node)
     return node

@@ -116,17 +116,13 @@ def _calibrated(options: CalibrateOptions, model: RowModel | None) -> Calibratio
 def _print_constants(calibration: Calibration) -> None:
     """Print what rows say of each constant, and which they say nothing of."""
     told = [constant for constant in calibration.constants if constant.deviation is not None]
-    width = max((len(fitted_constant.key) for fitted_constant in told), default=0)
+    width = max((len(constant.key) for constant in told), default=0)
     print(f"rows of {', '.join(calibration.sources)}\n")
     print(f"{'constant':<{width}}  {'before':>9}  {'after':>9}  {'known to':>8}  from")
-    for fitted_constant in sorted(told, key=lambda item: not item.is_known):
-        known = (
-            f"{100 * (fitted_constant.deviation or 0):.1f} %"
-            if fitted_constant.is_known
-            else "hardly"
-        )
-        numbers = f"{fitted_constant.before:>9.5g}  {fitted_constant.after:>9.5g}"
-        print(f"{fitted_constant.key:<{width}}  {numbers}  {known:>8}  {_from(fitted_constant)}")
+    for constant in sorted(told, key=lambda item: not item.is_known):
+        known = f"{100 * (constant.deviation or 0):.1f} %" if constant.is_known else "hardly"
+        numbers = f"{constant.before:>9.5g}  {constant.after:>9.5g}"
+        print(f"{constant.key:<{width}}  {numbers}  {known:>8}  {_from(constant)}")
     for one, other, deviation in calibration.together[:_MOST_PAIRS]:
         print(f"known together alone, to {100 * deviation:.1f} %: {one} times {other}")
     silent = [constant.key for constant in calibration.constants if constant.deviation is None]

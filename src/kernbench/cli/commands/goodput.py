@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, guarded_command, show_or_write
+from kernbench.cli.programs.reporting import guarded_command, show_or_write
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -109,8 +109,7 @@ def _goodput(options: GoodputOptions) -> int:
         interval_s=options.every,
         histories=options.histories,
     )
-    show_or_write(goodput, options.json, lambda console: print_goodput(goodput, console))
-    return DONE
+    return show_or_write(goodput, options.json, lambda console: print_goodput(goodput, console))
 
 
 def _from_run(options: GoodputOptions) -> tuple[Machine | None, int, float | None]:

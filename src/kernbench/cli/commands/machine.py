@@ -111,8 +111,7 @@ def _new_machine(
         raise UsageError(f"{name} ships with kernbench; take another name")
     if path.exists():
         raise UsageError(f"{path} is there already; remove it, or give another with --output")
-    text = machine_template(name, like)
-    write_text(path, text)
+    write_text(path, machine_template(name, like))
     print(
         f"wrote {path}: the numbers of {like}, assumed for {name}; change them with an editor or\n"
         f"  kernbench machine set {path} KEY=VALUE\n"

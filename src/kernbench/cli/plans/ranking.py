@@ -117,8 +117,7 @@ def rank(
             f"{len(large)} layouts, {nearest[0]}, needs {nearest[1] / GIB:.1f} GiB per device, "
             f"which has {capacity / GIB:.1f} GiB; take more devices, or a smaller batch or --seq"
         )
-    proposals = Proposals(model=model, job=job, machine=machine, fitting=fitting)
-    timed, failed = proposals.timed(say)
+    timed, failed = Proposals(model=model, job=job, machine=machine, fitting=fitting).timed(say)
     if not timed:
         raise UsageError(f"{machine.name} cannot run {model.name}: {failed[0]}")
     timed.sort(key=lambda timed_layout: (GOALS[goal](timed_layout) or 0.0, timed_layout.seconds))

@@ -16,7 +16,14 @@ from kernbench.cli import options as common
 from kernbench.cli.programs.bench_file import Bench, load_bench
 from kernbench.cli.programs.folded import check_folding, run_ranks
 from kernbench.cli.programs.importing import import_to_stay
-from kernbench.cli.programs.reporting import DONE, guarded, imported, make_room, unused_tf32
+from kernbench.cli.programs.reporting import (
+    DONE,
+    context_of,
+    guarded,
+    imported,
+    make_room,
+    unused_tf32,
+)
 from kernbench.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -147,20 +154,13 @@ def _plan(options: BenchOptions) -> _ReadyRun:
 
 
 def _run(plan: _ReadyRun, options: BenchOptions, outputs: Outputs) -> int:
-    from kernbench.runtime_api import RuntimeContext, with_restarts
+    from kernbench.runtime_api import with_restarts
+
+    settings = {"ranks": plan.ranks, "seed": options.seed, "tf32": options.tf32}
+    plain = context_of(options, plan.machine, plan.changes, **settings)
 
     def make_context(*, is_watched: bool = False) -> RuntimeContext:
-        context = RuntimeContext(
-            machine=plan.machine,
-            ranks=plan.ranks,
-            data=options.data,
-            seed=options.seed,
-            **options.checks,
-            record_memory=options.records_memory or is_watched,
-            record_lines=options.records_lines or is_watched,
-            tf32=options.tf32,
-        )
-        context.run.remarks.append(lambda: plan.changes)
+        context = plain(is_watched=is_watched)
         context.run.remarks.append(lambda: unused_tf32(context, options.tf32, plan.bench.path))
         context.run.remarks.append(lambda: uses_of_own_torch(plan.bench.path))
         return context

@@ -167,9 +167,7 @@ def capture(
         if isinstance(leaf, _TalksError):
             raise leaf
     failure = ""
-    if error is not None and not any(
-        isinstance(base_exception, _EnoughSeen) for base_exception in _leaves(error)
-    ):
+    if error is not None and not any(isinstance(item, _EnoughSeen) for item in _leaves(error)):
         if not engine.launches and kernel in _defined(tree) | set(engine.seen):
             raise error
         failure = f"{type(error).__name__}: {error}".partition("\n")[0]

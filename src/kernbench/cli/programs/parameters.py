@@ -159,11 +159,7 @@ def parse_parameters(
                 f"parameter {name} of bench {bench} must be {type_name(annotation)}, "
                 f"but got {value!r}"
             ) from None
-    missing = [
-        bench_parameter.name
-        for bench_parameter in known
-        if bench_parameter.is_required and bench_parameter.name not in values
-    ]
+    missing = [item.name for item in known if item.is_required and item.name not in values]
     if missing:
         raise UsageError(
             f"bench {bench} needs a value for {', '.join(missing)}: --param {missing[0]}=..."

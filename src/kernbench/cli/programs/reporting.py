@@ -45,9 +45,12 @@ COLUMNS_OF_FILES = 160
 
 
 def context_of(
-    options: ProgramOptions, machine: Machine, changes: list[str]
+    options: ProgramOptions, machine: Machine, changes: list[str], **settings: Any
 ) -> Callable[..., RuntimeContext]:
-    """Return what makes a run of a program; with ``is_watched``, one with lines and memory."""
+    """Return what makes a run of a program; with ``is_watched``, one with lines and memory.
+
+    ``settings`` are what ``RuntimeContext`` is told besides.
+    """
 
     def make_context(*, is_watched: bool = False) -> RuntimeContext:
         from kernbench.runtime_api import RuntimeContext
@@ -58,6 +61,7 @@ def context_of(
             record_memory=options.records_memory or is_watched,
             record_lines=options.records_lines or is_watched,
             **options.checks,
+            **settings,
         )
         context.run.remarks.append(lambda: changes)
         return context
@@ -163,8 +167,10 @@ def show_or_write(
     show: Callable[[Console], None],
     markdown: str | None = None,
     as_markdown: Callable[[], str] = str,
-) -> None:
+) -> int:
     """Write an analysis as JSON and Markdown, and print its tables unless one went to stdout.
+
+    Returns the exit status, which is that all went well.
 
     Raises:
         OutputError: A file cannot be written.
@@ -181,6 +187,7 @@ def show_or_write(
             write_text(where, text())
     if STDOUT not in texts:
         show(report_console())
+    return DONE
 
 
 def dump_timeline(log: OpLog, machine: Machine, file: BinaryIO, path: str) -> None:
@@ -188,8 +195,7 @@ def dump_timeline(log: OpLog, machine: Machine, file: BinaryIO, path: str) -> No
     from kernbench.analysis import critical_path
     from kernbench.report import dump_trace, trace_form
 
-    segments = critical_path(log)
-    dump_trace(log, machine, file, critical_path=segments, form=trace_form(path))
+    dump_trace(log, machine, file, critical_path=critical_path(log), form=trace_form(path))
 
 
 def _print_lines(log: OpLog, ranks: int) -> None:
@@ -373,8 +379,7 @@ def _report(
     if options.energy and "energy" in report:
         from kernbench.analysis import print_energy
 
-        cost = report.get("cost_usd")
-        print_energy(report["energy"], report["machine"], report_console(), cost)
+        print_energy(report["energy"], report["machine"], report_console(), report.get("cost_usd"))
     if remarks:
         print("", *remarks, sep="\n")
     return result, said, failure

@@ -15,7 +15,14 @@ from typing import Any
 
 from kernbench.cli import options as common
 from kernbench.cli.programs.bench_file import installed_command, is_bench, reason_for_none
-from kernbench.cli.programs.reporting import DONE, guarded, make_room, run_and_report, unused_tf32
+from kernbench.cli.programs.reporting import (
+    DONE,
+    context_of,
+    guarded,
+    make_room,
+    run_and_report,
+    unused_tf32,
+)
 from kernbench.errors import UnknownNameError, UsageError
 from kernbench.hardware import Machine
 from kernbench.open_files import LeftOpen
@@ -52,22 +59,11 @@ def run_script(options: ScriptOptions, asked: Callable[[Path], None] = lambda pa
 
         check_announced(options.target)
         code = compile_program(path, "script")
-        from kernbench.runtime_api import RuntimeContext
 
-        context = RuntimeContext(
-            machine=machine,
-            ranks=1,
-            data=options.data,
-            seed=options.seed,
-            **options.checks,
-            record_memory=options.records_memory,
-            record_lines=options.records_lines,
-            tf32=options.tf32,
-        )
-
+        settings = {"ranks": 1, "seed": options.seed, "tf32": options.tf32}
+        context = context_of(options, machine, changes, **settings)()
         args = options.args or []
         say_whose_options(path, args, options.own_options)
-        context.run.remarks.append(lambda: changes)
         context.run.remarks.append(lambda: unused_tf32(context, options.tf32, path))
 
         def work() -> int:

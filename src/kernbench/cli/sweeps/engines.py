@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,9 +141,10 @@ class PointEngine:
     """What a future raises if a point was lost with its worker."""
 
 
-@contextlib.contextmanager
-def engine(name: str, workers: int | None, run: Run = run_job) -> Iterator[PointEngine]:
-    """Yield the engine of that name; what it still runs at the end of the block is ended.
+def engine(
+    name: str, workers: int | None, run: Run = run_job
+) -> AbstractContextManager[PointEngine]:
+    """Return the engine of that name; what it still runs at the end of its block is ended.
 
     ``run`` answers a job, in whichever process of the engine; a function of a module.
 
@@ -152,14 +154,8 @@ def engine(name: str, workers: int | None, run: Run = run_job) -> Iterator[Point
     check_engine(name, workers)
     kind, _, address = name.partition("://")
     if name == "local":
-        with _local(workers or len(os.sched_getaffinity(0)), run) as local:
-            yield local
-    elif kind == "dask":
-        with _dask(address, run) as local:
-            yield local
-    else:
-        with _ray(address, run) as local:
-            yield local
+        return _local(workers or len(os.sched_getaffinity(0)), run)
+    return (_dask if kind == "dask" else _ray)(address, run)
 
 
 def check_engine(name: str, workers: int | None) -> None:

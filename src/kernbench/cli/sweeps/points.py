@@ -312,11 +312,7 @@ class SweptBench(SweptProgram):
         ours = {name: values[name] for name in values if name in RUN_AXES or "." in name}
         texts = [f"{name}={value}" for name, value in values.items() if name not in ours]
         params = parse_parameters(texts, self.known, self.name)
-        defaults = {
-            bench_parameter.name: bench_parameter.default
-            for bench_parameter in self.known
-            if not bench_parameter.is_required
-        }
+        defaults = {item.name: item.default for item in self.known if not item.is_required}
         default = self.settings.ranks or self.bench.ranks
         asked = _ranks(ours.pop("ranks", None), default, "ranks")
         machine = ours.pop("machine", None) or self.machine

@@ -41,8 +41,7 @@ def main() -> None:
     _warm_up()
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin.buffer:
-        answer = _answer(json.loads(line))
-        print(json.dumps(answer), file=answers, flush=True)
+        print(json.dumps(_answer(json.loads(line))), file=answers, flush=True)
     os._exit(0)  # nothing to clean up, and Triton's bindings would complain of themselves
 
 
@@ -154,9 +153,7 @@ def _wait(child: int, timeout_s: float | None, memory_mb: float | None) -> _Foun
         if killed_for:
             _kill(child)
             left_s = None
-        pauses = [
-            number for number in (left_s, _POLL_S if memory_mb else None) if number is not None
-        ]
+        pauses = [it for it in (left_s, _POLL_S if memory_mb else None) if it is not None]
         events = dict(poll.poll(1000 * min(pauses) if pauses else None))
         if ended in events:
             break

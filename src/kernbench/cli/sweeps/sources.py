@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 
 import kernbench
@@ -35,9 +36,7 @@ def program_sources(path: Path) -> list[Path]:
     root = path.resolve().parent
     paths = [path.resolve()]
     for file in paths:  # grows meanwhile
-        paths += [
-            local_import for local_import in _local_imports(file, root) if local_import not in paths
-        ]
+        paths += [path for path in _local_imports(file, root) if path not in paths]
     return [paths[0], *sorted(paths[1:])]
 
 
@@ -108,10 +107,5 @@ def versions(has_torch: bool) -> dict[str, str]:
 def _own_digest() -> str:
     root = Path(kernbench.__file__).parent
     files = sorted(path for kind in ("*.py", "*.yaml") for path in root.rglob(kind))
-    return digest(
-        *(
-            part
-            for file in files
-            for part in (str(file.relative_to(root)).encode(), file.read_bytes())
-        )
-    )
+    named = ((str(file.relative_to(root)).encode(), file.read_bytes()) for file in files)
+    return digest(*chain.from_iterable(named))

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +60,7 @@ class Study:
         empty = [name for name, values in self.axes.items() if not values]
         if empty:
             raise UsageError(f"the grid has no points: {empty[0]} has no values")
-        number = len(self.chosen)
-        if self.axes:
-            product = 1
-            for values in self.axes.values():
-                product *= len(values)
-            number += product
+        number = len(self.chosen) + (prod(map(len, self.axes.values())) if self.axes else 0)
         if not number:
             raise UsageError(
                 "the grid has no points; give axes, as in --grid tokens=16,32 --grid ranks=1,2,4"
@@ -195,7 +191,7 @@ def load_study(path: Path) -> Study:
     parse = parse_json if path.suffix == ".json" else parse_yaml
     data = parse(text, str(path))
     try:
-        model_validate = _StudyFile.model_validate(data)
+        described = _StudyFile.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole file"
@@ -203,30 +199,26 @@ def load_study(path: Path) -> Study:
             f"{path}: {where}: {first['msg']}; the keys of a study are "
             f"{', '.join(_StudyFile.model_fields)}"
         ) from None
-    beside = path.parent / model_validate.program
+    beside = path.parent / described.program
     try:
         is_beside = beside.is_file()
     except OSError as error:
         raise UsageError(f"{path}: program: {error.strerror}") from None
     with named(path):
-        memory_mb = parse_memory(model_validate.memory)
+        memory_mb = parse_memory(described.memory)
     return Study(
-        program=str(beside) if is_beside else model_validate.program,
+        program=str(beside) if is_beside else described.program,
         settings=Settings(
-            machine=model_validate.machine,
-            ranks=model_validate.ranks,
-            data=model_validate.data,
-            seed=model_validate.seed,
-            changes={name: as_text(value) for name, value in model_validate.set.items()},
+            machine=described.machine,
+            ranks=described.ranks,
+            data=described.data,
+            seed=described.seed,
+            changes={name: as_text(value) for name, value in described.set.items()},
         ),
-        fixed={_name(name): as_text(value) for name, value in model_validate.params.items()},
-        axes={
-            _name(name): list(map(as_text, values)) for name, values in model_validate.grid.items()
-        },
-        chosen=[
-            {_name(k): as_text(v) for k, v in point.items()} for point in model_validate.points
-        ],
-        timeout_s=model_validate.timeout,
+        fixed={_name(name): as_text(value) for name, value in described.params.items()},
+        axes={_name(name): list(map(as_text, values)) for name, values in described.grid.items()},
+        chosen=[{_name(k): as_text(v) for k, v in point.items()} for point in described.points],
+        timeout_s=described.timeout,
         memory_mb=memory_mb,
     )
 

@@ -118,9 +118,7 @@ def say_what_is_long(points: Sequence[Point], settings: Settings) -> None:
     """Propose ``--fold`` on stderr where points run many ranks, each by itself."""
     import sys
 
-    most = max(
-        (point.job["ranks"] for point in points if point.job["kind"] == "PYTORCH"), default=0
-    )
+    most = max((item.job["ranks"] for item in points if item.job["kind"] == "PYTORCH"), default=0)
     if most >= _MANY_RANKS and not settings.fold:
         with_it = "--fold" if not settings.data else "--no-data --fold"
         print(

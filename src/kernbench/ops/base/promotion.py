@@ -19,14 +19,11 @@ _TRITON = {
     "float32": tl.float32,
     "float64": tl.float64,
     "bool": tl.int1,
-    "int8": tl.int8,
-    "int16": tl.int16,
-    "int32": tl.int32,
-    "int64": tl.int64,
-    "uint8": tl.uint8,
-    "uint16": tl.uint16,
-    "uint32": tl.uint32,
-    "uint64": tl.uint64,
+    **{
+        f"{kind}{bits}": getattr(tl, f"{kind}{bits}")
+        for kind in ("int", "uint")
+        for bits in (8, 16, 32, 64)
+    },
 }
 
 

@@ -176,8 +176,7 @@ class GroupPlan:
 
     @property
     def _longest(self) -> int:
-        bounds = self.chunks.bounds
-        return max(b - a for a, b in pairwise(bounds))
+        return max(b - a for a, b in pairwise(self.chunks.bounds))
 
     def _build(self, command: Command) -> list[Step]:
         if isinstance(command, DmaRead):
@@ -445,8 +444,7 @@ def _scalar(value: int | float | bool, dtype: DType) -> Any:
     numpy = dtype.numpy
     if numpy.kind in "iu":
         bits = 8 * numpy.itemsize
-        unsigned = np.array(int(value) & ((1 << bits) - 1), dtype=f"u{numpy.itemsize}")
-        return unsigned.view(numpy)[()]
+        return np.array(int(value) & ((1 << bits) - 1), dtype=f"u{numpy.itemsize}").view(numpy)[()]
     with np.errstate(all="ignore"):
         return np.array(value).astype(numpy)[()]
 
@@ -470,5 +468,4 @@ def _cut(group: ProgramGroup, grid: tuple[int, int, int]) -> Chunks:
         length -= length % grid[0]
     if programs <= 2 * length:
         length = max(programs, 1)
-    bounds = (*range(0, programs, length), programs)
-    return Chunks(bounds, group.program_ids, grid)
+    return Chunks((*range(0, programs, length), programs), group.program_ids, grid)

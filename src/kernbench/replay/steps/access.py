@@ -102,8 +102,7 @@ class TileLoad:
         site = self.site
         if part.elements is None:
             return _read_bytes(frame.memory[site.param], part.offsets + origin + part.low, site)
-        view = site.elements_view(frame, origin + part.low, origin + part.high)
-        return view.take(part.elements)
+        return site.elements_view(frame, origin + part.low, origin + part.high).take(part.elements)
 
     def _gathered_rows(self, frame: Frame, rows: GatheredRows) -> Array | None:
         if self.other is not None:
@@ -151,8 +150,7 @@ class TileLoad:
         if ((where - low) % site.itemsize).any():
             loaded = _read_bytes(frame.memory[site.param], where, site)
         else:
-            view = site.elements_view(frame, low, high)
-            loaded = view.take((where - low) // site.itemsize)
+            loaded = site.elements_view(frame, low, high).take((where - low) // site.itemsize)
         if everywhere:
             return loaded
         return select(active, loaded, np.asarray(other, dtype=site.dtype))
@@ -229,8 +227,7 @@ class Store:
         if part.elements is None:
             _write_bytes(frame.memory[site.param], part.offsets + origin + part.low, flat, site)
         else:
-            view = site.elements_view(frame, origin + part.low, origin + part.high)
-            view[part.elements] = flat
+            site.elements_view(frame, origin + part.low, origin + part.high)[part.elements] = flat
 
     def _scatter_rows(
         self, frame: Frame, value: Array, located: tuple[Array, Array, Array] | None

@@ -30,8 +30,7 @@ class PrintStep:
             else np.array(_spread(frame, frame.values[slot], value.shape))
             for value, slot in zip(command.values, self._slots, strict=True)
         ]
-        programs = programs_of(self._chunks, frame)
-        frame.printed.append((command, self._chunks.grid, programs, values))
+        frame.printed.append((command, self._chunks.grid, programs_of(self._chunks, frame), values))
 
     def _pointers(self, frame: Frame, value: Access) -> Array:
         if value.gather is not None:

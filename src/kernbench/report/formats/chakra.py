@@ -129,9 +129,7 @@ class _Graph:
         return self._last - 1
 
     def nodes(self) -> Iterator[_Node]:
-        steps = sorted(
-            self._view.steps, key=lambda host_step: (host_step.start_ps, host_step.end_ps)
-        )
+        steps = sorted(self._view.steps, key=lambda item: (item.start_ps, item.end_ps))
         commands = self._view.commands
         for rank_command in commands:
             self._commands[rank_command.instance.launch_id] = self._new()

@@ -67,10 +67,7 @@ def _tables(log: OpLog) -> Iterator[tuple[str, str, tuple[str, ...], str, Iterab
         for span in log.host_spans
         if span.kind in _CALLS
     )
-    ranges = (
-        (f":{host_range.name}", host_range.end_ps - host_range.start_ps)
-        for host_range in log.host_ranges
-    )
+    ranges = ((f":{item.name}", item.end_ps - item.start_ps) for item in log.host_ranges)
     yield "cuda_gpu_kern_sum", "Instances", (), "Name", kernels
     yield "cuda_gpu_mem_time_sum", "Count", (), "Operation", copies
     yield "cuda_api_sum", "Num Calls", (), "Name", calls

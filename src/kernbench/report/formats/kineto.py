@@ -53,13 +53,14 @@ _TYPES = {
     "uint8": "unsigned char",
 }
 """How PyTorch's profiler names dtypes."""
+_Groups = Mapping[tuple[int, ...], str]
 _Event = dict[str, Any]
 
 
 def write_kineto(
     view: RankView,
     machine: Machine,
-    groups: Mapping[tuple[int, ...], str],
+    groups: _Groups,
     world_size: int,
     out: TextIO,
     *,
@@ -101,9 +102,7 @@ def _sips(view: RankView) -> set[int]:
 def _streams(view: RankView) -> list[tuple[int, str]]:
     """Return the streams that a rank used, or waited for though what it waits for is not shown."""
     awaited = (step.awaited for step in view.steps if step.awaited is not None)
-    return sorted(
-        {(command.sip, command.instance.stream) for command in (*view.commands, *awaited)}
-    )
+    return sorted({(item.sip, item.instance.stream) for item in (*view.commands, *awaited)})
 
 
 def _device(machine: Machine, sip_id: int) -> dict[str, Any]:
@@ -122,9 +121,7 @@ def _lanes(machine: Machine, sip_id: int) -> int:
     return 32 if warps is None else warps.lanes
 
 
-def _distributed(
-    rank: int, groups: Mapping[tuple[int, ...], str], world_size: int
-) -> dict[str, Any]:
+def _distributed(rank: int, groups: _Groups, world_size: int) -> dict[str, Any]:
     mine = {ranks: name for ranks, name in groups.items() if rank in ranks}
     return {
         "backend": "nccl",
@@ -154,9 +151,7 @@ def _times(start_ps: int, end_ps: int) -> dict[str, int]:
 
 
 class _ProfileWriter:
-    def __init__(
-        self, view: RankView, machine: Machine, groups: Mapping[tuple[int, ...], str]
-    ) -> None:
+    def __init__(self, view: RankView, machine: Machine, groups: _Groups) -> None:
         self._view = view
         self._machine = machine
         self._groups = groups

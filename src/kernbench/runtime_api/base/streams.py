@@ -107,8 +107,7 @@ class DeviceStream:
         """Make later commands wait for a handle; the host continues. Returns the wait's handle."""
         run, waiting = self._run, WaitFor(self._run, handle)
         if run.keeper is not None:
-            place = run.keeper.stream(self.queue)
-            run.keeper.waits_behind(waiting, handle, place)
+            run.keeper.waits_behind(waiting, handle, run.keeper.stream(self.queue))
         if run.ordering is not None:
             run.ordering.stream_waits(run.rank_state, self.queue, handle)
         run.enqueue(self.queue, waiting)

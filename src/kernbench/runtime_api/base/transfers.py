@@ -105,8 +105,7 @@ class DeviceToHost(DeviceCommand):
     """Copy ``size_bytes`` to the host over the host link."""
 
     def __init__(self, run: Run, sip_id: int, size_bytes: int) -> None:
-        template = run.transfers.build("copy_to_host", sip_id, size_bytes)
-        super().__init__(run, sip_id, template)
+        super().__init__(run, sip_id, run.transfers.build("copy_to_host", sip_id, size_bytes))
 
 
 class DeviceCopy(DeviceCommand):

@@ -26,12 +26,12 @@ def build_record(
     """
     inputs = [work.inputs for work in works]
     outputs = [work.outputs for work in works]
-    reduce_op = signature.reduce_op or "sum"
+    op = signature.reduce_op or "sum"
     run_on = _RUN_ON.get(signature.op, _in_place)
     views = [view for item in (*inputs, *outputs) for view in item]
 
     def run() -> None:
-        run_on(schedule, reduce_op, inputs, outputs, BufferView.array)
+        run_on(schedule, op, inputs, outputs, BufferView.array)
         if any(view.is_counted for view in views):
             for view in views:
                 view.count()
@@ -46,39 +46,35 @@ Shown = Callable[[BufferView], Array]
 """The arrays that a collective moves: the elements, or which of them were written."""
 
 
-def _in_place(schedule: Schedule, reduce_op: str, _: Views, outputs: Views, shown: Shown) -> None:
-    run_collective(schedule, reduce_op, [shown(view).reshape(-1) for (view,) in outputs])
+def _in_place(schedule: Schedule, op: str, _: Views, outputs: Views, shown: Shown) -> None:
+    run_collective(schedule, op, [shown(view).reshape(-1) for (view,) in outputs])
 
 
-def _reduce(schedule: Schedule, reduce_op: str, _: Views, outputs: Views, shown: Shown) -> None:
+def _reduce(schedule: Schedule, op: str, _: Views, outputs: Views, shown: Shown) -> None:
     # Who does not get the result keeps its tensor.
     arrays = [shown(view).reshape(-1) for (view,) in outputs]
     arrays = [
         array if position == schedule.root else array.copy()
         for position, array in enumerate(arrays)
     ]
-    run_collective(schedule, reduce_op, arrays)
+    run_collective(schedule, op, arrays)
 
 
-def _gather(
-    schedule: Schedule, reduce_op: str, inputs: Views, outputs: Views, shown: Shown
-) -> None:
+def _gather(schedule: Schedule, op: str, inputs: Views, outputs: Views, shown: Shown) -> None:
     arrays = []
     for position, value in enumerate(inputs):
         part = shown(value[0]).reshape(-1)
         array = np.empty(schedule.num_elements, part.dtype)
         _chunk(schedule, array, position)[:] = part
         arrays.append(array)
-    run_collective(schedule, reduce_op, arrays)
+    run_collective(schedule, op, arrays)
     _spread(arrays[schedule.root], outputs[schedule.root], shown)
 
 
-def _scatter(
-    schedule: Schedule, reduce_op: str, inputs: Views, outputs: Views, shown: Shown
-) -> None:
+def _scatter(schedule: Schedule, op: str, inputs: Views, outputs: Views, shown: Shown) -> None:
     whole = _joined(inputs[schedule.root], shown, copy=True)
     arrays = [whole if index == schedule.root else whole.copy() for index in range(len(outputs))]
-    run_collective(schedule, reduce_op, arrays)
+    run_collective(schedule, op, arrays)
     for position, (taken, array) in enumerate(zip(outputs, arrays, strict=True)):
         shown(taken[0]).reshape(-1)[:] = _chunk(schedule, array, position)
 
@@ -97,25 +93,23 @@ def _exchange(schedule: Schedule, _: str, inputs: Views, outputs: Views, shown: 
         _spread(np.concatenate(parts), views, shown)
 
 
-def _all_gather(
-    schedule: Schedule, reduce_op: str, inputs: Views, outputs: Views, shown: Shown
-) -> None:
+def _all_gather(schedule: Schedule, op: str, inputs: Views, outputs: Views, shown: Shown) -> None:
     arrays = []
     for position, (pair, taken) in enumerate(zip(inputs, outputs, strict=True)):
         array = _joined(taken, shown, copy=False)
         _chunk(schedule, array, position)[:] = shown(pair[0]).reshape(-1)
         arrays.append(array)
-    run_collective(schedule, reduce_op, arrays)
+    run_collective(schedule, op, arrays)
     for taken, array in zip(outputs, arrays, strict=True):
         if len(taken) > 1:
             _spread(array, taken, shown)
 
 
 def _reduce_scatter(
-    schedule: Schedule, reduce_op: str, inputs: Views, outputs: Views, shown: Shown
+    schedule: Schedule, op: str, inputs: Views, outputs: Views, shown: Shown
 ) -> None:
     arrays = [_joined(value, shown, copy=True) for value in inputs]
-    run_collective(schedule, reduce_op, arrays)
+    run_collective(schedule, op, arrays)
     for position, (taken, array) in enumerate(zip(outputs, arrays, strict=True)):
         shown(taken[0]).reshape(-1)[:] = _chunk(schedule, array, position)
 
@@ -132,8 +126,8 @@ _RUN_ON: dict[str, Callable[..., None]] = {
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
     "barrier": _nothing,
-    "send_recv": lambda schedule, reduce_op, inputs, outputs, shown: _in_place(
-        schedule, reduce_op, inputs, [inputs[0], outputs[1]], shown
+    "send_recv": lambda schedule, op, inputs, outputs, shown: _in_place(
+        schedule, op, inputs, [inputs[0], outputs[1]], shown
     ),
 }
 

@@ -21,8 +21,7 @@ def differing(title: str, works: Sequence[Part]) -> CollectiveMismatchError | No
     # Equal ones are mostly one object.
     if all(work.signature is first or work.signature == first for work in works):
         return None
-    counts = Counter(work.signature for work in works)
-    usual, num_usual = counts.most_common(1)[0]
+    usual, num_usual = Counter(work.signature for work in works).most_common(1)[0]
     odd = ""
     if 2 * num_usual > len(works):
         ranks = [work.rank for work in works if work.signature != usual]

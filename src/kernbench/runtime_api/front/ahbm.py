@@ -82,8 +82,7 @@ class Ahbm:
     def default_stream(self, device: Any = None) -> DeviceStream:
         """Return the stream of work that names no other."""
         run = self._run
-        sip_id = sip_of_device(device, run.rank_state.sip_id, run.machine)
-        return run.default_stream(sip_id)
+        return run.default_stream(sip_of_device(device, run.rank_state.sip_id, run.machine))
 
     def memory_allocated(self, device: Any = None) -> int:
         """Return the bytes of HBM that live tensors hold on a SIP."""

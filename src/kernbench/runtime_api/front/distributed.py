@@ -123,8 +123,7 @@ class Distributed(Groups):
         protocol: str = "auto",
     ) -> Work | None:
         """Reduce ``input`` over all ranks; each keeps the part at its position in ``output``."""
-        size = self.get_world_size(group)
-        _check_numel("reduce_scatter_tensor: input", input, size, output)
+        _check_numel("reduce_scatter_tensor: input", input, self.get_world_size(group), output)
         own, how = (output,), (algorithm, protocol)
         asked = _signature("reduce_scatter", own, input.numel(), how, op)
         return self._call(asked, group, (input,), own, async_op)

@@ -110,8 +110,7 @@ def linspace(
     """Return ``steps`` numbers from ``start`` to ``end``, both inclusive, evenly apart."""
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
         raise UsageError(f"linspace: steps must be 0 or more, but got {steps!r}")
-    tensor = _allocate(context, (steps,), float32, **options)
-    return _filled(tensor, np.linspace(start, end, steps))
+    return _filled(_allocate(context, (steps,), float32, **options), np.linspace(start, end, steps))
 
 
 def eye(context: RuntimeContext, n: int, m: int | None = None, **options: Any) -> Tensor:
@@ -254,8 +253,7 @@ def _random(tensor: Tensor, draw: Any) -> Tensor:
 def _set(tensor: Tensor, values: Any) -> None:
     """Write a fresh tensor's bytes; no command can refer to them yet."""
     if tensor.context.run.has_data:
-        elements = as_elements(np.broadcast_to(values, tensor.shape), tensor.dtype)
-        tensor.buffer.adopt(elements)
+        tensor.buffer.adopt(as_elements(np.broadcast_to(values, tensor.shape), tensor.dtype))
 
 
 def _know(tensor: Tensor, values: Any) -> None:

@@ -113,8 +113,7 @@ class Groups:
         key = (state.spawn_id, 0)
         timeout_ps = _timeout_ps("init_process_group", timeout, DEFAULT_TIMEOUT_PS)
         if key not in self._groups:
-            ranks = tuple(range(state.world_size))
-            self._groups[key] = ProcessGroup("world", ranks, timeout_ps)
+            self._groups[key] = ProcessGroup("world", tuple(range(state.world_size)), timeout_ps)
         self._worlds[state] = self._groups[key]
         state.blocking_wait = blocking_wait
 

@@ -59,8 +59,7 @@ def read(tensor: Tensor, entry: str) -> Array:
     if buffer.last_writer is not None:
         run.block_on(buffer.last_writer)
     if entry not in _FREE:
-        command = DeviceToHost(run, tensor.sip_id, tensor.nbytes)
-        run.wait(run.submit(command, reads=tensor))
+        run.wait(run.submit(DeviceToHost(run, tensor.sip_id, tensor.nbytes), reads=tensor))
     run.replay_queue.drain()
     array = device_array(buffer, tensor.dtype, tensor.offset, tensor.shape, tensor.stride())
     array.flags.writeable = False

@@ -81,8 +81,7 @@ def copy_from_host(tensor: Tensor, values: Array, is_known: bool = True) -> Tens
     record = None
     if tensor.context.run.has_data:
         # The program may change its array before the copy is replayed.
-        snapshot = as_elements(values, tensor.dtype)
-        record = _write_record(tensor, snapshot)
+        record = _write_record(tensor, as_elements(values, tensor.dtype))
     known = _known_with(tensor, values if is_known else None)
     tensor.context.run.submit(
         HostToDevice(tensor.context.run, tensor.buffer, tensor.nbytes, record), writes=tensor

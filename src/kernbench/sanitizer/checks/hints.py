@@ -130,8 +130,7 @@ def _chunks(hint: Hint, program_ids: Array) -> Iterator[tuple[Array, Array]]:
     length = max(_CHUNK_ELEMENTS // max(int(np.prod(shape, dtype=np.int64)), 1), 1)
     for start in range(0, len(which), length):
         positions = which[start : start + length]
-        some = held.take_programs(positions)
-        dense = some.dense((PROGRAM, *loops, *axes))
+        dense = held.take_programs(positions).dense((PROGRAM, *loops, *axes))
         outer = dense.shape[: 1 + len(loops)]
         rows = np.broadcast_to(dense, (*outer, *shape)).reshape(-1, *shape)
         ids = program_ids[positions[: len(dense)]]

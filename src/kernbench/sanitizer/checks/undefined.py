@@ -48,8 +48,7 @@ class Undefined(Check):
                 name=f"tt.{atomic_name(access.command)}",
                 remedy="drop those lanes by tl.where",
             )
-        number = self.kernel.origins.number(origin)
-        return [partial(_masked_off, access, number)]
+        return [partial(_masked_off, access, self.kernel.origins.number(origin))]
 
 
 def _masked_off(access: WatchedAccess, number: int, frame: Frame) -> Shadow:

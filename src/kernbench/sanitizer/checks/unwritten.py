@@ -52,8 +52,7 @@ class Unwritten(Check):
     def marks(self, access: WatchedAccess) -> list[Mark]:
         if not access.is_plain:
             return []
-        number = self.kernel.origins.number(NeverWritten(access.site.line))
-        return [partial(_mark, access, number)]
+        return [partial(_mark, access, self.kernel.origins.number(NeverWritten(access.site.line)))]
 
 
 def _write(access: WatchedAccess, frame: Frame) -> None:

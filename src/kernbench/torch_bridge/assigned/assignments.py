@@ -250,9 +250,7 @@ class Assignments:
             self._expect(frozenset(chain.from_iterable(map(_names_in, self._codes))))
 
     def _expect(self, names: frozenset[str]) -> None:
-        modules = [
-            module for module in list(sys.modules.values()) if isinstance(module, ModuleType)
-        ]
+        modules = [item for item in list(sys.modules.values()) if isinstance(item, ModuleType)]
         is_first = not self._objects.names
         is_direct = self._writes_directly()
         self._objects.expect(names, modules)

@@ -91,9 +91,7 @@ class HostTimes:
         in_cxx = {**parts, HostPart.ELEMENTWISE: spec.cast_us}
         self.called_in_cxx = tuple(ps(in_cxx[host_part]) for host_part in HostPart)
         """The same where autocast calls it: its casts."""
-        recorded_ps = [
-            0 if host_part is HostPart.FREE else ps(of.recorded_us) for host_part in HostPart
-        ]
+        recorded_ps = [0 if item is HostPart.FREE else ps(of.recorded_us) for item in HostPart]
         self.recorded = tuple(map(add, self.called, recorded_ps))
         """The time of an operation that autograd records."""
         self.recorded_in_cxx = tuple(map(add, self.called_in_cxx, recorded_ps))

@@ -67,9 +67,9 @@ class Patches:
         self._undo.append((set_own, (owner, name, own)))
         return shown
 
-    def set_all(self, owner: Any, values: Mapping[str, Any]) -> None:
+    def set_all(self, owner: Any, values: Mapping[str, Any] = {}, /, **named: Any) -> None:
         """Replace several attributes."""
-        for name, value in values.items():
+        for name, value in {**values, **named}.items():
             self.set(owner, name, value)
 
     def hide(self, owner: Any, name: str) -> None:

@@ -194,8 +194,7 @@ def _bytes_of(generator: Any, state: Tensor) -> Words | None:
         return None
     wanted = struct.pack(f"={_NUM_WORDS}I", *struct.unpack_from(f"={_NUM_WORDS}Q", told, 24))
     raw = (ctypes.c_char * (128 + len(wanted))).from_address(generator._cdata).raw
-    at = raw.find(wanted)
-    start = at - _FRONT.size
+    start = raw.find(wanted) - _FRONT.size
     if start < 0:
         return None
     seed, left, _, place = _FRONT.unpack_from(raw, start)

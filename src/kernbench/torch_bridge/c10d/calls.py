@@ -334,8 +334,7 @@ def post(members: ProcessGroup, call: Call, serves_host: bool) -> CollectiveWork
     """Add the calling rank's part to the collective; the host continues."""
     capture = current().capture
     if capture is not None and capture.is_on_stream():
-        posted = partial(post, members, serves_host=serves_host)
-        return capture.meet(posted, call, _is_of_program())
+        return capture.meet(partial(post, members, serves_host=serves_host), call, _is_of_program())
     process, part = _begin(call, serves_host)
     state = process.state
     number = state.call_counts.get(members, 0) + 1

@@ -172,16 +172,14 @@ def install(patches: Patches) -> None:
     groups = {"ProcessGroupGloo": GlooGroup} | dict.fromkeys(_NCCL_GROUPS, NcclGroup)
     patches.set_all(
         c10d,
-        {
-            "_world": CurrentWorld(),
-            **groups,
-            "_GLOO_AVAILABLE": True,
-            "_NCCL_AVAILABLE": True,
-            "rendezvous": rendezvous,
-            "default_pg_nccl_timeout": timedelta(minutes=10),
-            # It would record the calls of a group in C++, to report which rank hangs.
-            "_maybe_attach_flight_recorder": lambda *args, **kwargs: None,
-        },
+        _world=CurrentWorld(),
+        **groups,
+        _GLOO_AVAILABLE=True,
+        _NCCL_AVAILABLE=True,
+        rendezvous=rendezvous,
+        default_pg_nccl_timeout=timedelta(minutes=10),
+        # It would record the calls of a group in C++, to report which rank hangs.
+        _maybe_attach_flight_recorder=lambda *args, **kwargs: None,
     )
     for owner in (dist, c10d):
         patches.set(owner, "split_group", split_group)
@@ -190,25 +188,21 @@ def install(patches: Patches) -> None:
     of_type = dict.fromkeys(_OF_TORCHCOMMS, dist.ProcessGroup.BackendType.CUSTOM)
     patches.set_all(
         kind,
-        {
-            "_plugins": plugins | kind._plugins,
-            "backend_list": [*kind.backend_list, *_OF_TORCHCOMMS],
-            "backend_capability": {torchcomm: ["cuda"] for torchcomm in _OF_TORCHCOMMS}
-            | kind.backend_capability,
-            "backend_type_map": of_type | kind.backend_type_map,
-        },
+        _plugins=plugins | kind._plugins,
+        backend_list=[*kind.backend_list, *_OF_TORCHCOMMS],
+        backend_capability={torchcomm: ["cuda"] for torchcomm in _OF_TORCHCOMMS}
+        | kind.backend_capability,
+        backend_type_map=of_type | kind.backend_type_map,
     )
     patches.set(c10d.BackendConfig, "__init__", _knowing(c10d.BackendConfig.__init__))
     patches.set(rpc, "init_rpc", _refuse_rpc)
     patches.set_all(
         dist,
-        {
-            **groups,
-            "rendezvous": rendezvous,
-            "TCPStore": tcp_store,
-            "FileStore": file_store,
-            "HashStore": HashStore,
-        },
+        **groups,
+        rendezvous=rendezvous,
+        TCPStore=tcp_store,
+        FileStore=file_store,
+        HashStore=HashStore,
     )
     symmetric_memory.install(patches)
     symmetric_operations.install(patches)

@@ -145,8 +145,7 @@ class SimulatedGroup(dist.ProcessGroup):
         """Accept it: calls are counted anyway."""
 
     def _get_sequence_number_for_group(self) -> int:
-        state = self._owner.state
-        return state.call_counts.get(self.members(), 0)
+        return self._owner.state.call_counts.get(self.members(), 0)
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         """Set how long collectives wait for their last rank, in simulated time."""
@@ -273,9 +272,7 @@ class SimulatedGroup(dist.ProcessGroup):
         return self._post(Call(asked, inputs, outputs, data.all_gather))
 
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
-        by_input = [
-            [output_list[index] for output_list in output_lists] for index in range(len(inputs))
-        ]
+        by_input = [[output[index] for output in output_lists] for index in range(len(inputs))]
         return self.allgather(by_input, list(inputs), opts)
 
     def all_gather_single(self, output: Any, value: Any, opts: Any = None) -> CollectiveWork:
@@ -325,8 +322,7 @@ class SimulatedGroup(dist.ProcessGroup):
         self, output: Any, value: Any, taken: Any, sent: Any, opts: Any = None, *rest: Any
     ) -> CollectiveWork:
         inputs = cut("input", value, sent, self._size)
-        outputs = cut("output", output, taken, self._size)
-        return self._exchange(inputs, outputs)
+        return self._exchange(inputs, cut("output", output, taken, self._size))
 
     alltoall_base = all_to_all_single
 

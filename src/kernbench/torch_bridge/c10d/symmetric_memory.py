@@ -90,9 +90,7 @@ class PeerMemory(metaclass=_PadSize):
         self._tables = [
             _table(numbers, self.device) for numbers in (self.buffer_ptrs, self.signal_pad_ptrs)
         ]
-        self.buffer_ptrs_dev, self.signal_pad_ptrs_dev = (
-            table.data_ptr() for table in self._tables
-        )
+        self.buffer_ptrs_dev, self.signal_pad_ptrs_dev = (item.data_ptr() for item in self._tables)
 
     @property
     def signal_pad_size(self) -> int:
@@ -364,9 +362,7 @@ def install(patches: Patches) -> None:
         patches.set(owner, "_SymmetricMemory", PeerMemory)
     patches.set_all(
         symmetric,
-        {
-            "_should_use_implicit_mempool": lambda: False,
-            "enable_symm_mem_for_group": lambda group_name: None,
-            "get_symm_mem_workspace": _workspace,
-        },
+        _should_use_implicit_mempool=lambda: False,
+        enable_symm_mem_for_group=lambda group_name: None,
+        get_symm_mem_workspace=_workspace,
     )

@@ -88,8 +88,7 @@ def _all_gather(tensor: Tensor, group: str, into: Tensor) -> Tensor:
     _check("multimem_all_gather_out", into)
     # Each rank stores its part once, to an address of the switch: the links have what they have
     # where each stores it to all.
-    count = into.numel()
-    return _post("all_gather", tensor, into, group, "one_shot", data.all_gather_flat, count)
+    return _post("all_gather", tensor, into, group, "one_shot", data.all_gather_flat, into.numel())
 
 
 def _reduce_scatter(tensor: Tensor, group: str, split_last_dim: bool, into: Tensor) -> Tensor:
@@ -102,8 +101,7 @@ def _reduce_scatter(tensor: Tensor, group: str, split_last_dim: bool, into: Tens
         for position, (target,) in enumerate(outputs):
             target.copy_(total.chunk(ranks, dim)[position].reshape(target.shape))
 
-    count = tensor.numel()
-    return _post("reduce_scatter", tensor, into, group, "one_shot", compute, count)
+    return _post("reduce_scatter", tensor, into, group, "one_shot", compute, tensor.numel())
 
 
 _ALGORITHMS = {
@@ -131,9 +129,6 @@ def install(patches: Patches) -> None:
     library = library_of_all("symm_mem")
     patches.on_close(library._destroy)
     patches.on_close(SHARED.remove_for_all, library)
-    assert (
-        frozenset(f"symm_mem.{operation}.default" for operation in _OPERATIONS)
-        == OF_SYMMETRIC_MEMORY
-    )
+    assert frozenset(f"symm_mem.{item}.default" for item in _OPERATIONS) == OF_SYMMETRIC_MEMORY
     for name, function in _OPERATIONS.items():
         SHARED.add(f"symm_mem::{name}", BACKEND, Kernel(library, function, False))

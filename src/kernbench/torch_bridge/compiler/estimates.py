@@ -27,8 +27,7 @@ def install(patches: Patches, run: Run) -> None:
     patches.set(utils, "datasheet_tops", lambda *args, **kwargs: _peak(run, *args, **kwargs))
     clock_mhz = float(run.machine.spec.sip.clock_ghz) * 1e3
     patches.set(torch._utils_internal, "max_clock_rate", lambda: clock_mhz)
-    estimate = comm_analysis.estimate_nccl_collective_runtime_impl
-    modeled = _modeled(run, estimate)
+    modeled = _modeled(run, comm_analysis.estimate_nccl_collective_runtime_impl)
     patches.set(comm_analysis, "estimate_nccl_collective_runtime_impl", modeled)
 
 

@@ -203,11 +203,10 @@ def keep_choices(patches: Patches, tag: str) -> None:
         return {**system, "hash": system["hash"] + tag}
 
     original = codecache.CacheBase.get_system
-    patches.set(codecache.CacheBase, "get_system", staticmethod(get_system))
-    patches.set(
+    patches.set_all(
         codecache.CacheBase,
-        "get_local_cache_path",
-        staticmethod(lambda: Path(cache_dir(), "cache", get_system()["hash"])),
+        get_system=staticmethod(get_system),
+        get_local_cache_path=staticmethod(lambda: Path(cache_dir(), "cache", get_system()["hash"])),
     )
 
 

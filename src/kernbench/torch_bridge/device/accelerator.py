@@ -63,26 +63,22 @@ def empty_strided(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
 def _install_raw_calls(patches: Patches) -> None:
     patches.set_all(
         torch._C,
-        {
-            "_cuda_getCurrentRawStream": lambda index: streams.current_stream(index).cuda_stream,
-            "_cuda_getCurrentStream": lambda index: _parts(streams.current_stream(index)),
-            "_cuda_getDefaultStream": lambda index: _parts(streams.default_stream(index)),
-            "_cuda_setStream": _set_stream,
-            "_cuda_synchronize": lambda: streams.synchronize(),
-            "_cuda_setDevice": lambda index: _set_index(index),
-            "_cuda_exchangeDevice": lambda index: exchange(index),
-            "_cuda_maybeExchangeDevice": lambda index: _exchange_if_any(index),
-            "_cuda_init": lambda: None,
-            "_cuda_isInBadFork": lambda: False,
-            "_cuda_hasPrimaryContext": lambda index: True,
-            "_cuda_canDeviceAccessPeer": lambda index, peer: index != peer,
-            "_cuda_clearCublasWorkspaces": lambda: None,
-            "_cuda_getArchFlags": lambda: " ".join(torch.cuda.get_arch_list()),
-        },
+        _cuda_getCurrentRawStream=lambda index: streams.current_stream(index).cuda_stream,
+        _cuda_getCurrentStream=lambda index: _parts(streams.current_stream(index)),
+        _cuda_getDefaultStream=lambda index: _parts(streams.default_stream(index)),
+        _cuda_setStream=_set_stream,
+        _cuda_synchronize=lambda: streams.synchronize(),
+        _cuda_setDevice=lambda index: _set_index(index),
+        _cuda_exchangeDevice=lambda index: exchange(index),
+        _cuda_maybeExchangeDevice=lambda index: _exchange_if_any(index),
+        _cuda_init=lambda: None,
+        _cuda_isInBadFork=lambda: False,
+        _cuda_hasPrimaryContext=lambda index: True,
+        _cuda_canDeviceAccessPeer=lambda index, peer: index != peer,
+        _cuda_clearCublasWorkspaces=lambda: None,
+        _cuda_getArchFlags=lambda: " ".join(torch.cuda.get_arch_list()),
     )
-    patches.set_all(
-        torch.cuda, {"_exchange_device": exchange, "_maybe_exchange_device": _exchange_if_any}
-    )
+    patches.set_all(torch.cuda, _exchange_device=exchange, _maybe_exchange_device=_exchange_if_any)
     patches.set(torch._C._dynamo.guards, "_empty_strided_cuda", empty_strided)
 
 
@@ -127,23 +123,19 @@ def install(patches: Patches) -> None:
     _number_devices(patches)
     patches.set_all(
         torch._C,
-        {
-            "_accelerator_getAccelerator": lambda: torch.device(DEVICE_TYPE),
-            "_accelerator_getDeviceIndex": lambda: current_index(),
-            "_accelerator_setDeviceIndex": _set_index,
-            "_accelerator_exchangeDevice": exchange,
-            "_accelerator_maybeExchangeDevice": exchange,
-            "_accelerator_getStream": streams.current_stream,
-            "_accelerator_setStream": streams.set_stream,
-            "_accelerator_synchronizeDevice": streams.synchronize,
-            "_accelerator_getDeviceCapability": lambda index: {"supported_dtypes": set(_DTYPES)},
-        },
+        _accelerator_getAccelerator=lambda: torch.device(DEVICE_TYPE),
+        _accelerator_getDeviceIndex=lambda: current_index(),
+        _accelerator_setDeviceIndex=_set_index,
+        _accelerator_exchangeDevice=exchange,
+        _accelerator_maybeExchangeDevice=exchange,
+        _accelerator_getStream=streams.current_stream,
+        _accelerator_setStream=streams.set_stream,
+        _accelerator_synchronizeDevice=streams.synchronize,
+        _accelerator_getDeviceCapability=lambda index: {"supported_dtypes": set(_DTYPES)},
     )
     patches.set_all(
         torch.accelerator,
-        {
-            "is_available": lambda: True,
-            "current_accelerator": lambda check_available=False: torch.device(DEVICE_TYPE),
-            "device_count": device_count,
-        },
+        is_available=lambda: True,
+        current_accelerator=lambda check_available=False: torch.device(DEVICE_TYPE),
+        device_count=device_count,
     )

@@ -82,10 +82,8 @@ _MISTAKES = {"quantile": _of_quantile, "nanquantile": _of_quantile, "tensor_spli
 def install(patches: Patches) -> None:
     """Let these ask for the simulated device. Source: ``TORCH_CHECK`` in ATen's composites."""
     patches.set(Tensor, "grad", property(_grad.__get__, _assign, _grad.__delete__))
-    of_grid = _refusing(torch.functional._meshgrid, _of_grid)
-    patches.set(torch.functional, "_meshgrid", of_grid)
+    patches.set(torch.functional, "_meshgrid", _refusing(torch.functional._meshgrid, _of_grid))
     replace_function(patches, "ctc_loss", _ctc_loss)
     for name, mistake in _MISTAKES.items():
         replace_function(patches, name, partial(_refusing, mistake=mistake))
-        method = _refusing(getattr(Tensor, name), mistake)
-        patches.set(Tensor, name, asking(method, name))
+        patches.set(Tensor, name, asking(_refusing(getattr(Tensor, name), mistake), name))

@@ -85,8 +85,7 @@ def install(patches: Patches) -> None:
     """Let ``torch.autocast("cuda")`` cast tensors of simulated devices."""
     kernels = _Kernels(patches)
     patches.set_all(
-        torch,
-        {"set_autocast_enabled": kernels.set_enabled, "clear_autocast_cache": _clear_both_caches},
+        torch, set_autocast_enabled=kernels.set_enabled, clear_autocast_cache=_clear_both_caches
     )
 
 

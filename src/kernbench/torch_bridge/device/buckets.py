@@ -67,18 +67,16 @@ def _broadcast_by_device(group: Any, tensors: Any, *args: Any, **kwargs: Any) ->
         _broadcast(group, [tensors[position] for position in positions], *args, **kwargs)
 
 
-def _assign_by_device(
-    tensors: Any, limits: Any, sparse: Any = (), *rest: Any, **kwargs: Any
-) -> Any:
+def _assign_by_device(tensors: Any, limits: Any, sparse: Any = (), *rest: Any, **named: Any) -> Any:
     """``_compute_bucket_assignment_by_size``, with each bucket on one device."""
     places = _by_device(tensors)
     if len(places) < 2:
-        return _assign(tensors, limits, sparse, *rest, **kwargs)
+        return _assign(tensors, limits, sparse, *rest, **named)
     numbers: list[tuple[list[int], int]] = []
     for positions in places.values():
         mine = [tensors[position] for position in positions]
         is_sparse = [sparse[position] for position in positions] if sparse else []
-        buckets = _assign(mine, limits, is_sparse, *rest, **kwargs)
+        buckets = _assign(mine, limits, is_sparse, *rest, **named)
         numbers += (
             ([positions[item] for item in bucket], limit)
             for bucket, limit in zip(*buckets, strict=True)

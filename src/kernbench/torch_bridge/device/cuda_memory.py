@@ -23,26 +23,24 @@ def install(patches: Patches) -> None:
     patches.set(torch.UntypedStorage, "resize_", _resized)
     patches.set_all(
         torch._C,
-        {
-            "_cuda_memoryStats": _statistics,
-            "_cuda_resetPeakMemoryStats": _reset_peaks,
-            "_cuda_resetAccumulatedMemoryStats": _reset_sums,
-            "_cuda_emptyCache": _empty_cache,
-            "_cuda_setMemoryFraction": _set_fraction,
-            "_cuda_getMemoryFraction": _fraction,
-            "_accelerator_isAllocatorInitialized": lambda: True,
-            "_accelerator_getDeviceStats": _statistics,
-            "_accelerator_resetPeakStats": _reset_peaks,
-            "_accelerator_resetAccumulatedStats": _reset_sums,
-            "_accelerator_emptyCache": _empty_cache,
-            "_accelerator_emptyHostCache": lambda: None,
-            "_accelerator_getMemoryInfo": mem_get_info,
-            "_accelerator_setAllocatorSettings": _set_settings,
-            "_accelerator_getAllocatorSettings": _settings,
-            "_cuda_cudaCachingAllocator_set_allocator_settings": _set_settings,
-        },
+        _cuda_memoryStats=_statistics,
+        _cuda_resetPeakMemoryStats=_reset_peaks,
+        _cuda_resetAccumulatedMemoryStats=_reset_sums,
+        _cuda_emptyCache=_empty_cache,
+        _cuda_setMemoryFraction=_set_fraction,
+        _cuda_getMemoryFraction=_fraction,
+        _accelerator_isAllocatorInitialized=lambda: True,
+        _accelerator_getDeviceStats=_statistics,
+        _accelerator_resetPeakStats=_reset_peaks,
+        _accelerator_resetAccumulatedStats=_reset_sums,
+        _accelerator_emptyCache=_empty_cache,
+        _accelerator_emptyHostCache=lambda: None,
+        _accelerator_getMemoryInfo=mem_get_info,
+        _accelerator_setAllocatorSettings=_set_settings,
+        _accelerator_getAllocatorSettings=_settings,
+        _cuda_cudaCachingAllocator_set_allocator_settings=_set_settings,
     )
-    patches.set_all(torch.cuda.memory, {"is_initialized": lambda: True, "_lazy_init": lambda: None})
+    patches.set_all(torch.cuda.memory, is_initialized=lambda: True, _lazy_init=lambda: None)
     for owner in (torch.cuda, torch.cuda.memory):
         patches.set(owner, "mem_get_info", mem_get_info)
 
@@ -134,9 +132,4 @@ def _by_pool(amount: Amount) -> dict[str, dict[str, int]]:
 
 
 def _entries(amount: Amount) -> dict[str, int]:
-    return {
-        "current": amount.current,
-        "peak": amount.peak,
-        "allocated": amount.allocated,
-        "freed": amount.freed,
-    }
+    return {name: getattr(amount, name) for name in ("current", "peak", "allocated", "freed")}

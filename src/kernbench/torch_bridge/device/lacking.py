@@ -86,24 +86,19 @@ def install(patches: Patches) -> None:
                 update_wrapper(refuse, lacked)
             patches.set(owner, name, refuse)
     kind = torch.nn.DataParallel
-    patches.set(kind, "__init__", _on_one_device(kind.__init__))
-    patches.set(kind, "scatter", _moving(kind.scatter))
+    patches.set_all(kind, __init__=_on_one_device(kind.__init__), scatter=_moving(kind.scatter))
     patches.set_all(
         torch.cuda,
-        {
-            "ipc_collect": lambda: None,
-            "can_device_access_peer": lambda device, peer_device: device != peer_device,
-        },
+        ipc_collect=lambda: None,
+        can_device_access_peer=lambda device, peer_device: device != peer_device,
     )
     for owner in (torch.cuda, torch.cuda.profiler):
-        patches.set_all(owner, {"cudart": _Cudart, "check_error": lambda result: None})
+        patches.set_all(owner, cudart=_Cudart, check_error=lambda result: None)
     patches.set_all(
         torch._C,
-        {
-            "_cuda_getAllocatorBackend": lambda: "native",
-            "_cuda_get_sync_debug_mode": lambda: 0,
-            "_cuda_set_sync_debug_mode": _watch_waits,
-        },
+        _cuda_getAllocatorBackend=lambda: "native",
+        _cuda_get_sync_debug_mode=lambda: 0,
+        _cuda_set_sync_debug_mode=_watch_waits,
     )
     patches.set(torch.Tensor, "__dlpack__", _no_capsule)
     for owner in (torch, torch.utils.dlpack):

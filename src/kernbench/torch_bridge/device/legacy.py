@@ -102,5 +102,5 @@ def _make_tensor(*value: Any, **kwargs: Any) -> Tensor:
 def install(patches: Patches) -> None:
     """Let legacy names refer to simulated devices."""
     patches.set(Tensor, "__new__", staticmethod(_make_tensor))
-    patches.set_all(Tensor, {"type": _type_of, "type_as": _type_as, "new": _make_new})
+    patches.set_all(Tensor, type=_type_of, type_as=_type_as, new=_make_new)
     patches.set_all(torch.cuda, _TYPES)

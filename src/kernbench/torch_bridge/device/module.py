@@ -140,69 +140,59 @@ def install(patches: Patches) -> None:
     """Let both modules answer for the simulated machine."""
     patches.set_all(
         torch.cuda,
-        {
-            "is_available": lambda: True,
-            "is_initialized": lambda: True,
-            "_initialized": True,
-            "init": _ignore,
-            "_lazy_init": _ignore,
-            "_is_in_bad_fork": lambda: False,
-            "device_count": device_count,
-            "current_device": current_index,
-            "set_device": set_device,
-            "device": DeviceContext,
-            "device_of": DeviceOfContext,
-            "_CudaDeviceProperties": CudaDeviceProperties,
-            "get_device_properties": get_device_properties,
-            "get_device_name": lambda device=None: get_device_properties(device).name,
-            "get_device_capability": _capability,
-            "get_arch_list": _architectures,
-            "is_bf16_supported": lambda *args, **kwargs: True,
-            "synchronize": streams.synchronize,
-            "Stream": streams.Stream,
-            "Event": streams.Event,
-            "ExternalStream": streams.external_stream,
-            "StreamContext": streams.StreamContext,
-            "stream": streams.StreamContext,
-            "get_stream_from_external": streams.external_stream,
-            "set_stream": streams.set_stream,
-            "current_stream": streams.current_stream,
-            "default_stream": streams.default_stream,
-            "default_generators": rng.DefaultGenerators(),
-        },
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        _initialized=True,
+        init=_ignore,
+        _lazy_init=_ignore,
+        _is_in_bad_fork=lambda: False,
+        device_count=device_count,
+        current_device=current_index,
+        set_device=set_device,
+        device=DeviceContext,
+        device_of=DeviceOfContext,
+        _CudaDeviceProperties=CudaDeviceProperties,
+        get_device_properties=get_device_properties,
+        get_device_name=lambda device=None: get_device_properties(device).name,
+        get_device_capability=_capability,
+        get_arch_list=_architectures,
+        is_bf16_supported=lambda *args, **kwargs: True,
+        synchronize=streams.synchronize,
+        StreamContext=streams.StreamContext,
+        stream=streams.StreamContext,
+        get_stream_from_external=streams.external_stream,
+        set_stream=streams.set_stream,
+        current_stream=streams.current_stream,
+        default_stream=streams.default_stream,
+        default_generators=rng.DefaultGenerators(),
     )
-    patches.set_all(
-        torch.cuda.streams,
-        {
-            "Stream": streams.Stream,
-            "Event": streams.Event,
-            "ExternalStream": streams.external_stream,
-        },
-    )
+    for module in (torch.cuda, torch.cuda.streams):
+        patches.set_all(
+            module,
+            Stream=streams.Stream,
+            Event=streams.Event,
+            ExternalStream=streams.external_stream,
+        )
     patches.set_all(torch, streams.OF_ANY_DEVICE)
     # Programs take them from either module.
     for of_numbers in (torch.cuda, torch.cuda.random):
         patches.set_all(
             of_numbers,
-            {
-                "manual_seed": rng.manual_seed,
-                "manual_seed_all": rng.manual_seed,
-                "seed": rng.seed,
-                "seed_all": rng.seed,
-                "initial_seed": rng.initial_seed,
-                "get_rng_state": rng.get_rng_state,
-                "get_rng_state_all": _random_states,
-                "set_rng_state": rng.set_rng_state,
-                "set_rng_state_all": _set_random_states,
-            },
+            manual_seed=rng.manual_seed,
+            manual_seed_all=rng.manual_seed,
+            seed=rng.seed,
+            seed_all=rng.seed,
+            initial_seed=rng.initial_seed,
+            get_rng_state=rng.get_rng_state,
+            get_rng_state_all=_random_states,
+            set_rng_state=rng.set_rng_state,
+            set_rng_state_all=_set_random_states,
         )
     patches.set_all(
         torch._C,
-        {
-            "_get_accelerator": lambda *args: torch.device(DEVICE_TYPE),
-            # A separate object, as torch._dynamo has rules by function.
-            "_cuda_getDevice": lambda: current_index(),
-        },
+        _get_accelerator=lambda *args: torch.device(DEVICE_TYPE),
+        # A separate object, as torch._dynamo has rules by function.
+        _cuda_getDevice=lambda: current_index(),
     )
     patches.set(torch, "Generator", rng.Generator)
     patches.set(torch.cuda.nccl, "version", lambda: _NCCL_VERSION)

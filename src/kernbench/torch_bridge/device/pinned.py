@@ -15,7 +15,7 @@ NOT_PINNED = "Only dense CPU tensors can be pinned"
 
 def install(patches: Patches) -> None:
     """Let host memory be pinned, without C++."""
-    patches.set_all(torch.Tensor, {"pin_memory": pin_memory, "is_pinned": is_pinned})
+    patches.set_all(torch.Tensor, pin_memory=pin_memory, is_pinned=is_pinned)
 
 
 def pin_memory(self: Tensor, device: Any = None) -> Tensor:

@@ -252,8 +252,7 @@ class Generator(_Generator, metaclass=_Kind):
         state = self.random_state
         if state is None:
             return super().clone_state()
-        copied = RandomState(state.seed, state.offset, state.position)
-        return _with_state(self.device, copied)
+        return _with_state(self.device, RandomState(state.seed, state.offset, state.position))
 
     def graphsafe_get_state(self) -> Generator:
         """Return a generator that shares this one's state: draws of either advance both."""

@@ -42,12 +42,10 @@ def install(patches: Patches) -> None:
     """Replace the C++ functions that PyTorch's own functions call."""
     patches.set_all(
         torch._C,
-        {
-            "_cuda_record_memory_history": _record,
-            "_cuda_record_memory_history_legacy": _record_legacy,
-            "_cuda_isHistoryEnabled": _is_recording,
-            "_cuda_memorySnapshot": _snapshot,
-        },
+        _cuda_record_memory_history=_record,
+        _cuda_record_memory_history_legacy=_record_legacy,
+        _cuda_isHistoryEnabled=_is_recording,
+        _cuda_memorySnapshot=_snapshot,
     )
 
 

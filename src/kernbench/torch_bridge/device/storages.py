@@ -41,11 +41,9 @@ def install(patches: Patches) -> None:
     methods = (clone, to, cuda, cpu, copy_, is_shared, _write_file)
     patches.set_all(
         _Storage,
-        {
-            **{item.__name__: item for item in methods},
-            "__new__": staticmethod(_made),
-            "device": property(_device),
-        },
+        **{item.__name__: item for item in methods},
+        __new__=staticmethod(_made),
+        device=property(_device),
     )
     patches.set(torch.Tensor, "set_", asking(set_, "set_"))
 

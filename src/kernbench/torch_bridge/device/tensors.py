@@ -477,11 +477,9 @@ def install(patches: Patches) -> None:
     patches.set(UninitializedTensorMixin, "_allowed_methods", known + allowed)
     patches.set_all(
         torch.Tensor,
-        {
-            **{name: asking(item, name, is_getter=True) for name, item in getters.items()},
-            **replaced,
-            "_make_wrapper_subclass": staticmethod(_wrapper),
-        },
+        **{name: asking(item, name, is_getter=True) for name, item in getters.items()},
+        **replaced,
+        _make_wrapper_subclass=staticmethod(_wrapper),
     )
     for name in ("device", "is_meta"):
         # C++ asks wrappers for this getter; ShardedTensor refers to the original.

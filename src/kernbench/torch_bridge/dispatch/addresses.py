@@ -163,8 +163,7 @@ class Addresses(LentMemory):
             residence = None if storage is None else getattr(storage, "_kernbench", None)
             # The storage may have been freed or moved since its address was read.
             if residence is not None and self._start(storage, residence) == start:
-                size_bytes = storage.nbytes()
-                return (start, storage) if address < start + size_bytes else None
+                return (start, storage) if address < start + storage.nbytes() else None
         return None
 
 

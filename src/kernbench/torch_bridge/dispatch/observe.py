@@ -106,8 +106,7 @@ class Observer(Mode):
         """Views and plain operations seen so far; keys as in ``_OPERATIONS``."""
         self._place = process.session.place
         self._devices = process.session.devices
-        run = process.session.run
-        self._spec = run.machine.spec
+        self._spec = process.session.run.machine.spec
         self._touching: Touching | None = process.touching
         """Takes note of what is touched, under the sanitizer."""
         self.price(process.precision or overridden(Float32(), os.environ))
@@ -478,8 +477,7 @@ class Observer(Mode):
         if self._touching is not None:
             self._touching.host(operation, args, kwargs, result)
         elif self._process.copies:
-            used = used_tensors(operation, args, kwargs)
-            look_at_copies(self._process, used, operation.name)
+            look_at_copies(self._process, used_tensors(operation, args, kwargs), operation.name)
         return result
 
 

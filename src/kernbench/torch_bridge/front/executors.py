@@ -22,7 +22,7 @@ _submit_really, _shut_down_really = ProcessPoolExecutor.submit, ProcessPoolExecu
 def install(patches: Patches) -> None:
     """Let executors of ranks start workers of them."""
     patches.set_all(
-        ProcessPoolExecutor, {"__init__": _make_executor, "submit": _submit, "shutdown": _shut_down}
+        ProcessPoolExecutor, __init__=_make_executor, submit=_submit, shutdown=_shut_down
     )
 
 

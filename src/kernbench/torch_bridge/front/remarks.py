@@ -43,9 +43,7 @@ def remarks_of(session: Session) -> list[str]:
             "host.compile_share asks: it was measured here, and the next run takes another time"
         )
     lines += [*_of_what_ran_instead(session), *_of_processes(session)]
-    left_out = set[str]().union(
-        *(setting.left_out for setting in session.memories.settings.values())
-    )
+    left_out = set[str]().union(*(item.left_out for item in session.memories.settings.values()))
     if left_out:
         lines.append(
             "of what PYTORCH_ALLOC_CONF asks, not modeled, so that memory is assigned as without: "

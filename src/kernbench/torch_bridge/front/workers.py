@@ -118,7 +118,7 @@ def _let_programs_spawn(patches: Patches, programs: Programs) -> None:
         return None
 
     for module in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
-        patches.set_all(module, {"spawn": spawn, "start_processes": spawn})
+        patches.set_all(module, spawn=spawn, start_processes=spawn)
 
 
 def _in_new_main(
@@ -229,11 +229,9 @@ def install(patches: Patches, programs: Programs) -> None:
     # The start method, which a program may set once.
     context: Any = multiprocessing.context._default_context
     patches.set(context, "_actual_context", context._actual_context)
-    patches.set(processes, "_children", _ChildrenOfEach())
-    patches.set(processes, "_current_process", _as_rank())
+    patches.set_all(processes, _children=_ChildrenOfEach(), _current_process=_as_rank())
     executors.install(patches)
-    patches.set(os, "getpid", _getpid)
-    patches.set(os, "getppid", _getppid)
+    patches.set_all(os, getpid=_getpid, getppid=_getppid)
     patches.set(multiprocessing, "parent_process", _parent_process)
 
 

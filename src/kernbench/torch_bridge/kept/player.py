@@ -155,7 +155,7 @@ class TorchPlayer(Player):
             Action.OPERATION: self._operate,
             Action.COPY: self._copy,
             Action.HOST_MARK: self._mark_by_host,
-            Action.HOST_STREAM_WAITS: self._let_stream_wait_by_host,
+            Action.HOST_STREAM_WAITS: self._stream_waits_by_host,
             Action.HOST_POLL: lambda state, label, *_: self.host(state).poll(self._labels[label]),
             Action.HOST_GLANCE: lambda state, label, *_: self.host(state).glance(
                 self._labels[label]
@@ -239,8 +239,7 @@ class TorchPlayer(Player):
         plan.kernel.binary.check_room(launcher)
         launcher.engine.check(plan.trace, sip_id)
         launcher.settle(plan, sip_id, tables)
-        reuse = _reuse_of(value)
-        held = held_steps(reuse, plan, self.run.machine.sip_at(sip_id))
+        held = held_steps(_reuse_of(value), plan, self.run.machine.sip_at(sip_id))
         return OperationTiming(
             lambda queued: launcher.template(
                 plan, policies, sip_id, name, PLAIN_LAUNCH, held, queued=queued, tables=tables
@@ -287,9 +286,7 @@ class TorchPlayer(Player):
         self.host(state).enqueue(marker, queue)
         return marker
 
-    def _let_stream_wait_by_host(
-        self, state: RankState, actor: int, place: int, stream: int
-    ) -> None:
+    def _stream_waits_by_host(self, state: RankState, actor: int, place: int, stream: int) -> None:
         awaited = self.handle(actor, place)
         if not awaited.done:
             self.host(state).enqueue(WaitFor(self.run, awaited), self.streams[stream])
@@ -319,8 +316,7 @@ class TorchPlayer(Player):
     def _end_range(self, state: RankState, label: int, number: int, _: int) -> None:
         begun_ps = self._ranges.pop((state, number), None)
         if begun_ps is not None:
-            now_ps = self.host(state).now_ps
-            named = HostRange(state.rank, self._labels[label], begun_ps, now_ps)
+            named = HostRange(state.rank, self._labels[label], begun_ps, self.host(state).now_ps)
             self.run.op_log.host_ranges.append(named)
 
     def _arrive(self, state: RankState, meeting: int, work: int, spans: int) -> Handle:
@@ -335,8 +331,7 @@ class TorchPlayer(Player):
             collective.arrive(value["position"], part, after)
             self.run.simulation.wake(part.data)
             return part
-        parts = self._parts.setdefault(collective, [])
-        parts.append(part)
+        self._parts.setdefault(collective, []).append(part)
         collective.arrive(value["position"], part, after, self._others(collective, state))
         if collective.is_complete:
             order = dict.fromkeys(collective.parts())

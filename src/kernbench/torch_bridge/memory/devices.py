@@ -84,8 +84,7 @@ class Memories(Generic[Owner]):
 
     def change_settings(self, process: Owner, text: str) -> None:
         """Let the calling process's allocators go by other settings from now on."""
-        settings = self.settings_of(process)
-        settings.read(text)
+        self.settings_of(process).read(text)
         for (owner, _), allocator in self.allocators.items():
             if owner == process:
                 # What was chosen by the rules before is not taken back unseen.

@@ -159,8 +159,7 @@ class ProcessOrder:
         if forward is not None:
             # Autograd's engine runs it on the stream of its forward operation, and lets the
             # streams of a pass wait for each other as its gradients need.
-            other = self.stream(forward)
-            line.follow(other)
+            line.follow(self.stream(forward))
         line.index += 1
         clock = OperationClock(line, self._where(line))
         if forward is not None:

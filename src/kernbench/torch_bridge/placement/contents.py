@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.memory import CachingAllocator
     from kernbench.torch_bridge.ordering.order import OrderedLine, ProcessOrder
 
+    Place = tuple[CachingAllocator, int, int]
+
 Written = npt.NDArray[np.uint8]
 
 
@@ -32,9 +34,7 @@ class Contents:
 
     __slots__ = ("_order", "_place", "_recorded", "is_followed", "is_shared", "touches", "written")
 
-    def __init__(
-        self, order: ProcessOrder, place: tuple[CachingAllocator, int, int] | None
-    ) -> None:
+    def __init__(self, order: ProcessOrder, place: Place | None) -> None:
         self._order = order
         self._place = place
         """The allocator, address and size of its block; None for memory of the host."""
@@ -146,9 +146,7 @@ class FreedMemory:
         return list(values)
 
 
-def _inherit(
-    order: ProcessOrder, touches: Touches, place: tuple[CachingAllocator, int, int]
-) -> None:
+def _inherit(order: ProcessOrder, touches: Touches, place: Place) -> None:
     """Begin the touches of new memory with those of who had it before."""
     freed = order.freed_memory
     while order.freed:

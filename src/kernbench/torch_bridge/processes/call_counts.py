@@ -54,7 +54,7 @@ def install(patches: Patches, simulation: Simulation) -> None:
     if HAS_MONITORING:
         MONITOR.begin()
         patches.on_close(MONITOR.end)
-    patches.set_all(_Importing, {"__enter__": begin, "__exit__": end})
+    patches.set_all(_Importing, __enter__=begin, __exit__=end)
     _leave_out_collections(patches)
     _sort_members(patches)
     patches.set(sys, "getprofile", getprofile)

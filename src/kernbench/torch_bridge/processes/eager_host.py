@@ -156,8 +156,7 @@ class DisturbedEagerHost(Disturbed, EagerHost):
 
 def as_disturbed(run: Run, host: Host) -> Host:
     """Return a host of a run, disturbed if the machine's scenario says so."""
-    scenario = run.machine.spec.scenario
-    if run.host_noise is None and not scenario.deaths:
+    if run.host_noise is None and not run.machine.spec.scenario.deaths:
         return host
     return disturb_host(host, DisturbedEagerHost if isinstance(host, EagerHost) else DisturbedHost)
 

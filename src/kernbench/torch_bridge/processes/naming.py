@@ -14,8 +14,7 @@ from kernbench.torch_bridge.processes.process import current
 def _now(name: str, *args: Any) -> Any:
     """Call a method of the process's ranges, with the time."""
     process = current()
-    now_ps = process.host.now_ps
-    return getattr(process.ranges, name)(*args, now_ps)
+    return getattr(process.ranges, name)(*args, process.host.now_ps)
 
 
 def _of_ranges(name: str) -> Any:
@@ -52,7 +51,7 @@ def _exit(self: Any, *error: object) -> None:
 def install(patches: Patches) -> None:
     """Record the ranges that programs name."""
     patches.set(torch.cuda.nvtx, "_nvtx", _Nvtx)
-    patches.set_all(autograd_profiler.record_function, {"__enter__": _enter, "__exit__": _exit})
+    patches.set_all(autograd_profiler.record_function, __enter__=_enter, __exit__=_exit)
     # No tool would show the operations' own ranges.
     for emit in (autograd_profiler.emit_nvtx, autograd_profiler.emit_itt):
         patches.set(emit, "__enter__", lambda self: self if self.enabled else None)

@@ -67,9 +67,5 @@ def patch(module: ModuleType, patches: Patches) -> None:
         return times
 
     patches.set_all(
-        timer,
-        {
-            "_estimate_block_size": estimate_block_size,
-            "_threaded_measurement_loop": measurement_loop,
-        },
+        timer, _estimate_block_size=estimate_block_size, _threaded_measurement_loop=measurement_loop
     )

@@ -45,13 +45,11 @@ def install(patches: Patches) -> None:
     """Call handlers of simulated processes at the end of their process."""
     patches.set_all(
         atexit,
-        {
-            "register": _register,
-            "unregister": _unregister,
-            "_clear": _clear,
-            "_run_exitfuncs": _run_handlers,
-            "_ncallbacks": _count,
-        },
+        register=_register,
+        unregister=_unregister,
+        _clear=_clear,
+        _run_exitfuncs=_run_handlers,
+        _ncallbacks=_count,
     )
     patches.set(threading, "_register_atexit", _register_before_threads_end)
     if not _finalize._registered_with_atexit:

@@ -68,7 +68,7 @@ def install(patches: Patches, clock: Callable[[], float]) -> None:
         if isinstance(loop._selector, _Selector) and not HERE.is_foreign:
             loop._selector.wake()
 
-    patches.set_all(_Loop, {"__init__": init, "_write_to_self": write_to_self})
+    patches.set_all(_Loop, __init__=init, _write_to_self=write_to_self)
     patches.set(asyncio.base_events.BaseEventLoop, "time", lambda loop: clock())
     for name in ("ThreadedChildWatcher", "_ThreadedChildWatcher"):
         if watcher := getattr(asyncio.unix_events, name, None):

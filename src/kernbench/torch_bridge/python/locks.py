@@ -210,12 +210,10 @@ def install(patches: Patches) -> None:
     """Let everything that programs build from locks yield to the other ranks."""
     patches.set_all(
         threading,
-        {
-            "_allocate_lock": SimulatedLock,
-            "Lock": SimulatedLock,
-            "_CRLock": None,
-            "RLock": _reentrant_lock,
-        },
+        _allocate_lock=SimulatedLock,
+        Lock=SimulatedLock,
+        _CRLock=None,
+        RLock=_reentrant_lock,
     )
-    patches.set_all(threading.Event, {"is_set": _is_set, "isSet": _is_set})
+    patches.set_all(threading.Event, is_set=_is_set, isSet=_is_set)
     patches.set(queue, "SimpleQueue", OF_PYTHON[1])

@@ -33,10 +33,8 @@ class ProcessLoggers:
         # Functions bind to the logger; methods of this object would not.
         patches.set_all(
             Logger,
-            {
-                "__setattr__": lambda logger, name, value: self._assign(logger, name, value),
-                "isEnabledFor": lambda logger, level: self._is_enabled_for(logger, level),
-            },
+            __setattr__=lambda logger, name, value: self._assign(logger, name, value),
+            isEnabledFor=lambda logger, level: self._is_enabled_for(logger, level),
         )
         for name in _CHANGING:
             patches.set(Logger, name, self._changing(getattr(Logger, name)))

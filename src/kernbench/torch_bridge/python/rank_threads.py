@@ -40,11 +40,9 @@ class RankThreads:
         patches.set(executors, "_shutdown", False)
         patches.set_all(
             threading.Thread,
-            {
-                "start": lambda thread: self._start(thread),
-                "join": _join_rank_thread,
-                "is_alive": _rank_thread_is_alive,
-            },
+            start=lambda thread: self._start(thread),
+            join=_join_rank_thread,
+            is_alive=_rank_thread_is_alive,
         )
         patches.set(threading, "main_thread", _main_thread_here)
         patches.set(threading, "enumerate", _threads_here)

@@ -170,7 +170,7 @@ def install(patches: Patches) -> None:
     trampolines = Trampolines(_plain_library)
     patches.on_close(trampolines.close)
     _share_custom_operators()
-    patches.set_all(torch._C, {"_dispatch_library": lambda *args: _make_proxy(trampolines, *args)})
+    patches.set_all(torch._C, _dispatch_library=lambda *args: _make_proxy(trampolines, *args))
     for name in ("define", "impl", "fallback"):
         patches.set(Library, name, _looked_at(trampolines, getattr(Library, name)))
     _give_own_tables(patches)

@@ -63,12 +63,10 @@ def install(patches: Patches, for_all: _ForAll) -> None:
     shared = _SharedRules(for_all)
     patches.set_all(
         ring,
-        {
-            "_distribute_function": _distribute,
-            "_restore_function": _restore,
-            "_enable_cp_dtensor_dispatcher": shared.enter,
-            "_disable_cp_dtensor_dispatcher": shared.leave,
-        },
+        _distribute_function=_distribute,
+        _restore_function=_restore,
+        _enable_cp_dtensor_dispatcher=shared.enter,
+        _disable_cp_dtensor_dispatcher=shared.leave,
     )
     patches.on_close(shared.close)
     patches.set(F, "scaled_dot_product_attention", _attention_like(F.scaled_dot_product_attention))
@@ -140,8 +138,7 @@ def _attention_like(original: Any) -> Any:
         if has_torch_function(tensors):
             # A tensor subclass may compare with what the program sees: neither the original nor
             # this function, of which there is another that is not counted as Python.
-            shown = F.scaled_dot_product_attention
-            return handle_torch_function(shown, tensors, *args, **kwargs)
+            return handle_torch_function(F.scaled_dot_product_attention, tensors, *args, **kwargs)
         process = HERE.process
         own = None if process is None else process.parts.get(ContextParallel)
         if own is not None and own.handlers is not None:

@@ -46,8 +46,7 @@ def _map(f: Any, xs: Any, args: Any) -> Any:
 def _scan(combine_fn: Any, carry: Any, xs: Any, additional_inputs: Any = ()) -> Any:
     results = []
     for parts in zip(*xs, strict=True):
-        leaves = pytree.tree_leaves(carry)
-        carry, result = combine_fn(*leaves, *parts, *additional_inputs)
+        carry, result = combine_fn(*pytree.tree_leaves(carry), *parts, *additional_inputs)
         results.append(result)
     return carry, _stacked(results)
 

@@ -63,8 +63,7 @@ class SimulatedProfile:
     def _stop(self) -> None:
         streams.synchronize()
         self._tree = None
-        process = current()
-        part = _part(process, *self._start)
+        part = _part(current(), *self._start)
         self._parts.append(part)
         if self._use_cpu:
             for host_range in part.ranges:
@@ -191,12 +190,10 @@ def install(patches: Patches) -> None:
     patches.set(autograd_profiler, "profile", SimulatedProfile)
     patches.set_all(
         torch_profiler._KinetoProfile,
-        {
-            "prepare_trace": _prepare,
-            "start_trace": lambda self: self.profiler._start_trace(),
-            "add_metadata_json": _add_metadata_json,
-            "add_metadata": _add_metadata,
-        },
+        prepare_trace=_prepare,
+        start_trace=lambda self: self.profiler._start_trace(),
+        add_metadata_json=_add_metadata_json,
+        add_metadata=_add_metadata,
     )
     patches.set(
         torch_profiler,

@@ -21,8 +21,7 @@ def install(patches: Patches) -> None:
     """Install the replacements."""
     for module in (torch.distributed.utils, torch.nn.parallel.distributed):
         patches.set(module, "_verify_param_shape_across_processes", _verify_parameters)
-    patches.set(Tensor, "__repr__", _described)
-    patches.set(Tensor, "data", property(_data.__get__, _set_data))
+    patches.set_all(Tensor, __repr__=_described, data=property(_data.__get__, _set_data))
     patches.set(torch, "_has_compatible_shallow_copy_type", _takes_data)
     # Pickled objects are sent as tensors, and would be lost on a device without data.
     patches.set(c10d, "_get_object_coll_device", lambda group=None: "cpu")
@@ -49,8 +48,7 @@ def _set_data(self: Tensor, value: Tensor) -> None:
     if cpp_device(self) == cpp_device(value):
         _data.__set__(self, value)
         return
-    result = value.detach().requires_grad_(self.requires_grad)
-    torch._C._swap_tensor_impl(self, result)
+    torch._C._swap_tensor_impl(self, value.detach().requires_grad_(self.requires_grad))
 
 
 def _takes_data(input: Tensor, from_: Tensor) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, guarded_command, show_or_write
+from kernbench.cli.programs.reporting import guarded_command, show_or_write
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,5 @@ def _memory(options: MemoryOptions) -> int:
 
     log = load_run(options.run).log
     # What does not fit does not fit in any step.
-    part = options.part(log, is_steady=False)
-    use = memory_use(log, options.rank, part.window)
-    show_or_write(use, options.json, lambda console: print_memory(use, console))
-    return DONE
+    use = memory_use(log, options.rank, options.part(log, is_steady=False).window)
+    return show_or_write(use, options.json, lambda console: print_memory(use, console))

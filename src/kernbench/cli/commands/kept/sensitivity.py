@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import typer
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, guarded_command, show_or_write
+from kernbench.cli.programs.reporting import guarded_command, show_or_write
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,6 @@ def _sensitivity(options: SensitivityOptions) -> int:
 
     with progress(lambda: f"{state[0]} of {state[1]} keys", lambda: state[0] / state[1]):
         result = sensitivity(saved, by, options.key, step, part)
-    show_or_write(
+    return show_or_write(
         result, options.json, lambda console: print_sensitivity(result, console, options.top)
     )
-    return DONE

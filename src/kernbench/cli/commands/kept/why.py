@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from kernbench.cli import options as common
-from kernbench.cli.programs.reporting import DONE, guarded_command, show_or_write
+from kernbench.cli.programs.reporting import guarded_command, show_or_write
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -98,42 +98,39 @@ def _why(options: WhyOptions) -> int:
     part = options.part(run.log, is_steady=not (options.energy or options.communication))
     if options.lines == OF_PROGRAM:
         caused = program_lines(run.log, run.ranks, part.window)
-        show_or_write(
+        return show_or_write(
             caused, options.json, lambda console: print_program_lines(caused, run.sources, console)
         )
-        return DONE
     if options.modules:
         modules = program_modules(run.log, run.ranks, part.window)
-        show_or_write(modules, options.json, lambda console: print_modules(modules, console))
-        return DONE
+        return show_or_write(modules, options.json, lambda console: print_modules(modules, console))
     if options.lines is not None:
         lines = kernel_lines(run.log, options.lines, part.window)
-        show_or_write(lines, options.json, lambda console: print_lines(lines, run.sources, console))
-        return DONE
+        return show_or_write(
+            lines, options.json, lambda console: print_lines(lines, run.sources, console)
+        )
     if options.communication:
         if run.log.running is not None:
             raise UsageError(
                 f"{options.run}: of a folded run it is not known who sends to whom; save it "
                 "without --fold"
             )
-        show_or_write(
+        return show_or_write(
             communication(run.log, run.ranks),
             options.json,
             lambda console: print_communication(run.log, run.ranks, console),
         )
-        return DONE
     if options.energy:
         energy = saved_energy(run, part.window)
         cost = run.report.get("cost_usd")
         if cost is not None and part.window is not None:
             cost *= part.window.mean_ps / run.log.end_ps
         energy_report = energy if cost is None else {**energy, "cost_usd": cost}
-        show_or_write(
+        return show_or_write(
             energy_report,
             options.json,
             lambda console: print_energy(energy, run.machine.name, console, cost),
         )
-        return DONE
     why = explain(run.log, run.machine, run.ranks, run.report.get("accuracy"), part)
     changes = host_findings(run, part)
 
@@ -143,5 +140,4 @@ def _why(options: WhyOptions) -> int:
             print_host_findings(changes, console)
 
     tried = {} if changes is None else {"host_changes": changes["findings"]}
-    show_or_write({**why, **tried}, options.json, show)
-    return DONE
+    return show_or_write({**why, **tried}, options.json, show)

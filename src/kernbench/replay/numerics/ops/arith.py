@@ -70,11 +70,9 @@ TABLE: dict[str, Numeric] = {
     "arith.select": plain(select),
     "arith.cmpi": Numeric(build=integers.build_integer_comparison),
     "arith.cmpf": Numeric(build=integers.build_float_comparison),
-    "arith.extf": Numeric(
-        build=conversions.convert, build_into=conversions.into_floats, may_share=True
-    ),
-    "arith.truncf": Numeric(
-        build=conversions.convert, build_into=conversions.into_floats, may_share=True
+    **dict.fromkeys(
+        ("arith.extf", "arith.truncf"),
+        Numeric(build=conversions.convert, build_into=conversions.into_floats, may_share=True),
     ),
     "arith.sitofp": Numeric(build=conversions.convert),
     "arith.uitofp": Numeric(build=conversions.from_unsigned),

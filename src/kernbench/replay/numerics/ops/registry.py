@@ -85,8 +85,7 @@ def on_unsigned(function: Function, *, combine: np.ufunc | None = None) -> Numer
         result = command.dst.dtype.numpy
 
         def computed(*arrays: Array) -> Array:
-            unsigned = function(*map(as_unsigned, arrays))
-            return unsigned.view(result)
+            return function(*map(as_unsigned, arrays)).view(result)
 
         return computed
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.base.folding.classes import Folding
 
 Numbers = npt.NDArray[np.int64]
+Ranks = tuple[int, ...]
 
 _STREAM_AT = {
     action: 1 + operands.index(STREAMS)
@@ -55,9 +56,9 @@ class _Unfolding:
         self._num_works, self._num_streams = len(self._works), len(self._streams)
         self._stream_of = {stream: number for number, stream in enumerate(self._streams)}
         self._moved_works: dict[tuple[int, int], int] = {}
-        self._parts: dict[tuple[int, tuple[int, ...], int], int] = {}
-        self._meeting_of: dict[tuple[int, tuple[int, ...]], int] = {}
-        self._groups: dict[tuple[tuple[int, ...], bool, int, int], tuple[int, ...]] = {}
+        self._parts: dict[tuple[int, Ranks, int], int] = {}
+        self._meeting_of: dict[tuple[int, Ranks], int] = {}
+        self._groups: dict[tuple[Ranks, bool, int, int], Ranks] = {}
 
     def all(self) -> Actions:
         """Return the actions of main and of all ranks."""
@@ -162,9 +163,7 @@ class _Unfolding:
             self._meeting_of[key] = number
         return number, self._moved_part(work, ranks, is_pair, runs, rank)
 
-    def _group(
-        self, ranks: tuple[int, ...], is_pair: bool, runs: int, rank: int
-    ) -> tuple[int, ...]:
+    def _group(self, ranks: Ranks, is_pair: bool, runs: int, rank: int) -> Ranks:
         key = ranks, is_pair, runs, rank
         group = self._groups.get(key)
         if group is None:
@@ -179,9 +178,7 @@ class _Unfolding:
             self._groups[key] = group
         return group
 
-    def _moved_part(
-        self, work: int, ranks: tuple[int, ...], is_pair: bool, runs: int, rank: int
-    ) -> int:
+    def _moved_part(self, work: int, ranks: Ranks, is_pair: bool, runs: int, rank: int) -> int:
         if rank == runs:
             return work
         key = work, ranks, rank

@@ -166,8 +166,7 @@ class Channel(Watchable):
         if self._wire is None:
             self._held.append(partial(self._hand_over, item, size_bytes))
             return
-        busy_ps = self._wire.transfer_ps(size_bytes)
-        self._free_ps = max(now_ps, self._free_ps) + busy_ps
+        self._free_ps = max(now_ps, self._free_ps) + self._wire.transfer_ps(size_bytes)
         self._at_other_end(lambda: self.items.append(item))
 
     def occupy_sender(self, now_ps: int) -> None:

@@ -117,8 +117,7 @@ class Endpoint(Watchable):
         simulation = self.network.simulation
         for a, b in ((self, other), (other, self)):
             a.peer = b
-            channel = Channel(simulation, wire, a.capacity)
-            a.outgoing = b.incoming = channel
+            a.outgoing = b.incoming = Channel(simulation, wire, a.capacity)
 
     @property
     def capacity(self) -> int:

@@ -228,7 +228,7 @@ def waiting_select(
 
 def install(patches: Patches) -> None:
     """Let waits for files see simulated sockets."""
-    patches.set_all(select, {"select": waiting_select, "poll": WaitingPoll, "epoll": WaitingEpoll})
+    patches.set_all(select, select=waiting_select, poll=WaitingPoll, epoll=WaitingEpoll)
     for name in ("DefaultSelector", "SelectSelector", "PollSelector", "EpollSelector"):
         patches.set(selectors, name, WaitingSelector)
     patches.set(socketserver, "_ServerSelector", WaitingSelector)

@@ -67,8 +67,7 @@ class ConnectingSocket(SocketHandle):
 
     def _receive(self, end: Endpoint) -> None:
         if end.incoming is None:
-            wire = end.network.wire(end, end)
-            end.incoming = Channel(end.network.simulation, wire, end.capacity)
+            end.incoming = Channel(end.network.simulation, end.network.wire(end, end), end.capacity)
 
     def _resolved(self, end: Endpoint, address: Any) -> tuple[Any, ...]:
         """Return an address with numbers; what is none raises Python's own errors."""

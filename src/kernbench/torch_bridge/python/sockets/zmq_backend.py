@@ -319,8 +319,7 @@ def _backend() -> ModuleType:
 def install(patches: Patches) -> None:
     """Let programs that import ``zmq`` get pyzmq with sockets in simulated time."""
     before = {name: sys.modules.pop(name) for name in _modules()}
-    backend = _backend()
-    sys.modules[_OWN_PART] = backend
+    sys.modules[_OWN_PART] = _backend()
 
     def restore() -> None:
         for name in _modules():

@@ -220,9 +220,7 @@ class ZmqCore(Watchable):
         self.changed()
 
     def disconnect(self, address: str) -> None:
-        result = next(
-            (connector for connector in self.connectors if connector.address == address), None
-        )
+        result = next((item for item in self.connectors if item.address == address), None)
         if result is None:
             raise ZmqFailureError(errno.ENOENT)
         self.connectors.remove(result)
@@ -328,9 +326,7 @@ class ZmqCore(Watchable):
         self.pipes.remove(pipe)
         if self._talks_with is pipe and self.kind == REQ:
             self._talks_with = None
-        connector = next(
-            (connector for connector in self.connectors if connector.pipe is pipe), None
-        )
+        connector = next((item for item in self.connectors if item.pipe is pipe), None)
         if connector is not None and not self.is_closed:
             connector.pipe = Pipe(self._channel(None), self._channel(None), pipe.address)
             self.network.waiting.append(connector)

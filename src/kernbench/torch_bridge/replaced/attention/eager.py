@@ -72,15 +72,12 @@ def scaled_dot_product_attention(
         # What C++ has does not take ragged tensors; it asks their class, which this stands before.
         is_ragged = query.is_nested and query.layout is torch.jagged
         known = jagged_scaled_dot_product_attention if is_ragged else _attention
-        product_attention: Tensor = known(
-            *cast, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
-        return product_attention
+        product: Tensor = known(*cast, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return product
     # Before anything is looked at, as CUDA's autocast casts them, masks too.
     cast = cast_as_asked(*cast)
     _check(*cast)
-    call = _call_of(*cast, dropout_p, is_causal, enable_gqa)
-    kind = chosen_kind(call, _capability())
+    kind = chosen_kind(_call_of(*cast, dropout_p, is_causal, enable_gqa), _capability())
     if kind == MATH:
         composed: Tensor = operations.by_products(
             *cast, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa

@@ -130,8 +130,7 @@ def _backward(
         )  # fmt: skip
         return (gradients[0], _summed(gradients[1], key), _summed(gradients[2], value), None)
     grad = _wide(grad_out)
-    scores = _scores(query, every_key, bias, is_causal, scale)
-    shares = _shares(scores, lse)
+    shares = _shares(_scores(query, every_key, bias, is_causal, scale), lse)
     of_shares = grad @ _wide(every_value).transpose(-2, -1)
     dropped = shares
     if dropout_p:
@@ -177,8 +176,7 @@ def _shares(scores: Tensor, lse: Tensor) -> Tensor:
 
 def _kept(shares: Tensor, dropout_p: float, seed: int) -> Tensor:
     """Return what dropout multiplies shares by."""
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.rand(shares.shape, generator=generator)
+    drawn = torch.rand(shares.shape, generator=torch.Generator().manual_seed(seed))
     return (drawn >= dropout_p).float() / (1 - dropout_p) if dropout_p < 1 else drawn * 0
 
 

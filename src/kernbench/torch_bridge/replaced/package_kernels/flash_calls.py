@@ -164,8 +164,7 @@ def drawn(q: Tensor, dropout_p: float) -> Tensor:
 
 
 def made_for(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    out = q.new_empty(*q.shape[:-1], v.shape[-1])
-    return out, q.new_empty(_sums_shape(q), dtype=torch.float32)
+    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(_sums_shape(q), dtype=torch.float32)
 
 
 def paged(ends: Tensor | None, count: int, assumed: int) -> Callable[[], Sequence[int]]:

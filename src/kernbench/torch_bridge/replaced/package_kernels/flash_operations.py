@@ -237,8 +237,7 @@ def install(patches: Patches, note: Callable[[], object]) -> None:
         func = getattr(getattr(torch.ops, NAMESPACE), name).default
         on_device, shapes = (as_kernel(func, kernel, _WITHOUT) for kernel in functions[name])
         library.impl(name, shapes, "Meta")
-        noted = _noted(on_device, note)
-        SHARED.add(f"{NAMESPACE}::{name}", BACKEND, Kernel(library, noted, False))
+        SHARED.add(f"{NAMESPACE}::{name}", BACKEND, Kernel(library, _noted(on_device, note), False))
 
 
 def _noted(function: Callable[..., Any], note: Callable[[], object]) -> Callable[..., Any]:
@@ -272,8 +271,7 @@ def _forward(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _shapes(call: OperatorCall) -> tuple[Tensor, ...]:
-    pair = made_for(call.q, call.v)
-    return *pair, call.q.new_empty(0), call.q.new_empty(2, dtype=torch.int64)
+    return *made_for(call.q, call.v), call.q.new_empty(0), call.q.new_empty(2, dtype=torch.int64)
 
 
 def _varlen_forward(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -85,8 +85,7 @@ class _Fused(torch.autograd.Function):
             of_results, operands = tensor[: len(gradients)], tensor[len(gradients) :]
             return _gradients(ctx.define, operands, wanted, of_results)
 
-        stream = _stream(f"{ctx.name}_backward", again, (*gradients, *tensors))
-        return None, None, *stream
+        return None, None, *_stream(f"{ctx.name}_backward", again, (*gradients, *tensors))
 
 
 def _gradients(

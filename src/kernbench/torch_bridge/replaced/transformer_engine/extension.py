@@ -32,16 +32,16 @@ _LACKING = shipped_yaml(
 """What the module of 2.20 has besides, and kernbench does not define."""
 
 
-_OF_FP8: tuple[Callable[..., Any], ...] = (
-    fp8.quantize,
-    fp8.dequantize,
-    fp8.create_empty_quantized_tensor,
-    fp8.split_quantize,
-    fp8.multi_tensor_quantize,
-    fp8.bgrad_quantize,
-    fp8.compute_amax,
-    fp8.fp8_transpose,
+_BY_NAME: tuple[Callable[..., Any], ...] = (
+    *(fp8.quantize, fp8.dequantize, fp8.create_empty_quantized_tensor, fp8.split_quantize),
+    *(fp8.multi_tensor_quantize, fp8.bgrad_quantize, fp8.compute_amax, fp8.fp8_transpose),
     fp8.fused_amax_and_scale_update_after_reduction,
+    *(products.generic_gemm, products.te_general_grouped_gemm),
+    *(rows.layernorm_fwd, rows.layernorm_bwd, rows.rmsnorm_fwd, rows.rmsnorm_bwd),
+    *(rows.rmsnorm_bwd_add, rows.fused_rope_forward, rows.fused_rope_backward),
+    *(attention.get_fused_attn_backend, attention.fused_attn_fwd, attention.fused_attn_bwd),
+    *(optimizers.multi_tensor_adam, optimizers.multi_tensor_sgd, optimizers.multi_tensor_scale),
+    *(optimizers.multi_tensor_l2norm, optimizers.multi_tensor_unscale_l2norm),
 )
 
 
@@ -68,31 +68,14 @@ def install(patches: Patches) -> None:
 def names() -> dict[str, Any]:
     """Return what the module has, by name."""
     functions: dict[str, Callable[..., Any]] = {
-        **{function.__name__: function for function in _OF_FP8},
+        **{function.__name__: function for function in _BY_NAME},
         "swap_first_dims": _swap_first_dims,
         "bulk_allocate": _bulk_allocate,
-        "generic_gemm": products.generic_gemm,
-        "te_general_grouped_gemm": products.te_general_grouped_gemm,
-        "layernorm_fwd": rows.layernorm_fwd,
-        "layernorm_bwd": rows.layernorm_bwd,
-        "rmsnorm_fwd": rows.rmsnorm_fwd,
-        "rmsnorm_bwd": rows.rmsnorm_bwd,
-        "rmsnorm_bwd_add": rows.rmsnorm_bwd_add,
-        "fused_rope_forward": rows.fused_rope_forward,
-        "fused_rope_backward": rows.fused_rope_backward,
         **rows.activations(),
         **rows.softmaxes(),
-        "get_fused_attn_backend": attention.get_fused_attn_backend,
-        "fused_attn_fwd": attention.fused_attn_fwd,
-        "fused_attn_bwd": attention.fused_attn_bwd,
-        "multi_tensor_adam": optimizers.multi_tensor_adam,
         "multi_tensor_adam_capturable": optimizers.multi_tensor_adam,
         "multi_tensor_adam_capturable_master": optimizers.multi_tensor_adam,
-        "multi_tensor_sgd": optimizers.multi_tensor_sgd,
-        "multi_tensor_scale": optimizers.multi_tensor_scale,
         "multi_tensor_scale_tensor": optimizers.multi_tensor_scale,
-        "multi_tensor_l2norm": optimizers.multi_tensor_l2norm,
-        "multi_tensor_unscale_l2norm": optimizers.multi_tensor_unscale_l2norm,
         "get_cublasLt_version": lambda: _CUBLAS,
         "get_cudnn_version": lambda: _CUDNN,
         "get_num_cublas_streams": lambda: _STREAMS,

@@ -52,8 +52,7 @@ def operand(name: str, x: Any, is_turned: bool, *, by_rows: bool) -> Operand:
         return Operand(x, is_turned, tuple(x.shape))
     numbers = torch_dtype(x._fp8_dtype, torch.float8_e4m3fn)
     if x._data is not None and (by_rows or _multiplies_any() or x._transpose_invalid):
-        shape = tuple(x._data.shape)
-        return Operand(x._data.view(numbers), is_turned, shape, x._scale_inv)
+        return Operand(x._data.view(numbers), is_turned, tuple(x._data.shape), x._scale_inv)
     columns, *rows = x._transpose.shape
     turned = x._transpose.view(numbers).reshape(columns, -1)
     return Operand(turned, not is_turned, (*rows, columns), x._scale_inv)

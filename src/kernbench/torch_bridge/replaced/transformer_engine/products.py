@@ -123,8 +123,7 @@ def te_general_grouped_gemm(
     operands = (*flat, *results, *some(bias), *some(pre_gelu_out))
     written = [*results, *(tensor for tensor in (bias if grad else pre_gelu_out) if tensor.numel())]
     groups = [(x, transa, y, transb) for x, y in pairs]
-    timing = partial(_timing, groups, results[0].dtype)
-    launch("grouped_gemm", compute, operands, written, timing)
+    launch("grouped_gemm", compute, operands, written, partial(_timing, groups, results[0].dtype))
     return bias
 
 

@@ -342,8 +342,7 @@ def _run(
             tensor = tensor * masks[layer] / (1 - network.dropout)
         elif apart and network.drops and layer < network.num_layers - 1:
             tensor = torch.dropout(tensor, network.dropout, True)
-    ended = torch.stack(states)
-    return tensor, ended, None if cx is None else torch.stack(cells)
+    return tensor, torch.stack(states), None if cx is None else torch.stack(cells)
 
 
 def _pass(
