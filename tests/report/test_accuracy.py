@@ -268,6 +268,9 @@ def test_kernels_that_memory_bounds_have_a_range_of_their_own(of_hbm_ps: int, ki
     )  # fmt: skip
     assert kind_of(template) == kind
     assert kind_of(replace(template, name="aten.mm")) == "gemm"
+    # A serving engine's product is of its library, however memory bounds it.
+    scaled = replace(template, name="_C.cutlass_scaled_mm", family="narrow gemm")
+    assert kind_of(scaled) == "narrow gemm"
 
 
 @pytest.mark.adr("0252-D2")

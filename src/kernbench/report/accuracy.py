@@ -163,7 +163,8 @@ def kind_of(template: Template) -> str:
     """
     dialect, dot, name = template.name.rpartition(".")
     if not (dot and dialect.startswith("aten")):
-        if 2 * template.limits_ps.get(Limit.HBM, 0) > template.duration_ps:
+        by_memory = 2 * template.limits_ps.get(Limit.HBM, 0) > template.duration_ps
+        if by_memory and template.family in ("", *_OF_TRITON):
             return _STREAMS
         return _OF_TRITON.get(template.family, template.family or "by bytes alone")
     if not template.family:
