@@ -16,7 +16,7 @@ from triton.runtime.autotuner import Autotuner
 from kernbench.report import pair_line
 from kernbench.triton_backend.driver import KernbenchDriver
 from kernbench.triton_backend.launcher import Launcher, active_launcher
-from kernbench.triton_backend.replaced import Replaced
+from kernbench.triton_backend.replaced import ReplacedAttributes
 
 _RUN: Callable[..., Any] = Autotuner.run
 _BENCH: Callable[..., Any] = Autotuner._bench
@@ -107,5 +107,7 @@ def _is_active() -> bool:
     return isinstance(triton_driver._active, KernbenchDriver)
 
 
-REPLACED = Replaced(Autotuner, run=_run, _bench=_bench, check_disk_cache=_check_disk_cache)
+REPLACED = ReplacedAttributes(
+    Autotuner, run=_run, _bench=_bench, check_disk_cache=_check_disk_cache
+)
 """Make autotuners choose for the active run."""

@@ -16,7 +16,7 @@ from triton.runtime import driver as triton_driver
 from kernbench.errors import UsageError
 from kernbench.outputs import as_text, whole_file
 from kernbench.triton_backend.driver import KernbenchDriver
-from kernbench.triton_backend.replaced import Replaced
+from kernbench.triton_backend.replaced import ReplacedAttributes
 
 _RETURN_MODES = ("min", "max", "mean", "median", "all")
 
@@ -165,7 +165,7 @@ def _cell(value: Any, precision: int) -> str:
     return f"{value:.{precision}f}" if isinstance(value, float) else str(value)
 
 
-REPLACED = Replaced(
+REPLACED = ReplacedAttributes(
     triton_testing, do_bench=do_bench, do_bench_cudagraph=do_bench_cudagraph, Mark=ModeledMark
 )
 """Make ``triton.testing`` ask the active run."""

@@ -14,7 +14,7 @@ from triton.language.semantic import TritonSemantic
 
 from kernbench.kernel_ir import DESCRIPTOR_MARK
 from kernbench.triton_backend.compiler import BACKEND_NAME
-from kernbench.triton_backend.replaced import Replaced
+from kernbench.triton_backend.replaced import ReplacedAttributes
 
 _MAKE: Callable[..., Any] = TritonSemantic.make_tensor_descriptor
 
@@ -28,5 +28,5 @@ def _make(self: Any, base: Any, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-REPLACED = Replaced(TritonSemantic, make_tensor_descriptor=_make)
+REPLACED = ReplacedAttributes(TritonSemantic, make_tensor_descriptor=_make)
 """Make descriptors leave their mark."""

@@ -19,7 +19,7 @@ from triton.runtime import driver as triton_driver
 
 from kernbench.errors import KernbenchError, UsageError, nearest
 from kernbench.triton_backend.driver import KernbenchDriver
-from kernbench.triton_backend.replaced import Replaced
+from kernbench.triton_backend.replaced import ReplacedAttributes
 
 
 class BadArgumentError(UsageError, TypeError):
@@ -75,7 +75,7 @@ def _run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         raise explained from error
 
 
-REPLACED = Replaced(JITFunction, run=_run)
+REPLACED = ReplacedAttributes(JITFunction, run=_run)
 """Make faulty launches raise these errors."""
 
 

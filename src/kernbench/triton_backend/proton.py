@@ -268,8 +268,8 @@ def _at(root: dict[str, Any], path: Path) -> dict[str, Any]:
     node = root
     for name in path:
         children = node["children"]
-        found = [child for child in children if child["frame"]["name"] == name]
-        node = found[0] if found else _node(name, {})
-        if not found:
+        alike = [child for child in children if child["frame"]["name"] == name]
+        node = alike[0] if alike else _node(name, {})
+        if not alike:
             children.append(node)
     return node

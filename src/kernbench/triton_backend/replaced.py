@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class Replaced:
+class ReplacedAttributes:
     """The attributes of one owner that are replaced, and what they were before."""
 
     def __init__(self, owner: Any, **ours: Any) -> None:
