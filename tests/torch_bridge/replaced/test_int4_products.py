@@ -56,7 +56,7 @@ def test_narrow_weights_take_the_time_of_their_bytes(tmp_path: Path) -> None:
     path = tmp_path / "case.py"
     path.write_text(
         "import torch\n"
-        "n = k = 8192\n"
+        "n = k = 16384  # memory's ramp is a small part of the time\n"
         "x = torch.empty(1, k, device='cuda', dtype=torch.bfloat16)\n"
         "wide = torch.empty(k, n, device='cuda', dtype=torch.bfloat16)\n"
         "bytes = torch.empty(n, k, device='cuda', dtype=torch.int8)\n"
@@ -78,7 +78,7 @@ def test_narrow_weights_take_the_time_of_their_bytes(tmp_path: Path) -> None:
     )
     assert eight.duration_ps / wide.duration_ps == pytest.approx(0.5, abs=0.1)
     assert four.duration_ps / wide.duration_ps == pytest.approx(0.625 / 2, abs=0.1)
-    assert four.hbm_bytes == pytest.approx(0.625 * 8192**2, rel=0.01)
+    assert four.hbm_bytes == pytest.approx(0.625 * 16384**2, rel=0.01)
     # Twice the rate of bf16.
-    assert ints.duration_ps / 1e6 < 2 * 4096 * 8192**2 / 312e6
-    assert ints.flops >= 2 * 4096 * 8192**2
+    assert ints.duration_ps / 1e6 < 2 * 4096 * 16384**2 / 312e6
+    assert ints.flops >= 2 * 4096 * 16384**2
