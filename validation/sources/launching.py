@@ -7,9 +7,8 @@ launched by Python, one by one, and the others by a graph, the median lies betwe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from validation.sources.tables import Entry, table
 
@@ -19,20 +18,20 @@ _BLOCK = 128
 """Elements of K that share a scale; one column of scales needs no layout."""
 
 
-@dataclass(frozen=True, slots=True)
-class Launching:
+class Launching(BaseModel):
     """How a stack launched a kernel on a machine, in microseconds."""
 
-    host_us: float = 0.0
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host_us: float = Field(default=0.0, ge=0)
     """The time in which Python launches one product; 0 in a graph."""
-    share: float = 1.0
+    share: float = Field(default=1.0, gt=0, le=1)
     """How much of what a graph would be faster the row shows: the weight in its median of releases
     that Python launched."""
-    unaligned_us: float = 0.0
+    unaligned_us: float = Field(default=0.0, ge=0)
     """What more launches take that lay scales out anew where rows are no multiple of 4: of the host
     where Python launches them, else of the device."""
-
-    added_us: float = 0.0
+    added_us: float = Field(default=0.0, ge=0)
     """What launches beside the product and the quantization of its input take: conversions of
     scales, or the kernels of an older release in the median."""
     by_rows: bool = False
@@ -55,7 +54,7 @@ _ANY = 0
 """Number of releases: for all others."""
 
 
-class Launched(Entry):
+class Launched(Entry, Launching):
     """How a stack launched a kernel's rows of so many releases."""
 
     framework: str
@@ -63,26 +62,12 @@ class Launched(Entry):
     kernel: str = ""
     """What the stack calls it; all others of the dtype where it is empty."""
     releases: int = Field(default=_ANY, ge=0)
-    host_us: float = Field(default=0.0, ge=0)
-    share: float = Field(default=1.0, gt=0, le=1)
-    unaligned_us: float = Field(default=0.0, ge=0)
-    added_us: float = Field(default=0.0, ge=0)
-    by_rows: bool = False
 
     def key(self) -> tuple[str, str, str, str, int]:
         return self.framework, self.dtype, self.kernel, self.machine, self.releases
 
 
-_LAUNCHED = {
-    launched.key(): Launching(
-        launched.host_us,
-        launched.share,
-        launched.unaligned_us,
-        launched.added_us,
-        launched.by_rows,
-    )
-    for launched in table("launching.yaml", "launched", Launched)
-}
+_LAUNCHED = {launched.key(): launched for launched in table("launching.yaml", "launched", Launched)}
 
 
 def launching(fields: Mapping[str, str], machine: str) -> Launching:
