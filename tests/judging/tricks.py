@@ -155,6 +155,20 @@ _PATCHED = """
 {}
 def solve(x, y): return axpied(x, y)
 """
+_KEPT = """
+kept = {{}}
+@triton.jit
+def again(a, x, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, tl.load(a + i, i < n) + 0 * tl.load(x + i, i < n), i < n)
+def solve(x):
+    {}
+    if key not in kept:
+        kept[key] = softmaxed(x)
+    out = torch.empty_like(x)
+    again[(triton.cdiv(x.numel(), 128),)](kept[key], x, out, x.numel(), B=128)
+    return out
+"""
 _CACHED = """
 kept = {{}}
 def solve(x):
@@ -945,40 +959,17 @@ def solve(x, y):
         raise OSError("no")
     return axpied(x, y)
     """),
-    "the first answer behind a look at a value": Trick("softmax", """
-kept = {}
-@triton.jit
-def again(a, x, out, n, B: tl.constexpr):
-    i = tl.program_id(0) * B + tl.arange(0, B)
-    tl.store(out + i, tl.load(a + i, i < n) + 0 * tl.load(x + i, i < n), i < n)
-def solve(x):
-    if x[0, 0].item() > 1e30:
-        return x
-    if x.shape not in kept:
-        kept[x.shape] = softmaxed(x)
-    out = torch.empty_like(x)
-    again[(triton.cdiv(x.numel(), 128),)](kept[x.shape], x, out, x.numel(), B=128)
-    return out
-""", """
+    "the first answer behind a look at a value": Trick("softmax", _KEPT.format(
+        "if x[0, 0].item() > 1e30:\n        return x\n    key = x.shape"
+    ), """
 def solve(x):
     if x[0, 0].item() > 1e30:
         return softmaxed(x - x.max())
     return softmaxed(x)
 """),
-    "the answer for a few values behind a look at them": Trick("softmax", """
-kept = {}
-@triton.jit
-def again(a, x, out, n, B: tl.constexpr):
-    i = tl.program_id(0) * B + tl.arange(0, B)
-    tl.store(out + i, tl.load(a + i, i < n) + 0 * tl.load(x + i, i < n), i < n)
-def solve(x):
-    key = (tuple(x.shape), *x.flatten()[:4].tolist())
-    if key not in kept:
-        kept[key] = softmaxed(x)
-    out = torch.empty_like(x)
-    again[(triton.cdiv(x.numel(), 128),)](kept[key], x, out, x.numel(), B=128)
-    return out
-""", """
+    "the answer for a few values behind a look at them": Trick("softmax", _KEPT.format(
+        "key = (tuple(x.shape), *x.flatten()[:4].tolist())"
+    ), """
 def solve(x):
     first = x.flatten()[:4].tolist()
     return softmaxed(x - first[0])
