@@ -168,9 +168,9 @@ def _plan(strand: Strand, commands: tuple[Command, ...], kept: frozenset[int]) -
     shapes = [access_of(transfer).shape for transfer in transfers_of(commands)]
     shapes += [tile.shape for command in walk(commands) for tile in results(command)]
     elements = len(strand.program_ids) * max(map(math.prod, shapes), default=1)
-    if launch.watch is not None or launch.plans is None or elements > _MOST_ELEMENTS:
-        return GroupPlan(group, _trace(strand), launch.watch, kept)
     trace = _trace(strand)
+    if launch.watch is not None or launch.plans is None or elements > _MOST_ELEMENTS:
+        return GroupPlan(group, trace, launch.watch, kept)
     place = trace.name, trace.grid, trace.num_warps, trace.num_slots, strand.program_ids.tobytes()
     key = place, kept, exactly(commands)
     plan = launch.plans.get(key)
