@@ -19,6 +19,7 @@ from kernbench.library_kernels.convolution import (
     by_channel,
     convolution_kernels,
 )
+from kernbench.library_kernels.direct import direct_launch
 from kernbench.library_kernels.engine import KernelTime, kept_share, makespan, stretch, time_kernel
 from kernbench.library_kernels.products import (
     Product,
@@ -31,6 +32,5 @@ from kernbench.library_kernels.products import (
 from kernbench.library_kernels.reuse import AutogradPhase, Reuse
 from kernbench.library_kernels.streams import column_sums, stream
 from kernbench.library_kernels.tile_rules import ProductTile
-from kernbench.library_kernels.volumes import direct_launch
 from kernbench.library_kernels.windows import Windows, window_launch
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip, merged
