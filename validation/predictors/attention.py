@@ -68,7 +68,7 @@ def _launches(
     heads = 2 * problem.kv_heads + (problem.heads if release.converts == "all" else 0)
     elements = float(problem.batch * problem.q_len * problem.head_dim * heads)
     # Each of two operations reads 2 bytes of an element; one writes 2, the other 1.
-    return stream(f"{kernel.beside}_convert", 4 * elements, 3 * elements), *launches
+    return stream("flash_convert", 4 * elements, 3 * elements), *launches
 
 
 def _published(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
@@ -141,7 +141,7 @@ def _kernel(row: Row, problem: AttentionProblem, machine: Machine) -> FlashKerne
             if own in known:
                 return known[own]
             if own in _constants_of(architecture):
-                return replace(known[name], name=own, family=name)
+                return replace(known[name], name=own)
             return known[name]
     raise NotModeledError(f"no kernel for {row.op} of {stack} {kernel} on {machine.name}")
 

@@ -27,13 +27,13 @@ def flash_backward_launches(
     head, values = problem.head_dim, problem.values
     width = float(problem.q_bytes)
     prepare = stream(
-        f"{kernel.beside}_prepare", 2 * width * queries * values, 4.0 * queries * (head + 1)
+        "flash_prepare", 2 * width * queries * values, 4.0 * queries * (head + 1)
     )
-    convert = stream(f"{kernel.beside}_convert", 4.0 * queries * head, width * queries * head)
+    convert = stream("flash_convert", 4.0 * queries * head, width * queries * head)
     launches = [prepare, _main(problem, kernel, queries, keys), convert]
     if problem.group > 1:
         gathered = width * keys * (head + values)
-        launches.append(stream(f"{kernel.beside}_convert", gathered, gathered / problem.group))
+        launches.append(stream("flash_convert", gathered, gathered / problem.group))
     return tuple(launches)
 
 

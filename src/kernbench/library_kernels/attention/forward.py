@@ -27,6 +27,8 @@ _SOFTMAX_SIMPLE = 5
 """Per score: scale, maximum, subtract, sum, convert."""
 _FLASH_HEAD_DIMS = (64, 96, 128, 192, 256)
 """What flash kernels are compiled for: others are padded to the next."""
+COMBINE, COPY, APPEND = "flash_combine", "flash_copy", "flash_append"
+"""Launches beside the kernels: results of splits together, queries of a group, keys to a cache."""
 _PARTIAL_BYTES = 4
 """Results that are combined later are float32."""
 
@@ -118,13 +120,6 @@ class FlashKernel:
     """How well tiles, cache and HBM work beside each other, as in ``LibraryKernel``."""
     appends: str = "none"
     """What a launch before it copies into the cache: ``none``, ``keys`` (and values), ``all``."""
-    family: str = ""
-    """The prefix of auxiliary kernels' constants, which add ``_combine``, ``_append``, ``_copy``:
-    its own name when empty."""
-
-    @property
-    def beside(self) -> str:
-        return self.family or self.name
 
     def head_padded(self, size: int) -> int:
         """Return the head size that the products take."""
@@ -201,13 +196,12 @@ def ragged_launches(
     results = sum(sizes)
     if chosen.combined:
         partial = sum(parts * size for parts, size in zip(splits, sizes, strict=True))
-        combine = f"{kernel.beside}_combine"
         launches.append(
-            stream(combine, float(_PARTIAL_BYTES * partial), 2.0 * results, trips=max(splits))
+            stream(COMBINE, float(_PARTIAL_BYTES * partial), 2.0 * results, trips=max(splits))
         )
     if single and longest.kv_heads > 1 and sum(problem.batch for problem in problems) > 1:
         # Queries of a group are put beside each other before, and their results back after.
-        copy = stream(f"{kernel.beside}_copy", 2.0 * results, 2.0 * results)
+        copy = stream(COPY, 2.0 * results, 2.0 * results)
         launches = [copy, *launches, copy]
     return tuple(launches)
 
@@ -297,4 +291,4 @@ def _appended(problems: Sequence[AttentionProblem], kernel: FlashKernel) -> list
     if kernel.appends == "all":
         queries = 2.0 * tokens * first.heads * first.head_dim
         read, written = read + queries, written + queries
-    return [stream(f"{kernel.beside}_append", read, written)]
+    return [stream(APPEND, read, written)]
