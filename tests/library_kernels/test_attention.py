@@ -99,7 +99,7 @@ def test_split_keys_are_combined_by_a_second_launch() -> None:
     # 32 blocks of keys among 16 PEs: each of the 2 tiles has 8 splits of 4 blocks.
     assert main.num_tiles == 16
     assert {tile.trips for tile in main.tiles} == {4}
-    assert combine.name == "test_combine"
+    assert combine.name == "flash_combine"
     assert combine.hbm_read_bytes == main.hbm_written_bytes == 8 * 8 * 64 * 4
     (alone,) = flash_launches(decode(8, 256), kernel, num_pes=16)
     assert alone.hbm_written_bytes == 8 * 8 * 64 * 2
@@ -108,7 +108,7 @@ def test_split_keys_are_combined_by_a_second_launch() -> None:
 def test_a_choice_made_for_one_sequence_leaves_partial_results_of_all() -> None:
     kernel = replace(KERNEL, packs_groups=True, splits=Splits.DYNAMIC)
     launches = flash_launches(decode(512, 256), kernel, num_pes=108)
-    assert [launch.name for launch in launches] == ["test", "test_combine"]
+    assert [launch.name for launch in launches] == ["test", "flash_combine"]
     # 1,024 tiles fill the machine: nothing is split, but the kernel that splits runs.
     assert launches[0].num_tiles == 1024
     short = flash_launches(decode(512, 32), kernel, num_pes=108)
@@ -137,7 +137,7 @@ def test_a_single_query_of_a_group_is_put_together_and_back() -> None:
     names = [
         flash_launch.name for flash_launch in flash_launches(decode(512, 32), kernel, num_pes=108)
     ]
-    assert names == ["test_copy", "test", "test_copy"]
+    assert names == ["flash_copy", "test", "flash_copy"]
     plain = flash_launches(decode(512, 32, heads=2), kernel, num_pes=108)
     assert [item.name for item in plain] == ["test"]
     assert plain[0].num_tiles == 1024
@@ -146,18 +146,6 @@ def test_a_single_query_of_a_group_is_put_together_and_back() -> None:
     window = replace(decode(512, 32), window=16)
     (windowed,) = flash_launches(window, kernel, num_pes=108)
     assert windowed.num_tiles == 512 * 8
-
-
-def test_new_keys_are_appended_before() -> None:
-    problem = AttentionProblem(
-        batch=2, q_len=64, kv_len=64, heads=8, kv_heads=2, head_dim=64, kv_bytes=1
-    )
-    append, main = flash_launches(problem, replace(KERNEL, appends="keys"), num_pes=108)
-    new = 2 * 64 * 2 * 128
-    assert (append.name, append.hbm_read_bytes, append.hbm_written_bytes) == (
-        "test_append", 2 * new, new,
-    )  # fmt: skip
-    assert main.name == "test"
 
 
 def test_head_sizes_are_padded_as_kernels_are_compiled() -> None:
@@ -209,18 +197,6 @@ def test_masked_loads_are_of_the_keys_that_a_tile_sees(
     assert loaded(boxes) >= loaded(masked) - 1
 
 
-def test_keys_before_the_loop_take_no_trip() -> None:
-    kernel = replace(KERNEL, block_n=64, keys_before_loop=8)
-    for head_dim, kv_len, trips in (
-        (128, 8, 0), (128, 9, 1), (128, 72, 1), (128, 73, 2), (64, 16, 0), (64, 17, 1), (256, 5, 1),
-    ):  # fmt: skip
-        problem = AttentionProblem(
-            batch=2, q_len=1, kv_len=kv_len, heads=4, kv_heads=4, head_dim=head_dim
-        )
-        (tiles,) = flash_forward(problem, kernel).tiles
-        assert (tiles.count, tiles.trips) == (8, trips)
-
-
 def test_splits_of_triton_kernels_are_those_of_their_sources() -> None:
     segments = replace(KERNEL, packs_groups=True, splits=Splits.SEGMENTS)
     for batch, expected in ((1, 16), (64, 16), (65, 1)):
@@ -232,7 +208,7 @@ def test_splits_of_triton_kernels_are_those_of_their_sources() -> None:
     for kv_len, expected in ((64, 3), (128, 3), (256, 5), (1 << 20, 8)):
         main, combine = flash_launches(decode(32, kv_len), growing, num_pes=132)
         assert main.num_tiles == 64 * expected
-        assert combine.name == "test_combine"
+        assert combine.name == "flash_combine"
 
 
 @pytest.mark.parametrize(

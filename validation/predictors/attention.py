@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 from kernbench.accuracy.rows import Row
 from kernbench.hardware import Machine
+from kernbench.inputs import parse_yaml
 from kernbench.library_kernels import (
     AttentionProblem,
     FlashKernel,
     LibraryKernel,
     attention_kernels,
+    described_kernels,
     flash_backward_launches,
     flash_launches,
     stream,
 )
-from validation.kernels import load_library
+from validation.kernels import FOLDER
 from validation.predictors.libraries.attention_releases import LEFT_WINDOW, Release, releases
 from validation.predictors.library_rows import LibraryPredictor, MeasuredKernels, NotModeledError
 
@@ -27,7 +30,9 @@ _LIBRARIES = (
     ("tlx", "flash3"), ("v2", "flash2"), ("fa2", "flash2"), ("sdpa", "flash2"),
 )  # fmt: skip
 """What an implementation's name has in it, and whose kernels those are."""
-_OF_KEYS_DTYPE = ("attention_decode", "vllm_flash_attn_fa3")
+_STACKS = Path(__file__).parent / "libraries" / "attention_stacks.yaml"
+_KINDS = {"prefill": "paged", "decode": "decode", "encoder": "forward"}
+_OF_KEYS_DTYPE = "vllm_flash_attn_fa3"
 _MOST_GROUP_OF_XQA = 32
 """TensorRT-LLM's decode kernel for groups takes so many heads that share keys."""
 
@@ -63,6 +68,8 @@ def _launches(
         problem = replace(problem, window=LEFT_WINDOW)
     kernel = _kernel(row, problem, machine)
     launches = flash_launches(problem, kernel, machine.sip.num_pes)
+    if row.op != "attention_encoder":
+        launches = _append(row, problem), *launches
     if not release.converts:
         return launches
     heads = 2 * problem.kv_heads + (problem.heads if release.converts == "all" else 0)
@@ -97,7 +104,7 @@ def _problem(row: Row) -> AttentionProblem:
     narrow_keys = (row.fields.get("kv_dtype") or row.dtype) == "fp8"
     fp8 = "fp8" in (row.fields.get("attn_dtype") or row.dtype)
     # It takes queries of the keys' dtype, whatever the model's is.
-    fp8 |= narrow_keys and (row.op, row.fields.get("kernel")) == _OF_KEYS_DTYPE
+    fp8 |= narrow_keys and row.fields.get("kernel") == _OF_KEYS_DTYPE
     return AttentionProblem(
         batch=row.integer("batch"),
         q_len=row.integer("q_len"),
@@ -131,19 +138,52 @@ def _refuse_impossible(row: Row, problem: AttentionProblem, machine: Machine) ->
 def _kernel(row: Row, problem: AttentionProblem, machine: Machine) -> FlashKernel:
     """Return the kernel of a row; that of its head size where one has constants of its own."""
     architecture = machine.spec.kernel_library or ""
-    stack, kernel = row.fields.get("framework", ""), row.fields.get("kernel", "")
+    stack = _stack(row)
     op = row.op.removeprefix("attention_")
-    known = attention_kernels(architecture)
-    for variant in _variants(stack, op, problem):
-        name = f"{stack}_{kernel}_{op}{variant}"
+    shared = _shared().get(stack, {}).get(architecture)
+    if shared is not None:
+        known = attention_kernels(architecture)
+        name = f"{shared}_{_KINDS[op]}"
+        # FlashAttention 3 takes queries of the keys' dtype.
+        narrow = f"{name}_fp8" if problem.kv_bytes == 1 else name
+        return known.get(narrow, known[name])
+    known = _of_stacks(architecture)
+    for variant in _variants(row.fields.get("framework", ""), op, problem):
+        name = f"{stack}_{op}{variant}"
         if name in known:
-            own = f"{name}_d{problem.head_dim}"
-            if own in known:
-                return known[own]
-            if own in _constants_of(architecture):
-                return replace(known[name], name=own)
-            return known[name]
-    raise NotModeledError(f"no kernel for {row.op} of {stack} {kernel} on {machine.name}")
+            return known.get(f"{name}_d{problem.head_dim}", known[name])
+    raise NotModeledError(f"no kernel for {row.op} of {stack} on {machine.name}")
+
+
+def _stack(row: Row) -> str:
+    return f"{row.fields.get('framework', '')}_{row.fields.get('kernel', '')}"
+
+
+@cache
+def _shared() -> Mapping[str, Mapping[str, str]]:
+    stacks: dict[str, dict[str, str]] = parse_yaml(
+        _STACKS.read_text(encoding="utf-8"), _STACKS.name
+    )
+    return stacks
+
+
+@cache
+def _of_stacks(architecture: str) -> Mapping[str, FlashKernel]:
+    return described_kernels(FOLDER.parent / "attention_kernels" / f"{architecture}.yaml")
+
+
+def _append(row: Row, problem: AttentionProblem) -> LibraryKernel:
+    """Return the launch that brings new keys and values into a cache, as stacks do before.
+
+    TensorRT-LLM's goes over the queries, too.
+    """
+    tokens = problem.batch * problem.q_len
+    read = 2.0 * tokens * problem.kv_heads * (problem.head_dim + problem.values)
+    written = read / 2 * problem.kv_bytes
+    if row.fields.get("framework") == "trtllm":
+        queries = 2.0 * tokens * problem.heads * problem.head_dim
+        read, written = read + queries, written + queries
+    return stream("flash_append", read, written)
 
 
 def _variants(stack: str, op: str, problem: AttentionProblem) -> Iterator[str]:
@@ -157,8 +197,3 @@ def _variants(stack: str, op: str, problem: AttentionProblem) -> Iterator[str]:
     window = "_window" if problem.window else ""
     stems = [f"{name}{single}" for name in (q + kv, kv, "_any")] + ["_any", single, ""]
     yield from dict.fromkeys(f"{stem}{end}" for stem in stems for end in (window, ""))
-
-
-@cache
-def _constants_of(architecture: str) -> frozenset[str]:
-    return frozenset(load_library(architecture).names())

@@ -29,7 +29,7 @@ def published(scored: Sequence[Scored], machines: Machines) -> dict[str, Any]:
 def _families(scored: Scored) -> tuple[str, ...]:
     """Return the families whose error a row's is part of."""
     is_of_host = scored.answer.host_share >= _LAUNCH_BOUND
-    return (family_of_row(scored.row), *(("host",) if is_of_host else ()))
+    return (family_of_row(scored.row, scored.answer.how), *(("host",) if is_of_host else ()))
 
 
 def errors_by_machine(
@@ -37,8 +37,8 @@ def errors_by_machine(
 ) -> dict[str, dict[str, tuple[int, float]]]:
     """Return (answered rows, MAPE in percent) by machine and family, for reports of runs.
 
-    A family is a category; products of 8 bits and fewer, and quantisation, are families of their
-    own. Programs whose devices wait for their hosts half of the time or more are the host's.
+    A family is a category; products of 8 bits and fewer, quantisation, and attention that no
+    program launches are families of their own. Programs whose devices wait for their hosts half of the time or more are the host's.
     """
     values: dict[str, dict[str, list[Scored]]] = {}
     for item in scored:

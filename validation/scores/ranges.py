@@ -29,8 +29,13 @@ _PROGRAMS = 2**31
 _WIDE = frozenset({"bf16", "bfloat16", "fp16", "float16", "fp32", "tf32"})
 
 
-def family_of_row(row: Row) -> str:
-    """Return the family of kernels that a row's error is of, as reports of runs name it."""
+def family_of_row(row: Row, kernels: str = "") -> str:
+    """Return the family of kernels that a row's error is of, as reports of runs name it.
+
+    Attention ``kernels`` that carry the name of the row's stack are launched by no program.
+    """
+    if row.category is Category.ATTENTION and f"{row.fields.get('framework')}_" in kernels:
+        return "attention of stacks"
     if "quant_dtype" in row.fields:
         return "quantize"
     if row.category is Category.GEMM and row.dtype not in _WIDE:
@@ -79,7 +84,7 @@ def observations(scored: Sequence[Scored], machines: Machines) -> list[Observati
         time_us, row = item.answer.time_us, item.row
         shares = item.answer.shares
         if row.category is not Category.PROGRAMS:
-            shares = {family_of_row(row): 1.0}
+            shares = {family_of_row(row, item.answer.how): 1.0}
         if not time_us or not shares:
             continue
         machine = machines.machine_of(row.device)

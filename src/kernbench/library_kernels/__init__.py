@@ -5,6 +5,7 @@ from kernbench.library_kernels.attention import (
     FlashKernel,
     Splits,
     attention_kernels,
+    described_kernels,
     efficient_splits,
     flash_backward_launches,
     flash_forward,

@@ -26,9 +26,7 @@ def flash_backward_launches(
     keys = problem.batch * problem.kv_len * problem.heads
     head, values = problem.head_dim, problem.values
     width = float(problem.q_bytes)
-    prepare = stream(
-        "flash_prepare", 2 * width * queries * values, 4.0 * queries * (head + 1)
-    )
+    prepare = stream("flash_prepare", 2 * width * queries * values, 4.0 * queries * (head + 1))
     convert = stream("flash_convert", 4.0 * queries * head, width * queries * head)
     launches = [prepare, _main(problem, kernel, queries, keys), convert]
     if problem.group > 1:

@@ -17,11 +17,15 @@ from kernbench.library_kernels.attention.splits import Splits
 def attention_kernels(architecture: str) -> Mapping[str, FlashKernel]:
     """Return the kernels of an architecture by name; none where nobody described any.
 
-    >>> attention_kernels("sm80")["sglang_flash_attention_prefill"].block_m
+    >>> attention_kernels("sm80")["flash2_forward"].block_m
     128
     """
     folder: Any = resources.files("kernbench.library_kernels") / "attention_kernels"
-    file = folder / f"{architecture}.yaml"
+    return described_kernels(folder / f"{architecture}.yaml")
+
+
+def described_kernels(file: Any) -> Mapping[str, FlashKernel]:
+    """Return the kernels that a file describes by name; none where there is no such file."""
     if not file.is_file():
         return MappingProxyType({})
     text = file.read_text(encoding="utf-8")

@@ -3,8 +3,7 @@
 A tile keeps ``block_m`` rows of queries and goes over its keys ``block_n`` at a time: a product for
 the scores, their softmax, a product with the values. Queries of the heads that share keys can be
 packed into one tile (GQA); few tiles share the keys of one among several programs (split KV), whose
-partial results a second kernel combines. What a serving stack launches beside, to put new keys and
-values into its cache, belongs to its kernel.
+partial results a second kernel combines.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ _SOFTMAX_SIMPLE = 5
 """Per score: scale, maximum, subtract, sum, convert."""
 _FLASH_HEAD_DIMS = (64, 96, 128, 192, 256)
 """What flash kernels are compiled for: others are padded to the next."""
-COMBINE, COPY, APPEND = "flash_combine", "flash_copy", "flash_append"
-"""Launches beside the kernels: results of splits together, queries of a group, keys to a cache."""
+_COMBINE, _COPY = "flash_combine", "flash_copy"
+"""Launches beside the kernels: results of splits together, and queries of a group."""
 _PARTIAL_BYTES = 4
 """Results that are combined later are float32."""
 
@@ -98,8 +97,6 @@ class FlashKernel:
     """Whether two groups of warps take turns: one multiplies during the softmax of the other."""
     loads_seen_keys: bool = False
     """Whether a block is loaded only as far as its keys are seen; else whole."""
-    keys_before_loop: int = 0
-    """Keys of head size 128 that a tile takes before it goes over blocks, less of wider ones."""
     packs_groups: bool = False
     """Whether rows of the heads that share keys fill a tile together."""
     least_block_m: int = 0
@@ -118,8 +115,6 @@ class FlashKernel:
     """Whether the tiles with most keys start first."""
     overlap: float = math.inf
     """How well tiles, cache and HBM work beside each other, as in ``LibraryKernel``."""
-    appends: str = "none"
-    """What a launch before it copies into the cache: ``none``, ``keys`` (and values), ``all``."""
 
     def head_padded(self, size: int) -> int:
         """Return the head size that the products take."""
@@ -191,17 +186,17 @@ def ragged_launches(
         )
         for problem, counted, parts in zip(problems, tiles, splits, strict=True)
     ]
-    launches = [*_appended(problems, kernel), merged(mains)]
+    launches = [merged(mains)]
     sizes = [problem.batch * problem.q_len * problem.heads * problem.values for problem in problems]
     results = sum(sizes)
     if chosen.combined:
         partial = sum(parts * size for parts, size in zip(splits, sizes, strict=True))
         launches.append(
-            stream(COMBINE, float(_PARTIAL_BYTES * partial), 2.0 * results, trips=max(splits))
+            stream(_COMBINE, float(_PARTIAL_BYTES * partial), 2.0 * results, trips=max(splits))
         )
     if single and longest.kv_heads > 1 and sum(problem.batch for problem in problems) > 1:
         # Queries of a group are put beside each other before, and their results back after.
-        copy = stream(COPY, 2.0 * results, 2.0 * results)
+        copy = stream(_COPY, 2.0 * results, 2.0 * results)
         launches = [copy, *launches, copy]
     return tuple(launches)
 
@@ -214,8 +209,7 @@ def _tiles(
     problem: AttentionProblem, kernel: FlashKernel, block: tuple[int, int], packed: int
 ) -> TileCounts:
     sequences = problem.batch * (problem.heads if packed == 1 else problem.kv_heads)
-    before = kernel.keys_before_loop * 128 // problem.head_dim
-    return count_tiles(problem, block, packed, kernel.skips_window, before).times(sequences)
+    return count_tiles(problem, block, packed, kernel.skips_window).times(sequences)
 
 
 def flash_forward(
@@ -278,17 +272,3 @@ def _main(
         longest_first=kernel.longest_first,
         overlap=kernel.overlap,
     )
-
-
-def _appended(problems: Sequence[AttentionProblem], kernel: FlashKernel) -> list[LibraryKernel]:
-    """Return the launch that brings what is new into the cache of keys and values."""
-    if kernel.appends == "none":
-        return []
-    tokens = sum(problem.batch * problem.q_len for problem in problems)
-    first = problems[0]
-    new = float(tokens * first.kv_heads * (first.head_dim + first.values))
-    read, written = 2 * new, first.kv_bytes * new
-    if kernel.appends == "all":
-        queries = 2.0 * tokens * first.heads * first.head_dim
-        read, written = read + queries, written + queries
-    return [stream(APPEND, read, written)]

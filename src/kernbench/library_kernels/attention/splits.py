@@ -97,12 +97,10 @@ def count_tiles(
     block: tuple[int, int],
     packed: int,
     skips_window: bool,
-    before_loop: int = 0,
 ) -> TileCounts:
     """Return the tiles of (rows, keys) that cover the queries of ``packed`` heads.
 
-    ``skips_window`` says whether a tile leaves out the blocks before all of its windows, and
-    ``before_loop`` how many keys it takes before it goes over blocks: a tile with no more has none.
+    ``skips_window`` says whether a tile leaves out the blocks before all of its windows.
     """
     m, n = block
     rows = problem.q_len * packed
@@ -115,10 +113,7 @@ def count_tiles(
     begins = np.zeros_like(firsts)
     if problem.window and skips_window:
         begins = np.maximum(0, firsts // packed + earlier - problem.window)
-    if before_loop:
-        blocks = np.maximum(-(-(ends - begins - before_loop) // n), 0)
-    else:
-        blocks = np.maximum(-(-ends // n) - begins // n, 1)
+    blocks = np.maximum(-(-ends // n) - begins // n, 1)
     array, counts = np.unique(blocks, return_counts=True)
     return TileCounts(
         dict(zip(array.tolist(), counts.tolist(), strict=True)), int((ends - begins).sum())

@@ -97,8 +97,7 @@ def _of_library(
         if kernel.splits is Splits.SINGLE_QUERY and not problems[0].is_single_of_group:
             # With a cache the keys are split whatever the heads: ``mha_fwd_kvcache``.
             kernel = replace(kernel, splits=Splits.EFFICIENT, split_slots=2)
-        # Engines that write keys to a cache do so by an operator of their own.
-        launches = ragged_launches(problems, replace(kernel, appends="none"), sip.num_pes)
+        launches = ragged_launches(problems, kernel, sip.num_pes)
         if "_decode" in call.kernel:
             # Other layers' keys have taken the place of these in the shared cache.
             launches = tuple(

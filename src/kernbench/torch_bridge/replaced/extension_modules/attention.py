@@ -33,9 +33,6 @@ from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
 from kernbench.torch_bridge.replaced.package_kernels.flash_operations import attend_sequences, pages
 from kernbench.torch_bridge.replaced.package_kernels.flash_values import FlashOptions, attend
 
-_OWN_DECODE = {"_vllm_fa3_C": "vllm_vllm_flash_attn_fa3_decode"}
-"""By namespace, what the kernel of few queries is called where a machine's library tells engines'
-builds apart: with keys of 8 bits it computes much slower than memory brings them."""
 _LARGEST_METADATA = 4
 """Integers that FlashAttention-3's scheduler keeps of a sequence."""
 
@@ -89,11 +86,11 @@ def _varlen(
         else between(ends_k, k.shape[0])
     )
     kind = kernel_of(call.max_seqlen_q or q.shape[0])
-    names = [f"flash{generation}_{kind}", f"flash2_{kind}"]
-    if kind == "decode":
-        own = _OWN_DECODE.get(name.partition(".")[0], "")
-        own += "_fp8kv" * (q.element_size() == 1) + "_window" * (flash.left >= 0)
-        names = [f"{own}_d{head_dim}", own, *names]
+    kinds = ("paged", kind) if kind == "forward" and table is not None else (kind,)
+    narrow = "_fp8" * (q.element_size() == 1)
+    names = [
+        f"flash{g}_{name}{end}" for g in (generation, 2) for name in kinds for end in (narrow, "")
+    ]
     library = attention_kernels(current().session.run.machine.spec.kernel_library or "")
     kernel = next((kernel for kernel in names if kernel in library), names[-1])
     sizes = {"head_dim": head_dim, "value_dim": v.shape[-1]}
