@@ -12,7 +12,6 @@ from kernbench.library_kernels import (
     flash_launches,
 )
 
-
 _BESIDE = {"flash_combine", "flash_copy", "flash_prepare", "flash_convert"}
 
 

@@ -38,7 +38,8 @@ def errors_by_machine(
     """Return (answered rows, MAPE in percent) by machine and family, for reports of runs.
 
     A family is a category; products of 8 bits and fewer, quantisation, and attention that no
-    program launches are families of their own. Programs whose devices wait for their hosts half of the time or more are the host's.
+    program launches are families of their own. Programs whose devices wait for their hosts half of
+    the time or more are the host's.
     """
     values: dict[str, dict[str, list[Scored]]] = {}
     for item in scored:

@@ -10,8 +10,8 @@ from kernbench.accuracy.rows.devices import presets
 from kernbench.accuracy.rows.reference import read_rows
 from kernbench.errors import UsageError
 from kernbench.hardware import KernelConstants
-from validation.kernels import load_library
 from validation.fits.kernel_fit import family_as_text, fit_kernels
+from validation.kernels import load_library
 from validation.predictors.attention import AttentionPredictor
 
 HEAD = (
