@@ -24,6 +24,8 @@ from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip, merged
 
 _SOFTMAX_SIMPLE = 5
 """Per score: scale, maximum, subtract, sum, convert."""
+_TRANSPOSE_SIMPLE = 12
+"""Per value of 8 bits: loads, byte permutations and stores that put those of several keys together."""
 _FLASH_HEAD_DIMS = (64, 96, 128, 192, 256)
 """What flash kernels are compiled for: others are padded to the next."""
 _COMBINE, _COPY = "flash_combine", "flash_copy"
@@ -97,6 +99,9 @@ class FlashKernel:
     """Whether two groups of warps take turns: one multiplies during the softmax of the other."""
     loads_seen_keys: bool = False
     """Whether a block is loaded only as far as its keys are seen; else whole."""
+    transposes_values: bool = False
+    """Whether it puts values of 8 bits in the order of the matrix engine, which few rows do not
+    hide."""
     packs_groups: bool = False
     """Whether rows of the heads that share keys fill a tile together."""
     least_block_m: int = 0
@@ -235,6 +240,8 @@ def _main(
     simple = float(_SOFTMAX_SIMPLE * m * n)
     if problem.kv_bytes < problem.q_bytes:
         simple += n * size  # keys and values are converted
+    if kernel.transposes_values:
+        simple += _TRANSPOSE_SIMPLE * n * problem.values
     loaded = min(n, counted.keys / max(counted.blocks, 1)) if kernel.loads_seen_keys else n
     trip = Trip(
         flops=2.0 * m * n * head,
