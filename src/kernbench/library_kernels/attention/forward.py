@@ -25,7 +25,7 @@ from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip, merged
 _SOFTMAX_SIMPLE = 5
 """Per score: scale, maximum, subtract, sum, convert."""
 _TRANSPOSE_SIMPLE = 12
-"""Per value of 8 bits: loads, byte permutations and stores that put those of several keys together."""
+"""Per value of 8 bits: loads, permutations and stores that put those of several keys together."""
 _FLASH_HEAD_DIMS = (64, 96, 128, 192, 256)
 """What flash kernels are compiled for: others are padded to the next."""
 _COMBINE, _COPY = "flash_combine", "flash_copy"
