@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -22,6 +23,23 @@ def test_every_kernel_of_a_stack_says_where_its_constants_are_from(architecture:
         source = library.constants(name).source
         assert source.startswith(("fitted", "assumed", "set to")), (name, source)
     assert all(library.constants(name) == shipped.constants(name) for name in shipped.names())
+
+
+_FEW = {("sm89", "conv_tf32_planar")}
+"""Two boards at one rate, of three programs each: what little there is."""
+
+
+@pytest.mark.parametrize("architecture", hardware.known_libraries())
+def test_no_constant_is_fitted_to_six_rows_or_fewer(architecture: str) -> None:
+    has_own = (FOLDER / architecture).is_dir()
+    library = load_library(architecture) if has_own else hardware.load_library(architecture)
+    few = {
+        (architecture, name)
+        for name in library.names()
+        if (said := re.match(r"fitted to (\d+) rows?", library.constants(name).source))
+        and int(said[1]) <= 6
+    }
+    assert few <= _FEW
 
 
 def test_a_kernel_that_programs_launch_too_is_refused(
