@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from kernbench import ops
+from kernbench.accuracy.rows import Category
 from kernbench.accuracy.rows.devices import presets
 from kernbench.accuracy.rows.predictor import Answer, Ran
 from kernbench.accuracy.rows.reference import read_rows
@@ -33,7 +34,9 @@ from kernbench.report import (
 from kernbench.report.accuracy import accuracy_of
 from kernbench.runtime_api import RuntimeContext
 from kernbench.triton_backend import autotuning
+from validation.predictors.registry import make_predictor
 from validation.scores.published import errors_by_machine
+from validation.scores.ranges import observations
 from validation.scores.report import render_page, render_text, to_json
 
 ROOT = Path(__file__).parents[2]
@@ -161,6 +164,25 @@ def test_errors_by_machine_are_the_mean_of_the_answered_rows(tmp_path: Path) -> 
     assert errors["h100-sxm"]["gemm"] == (2, 30.0)
     assert errors["a100-sxm-40g"]["gemm"] == (1, 10.0)
     assert json.loads(json.dumps(errors))["h100-sxm"]["gemm"] == [2, 30.0]
+
+
+@pytest.mark.adr("0128-D9")
+def test_attention_that_no_program_launches_is_in_no_report_of_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "attention.csv"
+    head = (
+        "source,device,op,framework,kernel,attn_dtype,kv_dtype,batch,q_len,kv_len,heads,kv_heads,"
+        "head_dim,window,causal,time_us\n"
+    )
+    sizes = "bfloat16,bfloat16,4,512,512,16,2,128,0,yes,100\n"
+    prefill = "me,H100-SXM-80GB,attention_prefill"
+    path.write_text(
+        f"{head}{prefill},vllm,vllm_flash_attn_fa3,{sizes}{prefill},sglang,triton,{sizes}"
+    )
+    predictor = make_predictor(Category.ATTENTION)
+    scored = [Scored(row, predictor.predict(row)) for row in read_rows([path])]
+    families = ["attention", "attention of stacks"]
+    assert list(errors_by_machine(scored, presets())["h100-sxm"]) == families
+    assert [item.kind for item in observations(scored, presets())] == families
 
 
 @pytest.mark.adr("0131-D6")

@@ -29,6 +29,7 @@ _FEW = {("sm89", "conv_tf32_planar")}
 """Two boards at one rate, of three programs each: what little there is."""
 
 
+@pytest.mark.adr("0128-D9")
 @pytest.mark.parametrize("architecture", hardware.known_libraries())
 def test_no_constant_is_fitted_to_six_rows_or_fewer(architecture: str) -> None:
     has_own = (FOLDER / architecture).is_dir()

@@ -64,6 +64,7 @@ def test_each_stack_and_dtype_has_its_kernel(
     assert "fa3_decode_fp8kv" in answers["fp8 cache"][1]
 
 
+@pytest.mark.adr("0128-D9")
 def test_rows_of_what_programs_launch_are_answered_by_it(
     answers: dict[str, tuple[float | None, str]],
 ) -> None:
