@@ -31,6 +31,7 @@ _LIBRARIES = (
 )  # fmt: skip
 """What an implementation's name has in it, and whose kernels those are."""
 _STACKS = Path(__file__).parent / "libraries" / "attention_stacks.yaml"
+_SHARED: Mapping[str, Mapping[str, str]] = parse_yaml(_STACKS.read_text("utf-8"), _STACKS.name)
 _KINDS = {"prefill": "paged", "decode": "decode", "encoder": "forward"}
 _OF_KEYS_DTYPE = "vllm_flash_attn_fa3"
 _MOST_GROUP_OF_XQA = 32
@@ -140,7 +141,7 @@ def _kernel(row: Row, problem: AttentionProblem, machine: Machine) -> FlashKerne
     architecture = machine.spec.kernel_library or ""
     stack = _stack(row)
     op = row.op.removeprefix("attention_")
-    shared = _shared().get(stack, {}).get(architecture)
+    shared = _SHARED.get(stack, {}).get(architecture)
     if shared is not None:
         known = attention_kernels(architecture)
         name = f"{shared}_{_KINDS[op]}"
@@ -157,14 +158,6 @@ def _kernel(row: Row, problem: AttentionProblem, machine: Machine) -> FlashKerne
 
 def _stack(row: Row) -> str:
     return f"{row.fields.get('framework', '')}_{row.fields.get('kernel', '')}"
-
-
-@cache
-def _shared() -> Mapping[str, Mapping[str, str]]:
-    stacks: dict[str, dict[str, str]] = parse_yaml(
-        _STACKS.read_text(encoding="utf-8"), _STACKS.name
-    )
-    return stacks
 
 
 @cache
@@ -195,5 +188,5 @@ def _variants(stack: str, op: str, problem: AttentionProblem) -> Iterator[str]:
         grouped = 1 < problem.group <= _MOST_GROUP_OF_XQA
         single = "_xqa" if grouped else "_mmha"
     window = "_window" if problem.window else ""
-    stems = [f"{name}{single}" for name in (q + kv, kv, "_any")] + ["_any", single, ""]
-    yield from dict.fromkeys(f"{stem}{end}" for stem in stems for end in (window, ""))
+    for narrow in dict.fromkeys((q + kv, kv, "")):
+        yield from dict.fromkeys((f"{narrow}{single}{window}", f"{narrow}{single}", narrow))

@@ -81,7 +81,7 @@ def test_rows_of_what_programs_launch_are_answered_by_it(
 def test_windows_and_head_sizes_have_structures_of_their_own(
     answers: dict[str, tuple[float | None, str]],
 ) -> None:
-    assert "sglang_triton_prefill_any_window" in answers["a window"][1]
+    assert "sglang_triton_prefill_window" in answers["a window"][1]
     own = answers["a head size"][1].split(" + ")[-1]
     assert own == "trtllm_torch_flow_prefill_fp8q_fp8kv_d256"
 
