@@ -11,8 +11,9 @@ import yaml
 
 from kernbench.accuracy.calibration import calibrate, constants_of
 from kernbench.accuracy.calibration.constants import rates_of
-from kernbench.accuracy.calibration.rows import GemmRows, PredictedRows
-from kernbench.accuracy.predictors.gemm import problem_of
+from kernbench.accuracy.calibration.rows import GemmRows, PredictedRows, RowModel
+from kernbench.accuracy.predictors.gemm import GemmPredictor, problem_of
+from kernbench.accuracy.rows.devices import presets
 from kernbench.accuracy.rows.forms import Category
 from kernbench.accuracy.rows.predictor import part_of
 from kernbench.accuracy.rows.reference import read_rows
@@ -42,11 +43,11 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = edited(machine_text("h100-sxm")[0], dict(zip(NAMES, (4.0, 0.6), strict=True)), {}, "x")
     device = parse_machine(text, "other", 1)
     tuner = GemmTuner()
-    lines = ["device,op,dtype,m,n,k,bytes,time_us,source"]
+    lines = ["device,op,dtype,m,n,k,bytes,time_us,source,impl"]
     for n in (512, 1024, 1536, 4096):
         for m in (16, 2048):
             best = tuner.tune(Problem(m, n, 1024, bfloat16), device)
-            lines.append(f"H100-SXM-80GB,gemm,bf16,{m},{n},1024,1,{best.kernel_us},mine")
+            lines.append(f"H100-SXM-80GB,gemm,bf16,{m},{n},1024,1,{best.kernel_us},mine,triton")
     path = tmp_path_factory.mktemp("rows") / "gemm.csv"
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -128,6 +129,32 @@ def test_a_fit_does_not_time_what_cannot_be_fastest(
     assert len(rows) <= len(timed) < 2 * len(rows)
 
 
+@pytest.mark.adr("0128-D6")
+def test_products_are_fitted_by_the_kernels_that_answer_them(measured: Path) -> None:
+    text = measured.read_text()
+    path = measured.with_name("library.csv")
+    path.write_text(text.replace(",triton", ",mine"))
+    machine = load_machine("h100-sxm", 1)
+    of_library = RowModel().of(Category.GEMM, read_rows([path]), machine)
+    predictor = GemmPredictor(presets())
+    assert of_library.times_us(machine).tolist() == [
+        predictor.predict(row).time_us for row in of_library.rows
+    ]
+    assert isinstance(RowModel().of(Category.GEMM, read_rows([measured]), machine), GemmRows)
+    without = changed_machine(machine, {"kernel_library": None})
+    assert isinstance(RowModel().of(Category.GEMM, read_rows([path]), without), GemmRows)
+
+
+def test_a_fit_that_no_row_determines_says_so_and_changes_nothing(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = measured.with_name("library.csv")
+    path.write_text(measured.read_text().replace(",triton", ",mine"))
+    asked = options(path, tmp_path, only=["sip.pe.gemm.efficiency"])
+    calibrate_command(asked)
+    assert "no row tells, and they stay: sip.pe.gemm.efficiency" in capsys.readouterr().out
+
+
 @pytest.mark.adr("0047-D3")
 def test_rows_of_one_shape_are_never_on_both_sides(measured: Path) -> None:
     rows = read_rows([measured])
@@ -188,7 +215,7 @@ HIDDEN = {
 }
 FILES: dict[str, tuple[Any, list[tuple[Any, ...]]]] = {
     "device,op,dtype,m,n,k,time_us,source": (
-        GemmRows,
+        PredictedRows,
         [("gemm", dtype, m, n, 1024) for dtype, m, n in [
             ("bfloat16", 16, 512), ("BF16", 4096, 2048), ("torch.bfloat16", 16, 4096),
             ("bf16", 4096, 1024), ("bf16", 2048, 4096), ("bf16", 64, 1536),

@@ -319,6 +319,8 @@ class _Fit:
             # Narrowed, rows have other times.
             self._times = [{} for _ in self.fitted]
             free = np.logical_or.reduce(self._moves)
+            if not free.any():
+                break  # no row depends on any constant
             base = values.copy()
 
             def residuals(tried: Array, base: Array = base, free: Any = free) -> Array:

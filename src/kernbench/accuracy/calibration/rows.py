@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.accuracy.predictors import GEMM_DTYPES, problem_of
+from kernbench.accuracy.predictors import GEMM_DTYPES, library_of, problem_of
 from kernbench.accuracy.rows import OWN, Answer, Category, Machines, Predictor, Predictors, Row
 from kernbench.errors import MachineError
 from kernbench.hardware import Machine, changed_machine
@@ -162,8 +162,8 @@ class PredictedRows:
         if self._kept is None:
             machines = _OneMachine(machine)
             predictor = self._predictors.make(category, machines)
-            if category is Category.MEMBOUND and self._predictors is OWN:
-                # Its traces, which do not depend on constants, are all that it keeps.
+            if category is not Category.COLLECTIVES and self._predictors is OWN:
+                # Their traces, which do not depend on constants, are all that they keep.
                 self._kept = machines, predictor
         else:
             machines, predictor = self._kept
@@ -179,8 +179,11 @@ class RowModel:
     predictors: Predictors = OWN
 
     def of(self, category: Category, rows: Sequence[Row], machine: Machine) -> Modeled:
-        """Return the rows that the model can predict on a machine."""
-        if category is Category.GEMM:
+        """Return the rows that the model can predict on a machine.
+
+        Where its library has products, they are timed by its kernels, as those of programs are.
+        """
+        if category is Category.GEMM and not any(library_of(row, machine) for row in rows):
             return GemmRows(rows, machine, self.measuring)
         return PredictedRows(rows, machine, self.predictors)
 

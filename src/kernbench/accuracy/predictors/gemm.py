@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernbench.accuracy.rows import Answer, Machines, Ran, Row
 from kernbench.dtypes import DType, bfloat16, float8_e4m3fn, float16, float32
 from kernbench.errors import MachineError
-from kernbench.hardware import load_library
+from kernbench.hardware import KernelLibrary, Machine, load_library
 from kernbench.library_kernels import Product, family_of, product_kernels, times_of
 from kernbench.plans import GemmTuner, Problem
 
@@ -36,11 +36,9 @@ class GemmPredictor:
         if dtype is None:
             return Answer(None, f"no Triton dtype for {row.dtype}")
         machine, problem = self._machines.machine_of(row.device), problem_of(row, dtype)
-        sip, architecture = machine.sip, machine.spec.kernel_library
+        sip, library = machine.sip, library_of(row, machine)
         try:
-            library = load_library(architecture) if architecture else None
-            name = f"blas_{family_of(dtype.name)}"
-            if library is None or name not in library.names() or _is_triton(row):
+            if library is None:
                 best = self._tuner.tune(problem, machine)
                 return Answer(best.kernel_us, how=str(best.tile), ran=Ran.KERNELS)
             product = Product(
@@ -54,10 +52,16 @@ class GemmPredictor:
             )
             launches = product_kernels(product, sip, library).kernels
             times = times_of(launches, sip, library, queued=True)
+            name = f"blas_{family_of(dtype.name)}"
             return Answer(sum(time.total_us for time in times), how=name, ran=Ran.LIBRARY)
         except MachineError as error:
             return Answer(None, str(error).split(";")[0])
 
 
-def _is_triton(row: Row) -> bool:
-    return "triton" in row.fields.get("impl", "").lower()
+def library_of(row: Row, machine: Machine) -> KernelLibrary | None:
+    """Return the vendor's library whose kernels a row's product is timed by; None for our own."""
+    architecture, dtype = machine.spec.kernel_library, GEMM_DTYPES.get(row.dtype)
+    if architecture is None or dtype is None or "triton" in row.fields.get("impl", "").lower():
+        return None
+    library = load_library(architecture)
+    return library if f"blas_{family_of(dtype.name)}" in library.names() else None
