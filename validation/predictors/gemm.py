@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from kernbench.accuracy.predictors import GEMM_DTYPES, problem_of
+from kernbench.accuracy.predictors import GEMM_DTYPES, library_of, problem_of
 from kernbench.accuracy.rows import Answer, Machines, Ran, Row
 from kernbench.errors import MachineError
-from kernbench.hardware import KernelLibrary, Machine
+from kernbench.hardware import Machine
 from kernbench.kernel_time import kept_share
-from kernbench.library_kernels import LibraryKernel, Product, family_of
+from kernbench.library_kernels import LibraryKernel, Product
 from kernbench.plans import GemmTuner
 from validation.kernels import load_library
 from validation.predictors.libraries.aiter_names import maker_of
@@ -97,7 +97,7 @@ class GemmPredictor(LibraryPredictor):
         met = self._met(machine, harness, repeated_kernels(row))
         library = load_library(architecture)
         kernels: tuple[LibraryKernel, ...] = ()
-        if operands.quantized:
+        if operands.quantized and "framework" in row.fields:
             cold = _cold(machine, harness, 2.0 * m * k)
             sizes = m, k, operands.quantized, cold
             by_rows = launched.by_rows
@@ -116,19 +116,9 @@ def _in_library(row: Row, machine: Machine) -> bool:
     """Return whether the vendor's library answers a row rather than the Triton kernel."""
     if "framework" in row.fields or row.dtype not in GEMM_DTYPES:
         return True
-    architecture = machine.spec.kernel_library
-    if architecture is None or "Triton" in row.fields.get("impl", ""):
-        return False
-    return (row.dtype, architecture) in _IN_LIBRARY or _by_blas(row, load_library(architecture))
-
-
-def _by_blas(row: Row, library: KernelLibrary) -> bool:
-    """Return whether a row measured the product that ``torch.mm`` of a program runs."""
     if "aiter" in row.source and maker_of(row.fields["impl"]) != "torch":
-        return False
-    operands = OPERANDS[row.dtype]
-    is_plain = operands.input_bytes == operands.weight_bytes and operands.input_bytes >= 2
-    return is_plain and f"blas_{family_of(operands.dtype)}" in library.names()
+        return (row.dtype, machine.spec.kernel_library) in _IN_LIBRARY
+    return library_of(row, machine) is not None
 
 
 def _cold(machine: Machine, harness: Harness, reused_bytes: float) -> float:

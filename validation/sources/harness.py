@@ -41,6 +41,8 @@ class Harness:
     by_events: bool = False
     """Whether it times each launch between two events behind a busy queue, as ``do_bench`` does:
     the first one's stamp stands before it."""
+    by_profiler: bool = False
+    """Whether it times kernels from their first instruction to their last, without the launch."""
 
     def met(self, machine: Machine, repeated: float = 1.0) -> Machine:
         """Return the machine as the source's kernels see it.
@@ -61,7 +63,9 @@ class Harness:
 
     def added_us(self, machine: Machine) -> float:
         """Return what the source's way of measuring adds to a kernel of a machine."""
-        return self.fixed_us + (float(machine.sip.event_us) if self.by_events else 0.0)
+        sip = machine.sip
+        by_events = float(sip.event_us) if self.by_events else 0.0
+        return self.fixed_us + by_events - self.by_profiler * sip.queued_front_end_ps / 1e6
 
     def cached(
         self, input_bytes: int, weight_bytes: int, sip: SipSpec
@@ -96,6 +100,7 @@ class MeasuredBy(Entry):
     only_powers_of_two: bool = False
     keeps_clock: bool = False
     by_events: bool = False
+    by_profiler: bool = False
 
     def key(self) -> Hashable:
         return self.source, self.machine, self.op
