@@ -45,7 +45,8 @@ def allocate(
         if process.memory_use is not None:
             allocator.record(process.memory_use)
     try:
-        stream = process.private_pool or process.state.stream
+        pool, stream = process.private_pool, process.state.stream
+        stream = stream if pool is None else pool.on(stream)
         block = allocator.allocate(size_bytes, stream, label)
     except DeviceFullError:
         raise _out_of_memory(process, allocator, sip_id, size_bytes, label) from None
