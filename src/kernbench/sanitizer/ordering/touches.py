@@ -229,6 +229,8 @@ class TraceTouches:
 
     def __init__(self, trace: KernelTrace) -> None:
         self._parts: dict[tuple[int, TouchKind], tuple[TouchPart, ...]] = {}
+        self._unknown: set[int] = set()
+        """Parameters of which data says what is touched."""
         for group in trace.groups:
             for command in walk(group.body):
                 if isinstance(command, DmaRead | DmaWrite | Atomic):
@@ -237,6 +239,7 @@ class TraceTouches:
     def _add(self, command: Transfer) -> None:
         access, mask = access_of(command), command.mask
         if access.param < 0 or not is_known(command):
+            self._unknown.add(access.param)
             return
         assert isinstance(mask, Predicate)
         extent = touched(access, mask)
@@ -246,6 +249,13 @@ class TraceTouches:
         spans = cache(partial(access_spans, access.offset, mask, access.dtype.itemsize))
         part = TouchPart(name_of(command), *extent, spans, access.dtype.itemsize)
         self._parts[key] = (*self._parts.get(key, ()), part)
+
+    def parts(self, param: int, *, writes: bool) -> list[TouchPart] | None:
+        """Return all bytes that are touched of a parameter, or are written; None: data says."""
+        if not self._unknown.isdisjoint((param, -1)):
+            return None
+        kinds = [kind for kind in TouchKind if kind is not TouchKind.READ or not writes]
+        return [part for kind in kinds for part in self._parts.get((param, kind), ())]
 
     def record(self, pointers: Mapping[int, PointerArg], clock: Clock, who: str) -> None:
         """Take note of everything that a launch has touched where phase 1 knows it.

@@ -76,8 +76,11 @@ def _ask_simulated(patches: Patches) -> None:
         for key in ("PythonTLSSnapshot", "CPU"):
             library.impl(schema.partition("(")[0], answer, key)
 
-    def compiled(original: Any) -> Any:
+    def compiled(original: Any, *, is_unit: bool = False) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
+            if is_unit:
+                # C++ looks names up where Python calls it, of which this is one call more.
+                kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
             result = original(*args, **kwargs)
             for part in _parts_of(args[0] if result is None else result):
                 _run_in_turn(part.graph)
@@ -87,8 +90,6 @@ def _ask_simulated(patches: Patches) -> None:
         return call
 
     for owner, name in (
-        (torch._C.CompilationUnit, "__init__"),
-        (torch._C.CompilationUnit, "define"),
         (torch._C.ScriptModule, "_define"),
         (torch._C, "_jit_script_compile"),
         (torch._C, "_jit_script_compile_overload"),
@@ -96,6 +97,9 @@ def _ask_simulated(patches: Patches) -> None:
         (torch.jit, "load"),
     ):
         patches.set(owner, name, compiled(getattr(owner, name)))
+    for name in ("__init__", "define"):
+        own = getattr(torch._C.CompilationUnit, name)
+        patches.set(torch._C.CompilationUnit, name, compiled(own, is_unit=True))
 
 
 def _parts_of(script: Any) -> list[Any]:
