@@ -89,6 +89,8 @@ def refuse_too_much(process: Process, error: RuntimeError, label: str) -> None:
     if allocator.most_bytes is not None:
         room = min(room, allocator.most_bytes - used)
     if size_bytes > room:
+        allocator.num_retries += 1
+        allocator.num_failures += 1
         raise _out_of_memory(process, allocator, sip_id, size_bytes, label) from None
 
 
