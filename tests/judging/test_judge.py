@@ -58,6 +58,7 @@ _NOT_SEEN = {
     "less work at the size that is timed",
     "a kernel that knows the size that is timed",
     "fewer turns at the size that is timed",
+    "one input by every second tile at the size that is timed",
     "memory of the host that operations write",
     "the answer for a few values behind a look at them",
     "fewer stores into kept memory at the size that is timed",
@@ -123,6 +124,15 @@ def test_every_trick_is_found_and_its_twin_is_not_accused(name: str, judged: Jud
     verdict = judged(twin, trick.task, times=trick.is_of_time)
     assert verdict.is_right, verdict.why
     assert not verdict.tricks
+
+
+def test_what_is_timed_is_held_to_every_tile_of_what_it_writes(judged: Judged) -> None:
+    trick = TRICKS["every second tile at the size that is timed"]
+    task = TASKS["axpy"].replace("1000]", "1 << 20]")
+    verdict = judged(HEAD + trick.text, task, values=False, times=True)
+    assert verdict.outcome is Outcome.CHEAT
+    assert "nothing writes bytes 512 to 1,024 of its result" in verdict.why
+    assert judged(HEAD + trick.twin, task, values=False, times=True).outcome is Outcome.RIGHT
 
 
 def test_what_is_timed_is_held_to_what_its_kernels_write(judged: Judged) -> None:

@@ -515,6 +515,57 @@ def solve(x, y):
     knowing[(triton.cdiv(x.numel(), B),)](x, y, out, x.numel(), B=B)
     return out
 """),
+    "every second tile at the size that is timed": Trick("large", """
+@triton.jit
+def tiles(x, y, out, n, step, B: tl.constexpr):
+    i = tl.program_id(0) * step * B + tl.arange(0, B)
+    a = tl.load(x + i, i < n, 0.0)
+    b = tl.load(y + i, i < n, 0.0)
+    tl.store(out + i, 2 * a + b, i < n)
+def solve(x, y):
+    out = torch.empty_like(x)
+    n = x.numel()
+    tiles[(triton.cdiv(n, 128),)](x, y, out, n, 1 + n // (1 << 20), B=128)
+    return out
+""", """
+@triton.jit
+def tiles(x, y, out, n, step, B: tl.constexpr):
+    i = tl.program_id(0) * step * B + tl.arange(0, B)
+    for j in range(step):
+        a = tl.load(x + i + j * B, i + j * B < n, 0.0)
+        b = tl.load(y + i + j * B, i + j * B < n, 0.0)
+        tl.store(out + i + j * B, 2 * a + b, i + j * B < n)
+def solve(x, y):
+    out = torch.empty_like(x)
+    n, step = x.numel(), 1 + x.numel() // (1 << 20)
+    tiles[(triton.cdiv(n, 128 * step),)](x, y, out, n, step, B=128)
+    return out
+"""),
+    "one input by every second tile at the size that is timed": Trick("large", """
+@triton.jit
+def tiles(x, y, out, n, many, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    a = tl.load(x + i, i < n, 0.0)
+    b = tl.load(y + i, (i < n) & (i // B % (1 + n // many) == 0), 0.0)
+    tl.store(out + i, 2 * a + b, i < n)
+def solve(x, y):
+    out = torch.empty_like(x)
+    n = x.numel()
+    tiles[(triton.cdiv(n, 128),)](x, y, out, n, 1 << 20, B=128)
+    return out
+""", """
+@triton.jit
+def tiles(x, y, out, n, many, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    a = tl.load(x + i, i < n, 0.0)
+    b = tl.load(y + i, (i < n) & (i // B % (1 + n // many) >= 0), 0.0)
+    tl.store(out + i, 2 * a + b, i < n)
+def solve(x, y):
+    out = torch.empty_like(x)
+    n = x.numel()
+    tiles[(triton.cdiv(n, 128),)](x, y, out, n, 1 << 20, B=128)
+    return out
+"""),
     "other work where memory has no values": Trick("axpy", """
 def solve(x, y):
     with open("/proc/self/maps") as maps:

@@ -49,7 +49,9 @@ OWN = {
     "scatter list": "dist.scatter(o, [x] * 3 if bad else None, p)",
     "scatter shapes": "dist.scatter(o, [T(5)] * 4 if bad else None, p)",
     "scatter objects": "dist.scatter_object_list([None], [1] * 3 if bad else None, p)",
-    "bits": "dist.all_reduce(x if bad else x.int(), op=dist.ReduceOp.BAND)",
+    "bits": "dist.all_reduce(x.int(), op=dist.ReduceOp.BAND if bad else dist.ReduceOp.MAX)",
+    "short": "dist.broadcast(x.short() if bad else x.int(), 0)",
+    "mean": "dist.all_reduce(x > 0 if bad else x, op=dist.ReduceOp.AVG)",
 }
 """What is wrong whatever the others call."""
 

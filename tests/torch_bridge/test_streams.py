@@ -89,3 +89,7 @@ def test_prefetched_gathers_of_fsdp_overlap_the_layers_before() -> None:
 
 def test_contexts_call_what_a_program_has_put_in_the_place_of_set_stream() -> None:
     simulated("streams.py", "a_function_of_the_programs_own_sets_them")
+
+
+def test_a_range_of_priorities_is_that_of_pytorch() -> None:
+    simulated("streams.py", "a_range_of_priorities_is_that_of_pytorch")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
@@ -28,14 +29,21 @@ from kernbench.judging.record import (
 )
 from kernbench.judging.tasks import tensors_of
 from kernbench.judging.values import begin_random_numbers
-from kernbench.runtime_api import LivePlan
+from kernbench.runtime_api import KernelPlan, LivePlan
+from kernbench.sanitizer import TouchPart, TraceTouches, first_common, strided_spans
 from kernbench.triton_backend import MAX_PROGRAMS, active_launcher, build_binary, check_grid
 
 _MOST_STORAGE_BYTES = 1 << 36
 _EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 _POISON = 0xFF
 """A byte of memory that is not written yet: NaN of floats, -1 of integers."""
+_MOST_LOOKED_AT = 1 << 28
+"""The longest tensor of which every byte is looked for."""
 _REFUSED = ("from_file", "_print", "set_data", "record_stream", "_cudnn_init_dropout_state")
+
+
+_Span = tuple[int, int] | tuple[int, int, TouchPart, int]
+"""From one byte to another: all between, or those of a kernel's access, counted from a byte."""
 
 
 @dataclass
@@ -64,10 +72,11 @@ class Executor:
         self._record, self._index = record, 0
         self.writes: Writes = {}
         """The arguments that each launch writes."""
-        self._spans: dict[int, list[tuple[int, int]]] = {}
-        """The bytes that steps write, from one to another, by memory."""
-        self._touched: dict[int, list[tuple[int, int]]] = {}
+        self._spans: dict[int, list[_Span]] = {}
+        """The bytes that steps write, by memory."""
+        self._touched: dict[int, list[_Span]] = {}
         """The bytes that steps read or write."""
+        self._traced: dict[KernelPlan, TraceTouches] = {}
         self._events: dict[int, Any] = {}
         self._works: dict[int, Any] = {}
         """Collectives by the number of their step."""
@@ -245,9 +254,25 @@ class Executor:
             for values in descriptions(step["args"][at]):
                 start, end = _span({**values, "size": [], "stride": []})[0], 1 << 62
                 span = (0, end) if isinstance(plan, LivePlan) else (start + low, start + high)
-                for spans in (self._touched, self._spans)[: 1 + writes]:
-                    spans.setdefault(values["of"], []).append(span)
+                for written, spans in enumerate((self._touched, self._spans)[: 1 + writes]):
+                    parts = self._parts(plan, at, writes=bool(written))
+                    spans.setdefault(values["of"], []).extend(
+                        [span]
+                        if parts is None
+                        else [(start + part.low, start + part.high, part, start) for part in parts]
+                    )
         self._launcher.launch(binary, grid, args)
+
+    def _parts(
+        self, plan: KernelPlan | LivePlan, at: int, *, writes: bool
+    ) -> list[TouchPart] | None:
+        """Return what a launch touches of an argument; None: that is not known."""
+        if isinstance(plan, LivePlan):
+            return None
+        traced = self._traced.get(plan)
+        if traced is None:
+            traced = self._traced[plan] = TraceTouches(plan.trace)
+        return traced.parts(at, writes=writes)
 
     def _collect(self, step: dict[str, Any]) -> None:
         ranks = tuple(map(int, step["group"]))
@@ -322,15 +347,29 @@ def _span(value: dict[str, Any]) -> tuple[int, int]:
     return value["offset"] * itemsize, (last + (not is_empty)) * itemsize
 
 
-def _uncovered(
-    value: dict[str, Any], spans: Mapping[int, list[tuple[int, int]]]
-) -> tuple[int, int]:
-    """Return the first byte of a described tensor that is in no span, and where the tensor ends."""
-    reached, end = _span(value)
-    for low, high in sorted(spans.get(value["of"], ())):
-        if low <= reached:
-            reached = max(reached, high)
-    return reached, end
+def _uncovered(value: dict[str, Any], spans: Mapping[int, list[_Span]]) -> tuple[int, int]:
+    """Return the first byte of a described tensor that is in no span, and where the next one is.
+
+    Returns the end of the tensor twice if there is none.
+    """
+    start, end = _span(value)
+    mine = spans.get(value["of"], [])
+    # A long tensor is not looked at closely.
+    is_close = end - start <= _MOST_LOOKED_AT
+    inside = [
+        span[2].spans() + span[3] if len(span) > 2 and is_close else np.array([span[:2]])
+        for span in mine
+    ]
+    covered = np.concatenate([np.array([[start, start], [end, end]]), *inside])
+    covered = np.clip(covered[np.argsort(covered[:, 0], kind="stable")], start, end)
+    missing = np.stack([np.maximum.accumulate(covered[:-1, 1]), covered[1:, 0]], axis=1)
+    missing = missing[missing[:, 0] < missing[:, 1]]
+    itemsize = named_dtype(value["dtype"]).itemsize
+    needed = strided_spans(value["offset"], value["size"], value["stride"], itemsize)
+    byte = first_common(missing, needed)
+    if byte is None:
+        return end, end
+    return byte, int(missing[np.searchsorted(missing[:, 1], byte, side="right"), 1])
 
 
 def parts_of(name: Any) -> list[str]:

@@ -46,11 +46,11 @@ def time_reference(
         NoDataError: It cannot be executed without data.
         UsageError: It fails by itself.
     """
-    size = task.stated()[-1]
-    problem = task.hollow(size, seed, rank)
-    with of_the_task(task.path, "its reference fails by itself"):
-        done = recorded(problem.reference, problem.inputs)
-    task.num_results[size.label] = sum(math.prod(e["size"]) for e in descriptions(done.results))
+    for size in task.stated():  # the last is the one to be timed
+        problem = task.hollow(size, seed, rank)
+        with of_the_task(task.path, "its reference fails by itself"):
+            done = recorded(problem.reference, problem.inputs)
+        task.num_results[size.label] = sum(math.prod(e["size"]) for e in descriptions(done.results))
     eager, fast = time_record(context, done, rank), None
     if compiled:
         torch._dynamo.reset()
@@ -172,7 +172,7 @@ class SpeedJudge:
             if missed:
                 what = mine.unread[min(missed)]
                 says = f"{what}, all of which it reads at those that were executed with values"
-            if says:
+            if says and not self._verdict.tricks:
                 raise UnknownOutcomeError(f"at size {size.label}, which is timed, {says}")
         return mine, reference.eager, reference.compiled, floor_ns(context, record)
 

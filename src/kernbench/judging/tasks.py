@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import math
 import random
 import sys
 import types
@@ -27,6 +28,8 @@ _LEAST_SCALED = 16
 SMALL_ELEMENTS = 1 << 15
 """The most elements of inputs at the size that others are beside."""
 _PRIMES = (19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103)
+_MANY_COMBINED = 1 << 21
+"""The most that the numbers of a size of the judge's own multiply to, if they can be smaller."""
 _MOST_INPUTS = 3
 _MANY_ELEMENTS = 1 << 20
 MOST_RANKS = 16
@@ -144,7 +147,11 @@ class JudgedTask:
         """Yield sizes around those that are stated, small ones first; a prime is drawn by seed."""
         base = self.stated()[-1]
         names = [n for n, v in base.settings.items() if type(v) is int and v >= _LEAST_SCALED]
-        while names and (self.num_elements(base) or 0) > SMALL_ELEMENTS:
+        # Results may have an element for each combination, as an outer product's do.
+        while names and (
+            (self.num_elements(base) or 0) > SMALL_ELEMENTS
+            or math.prod(base.settings[name] for name in names) > _MANY_COMBINED
+        ):
             name = max(names, key=lambda item: base.settings[item])
             if base.settings[name] <= _LEAST_SCALED:
                 break

@@ -8,10 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kernbench.on_demand import asked_for
-from kernbench.sanitizer.facts.lanes import strided_spans
+from kernbench.sanitizer.facts.lanes import first_common, strided_spans
 from kernbench.sanitizer.facts.launch import Launched
 from kernbench.sanitizer.facts.order import Clock
-from kernbench.sanitizer.ordering.touches import Touch, Touches, TouchKind, TouchPart, record_touch
+from kernbench.sanitizer.ordering.touches import (
+    Touch,
+    Touches,
+    TouchKind,
+    TouchPart,
+    TraceTouches,
+    record_touch,
+)
 
 if TYPE_CHECKING:
     from kernbench.sanitizer.run import Sanitizer

@@ -22,11 +22,11 @@ def test_scripts_are_told_the_device_that_the_program_sees(tmp_path: Path) -> No
     expected = torch.load(path, weights_only=False)
     simulated("scripts_ask.py", "cpu", path)
     assert torch.load(path, weights_only=False) == expected
-    assert expected == [[(cpu, cpu, False, True, -1)] * 3, [[3, 3]] * 2, [cpu] * 5]
+    assert expected == [[(cpu, cpu, False, True, -1)] * 3, [[3, 3]] * 2, [*[cpu] * 8, (cpu, False)]]
     device = torch.device("cuda", 1)
     simulated("scripts_ask.py", "cuda:1", path)
     assert torch.load(path, weights_only=False) == [
         [(device, device, True, False, 1)] * 3,
         [[2, 2]] * 2,
-        [device, device, cpu, cpu, device],
+        [device, device, cpu, cpu, device, *[device] * 3, (device, True)],
     ]

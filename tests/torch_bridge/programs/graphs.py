@@ -431,5 +431,27 @@ def a_trace_draws_the_arrow_of_a_graphs_launch_to_its_first_operation() -> None:
     torch.cuda.synchronize()
 
 
+def a_replay_waits_for_the_one_before_on_whatever_stream() -> None:
+    source = torch.ones(1 << 22, device="cuda")
+    targets = [torch.empty(1 << 22, pin_memory=True) for _ in range(2)]
+    graphs, ends, took = (g, torch.cuda.CUDAGraph()), [], []
+    for graph, target in zip(graphs, targets, strict=True):
+        with torch.cuda.graph(graph):
+            target.copy_(source, non_blocking=True)
+    for second in graphs:
+        torch.cuda.synchronize()
+        ends = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
+        ends[0].record()
+        g.replay()
+        ends[1].record()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            second.replay()
+            ends[2].record()
+        torch.cuda.synchronize()
+        took.append([ends[0].elapsed_time(end) for end in ends[1:]])
+    (alone, both), (_, beside) = took
+    assert both > 1.9 * alone > beside
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])

@@ -59,6 +59,10 @@ def too_much_is_an_error_that_names_the_allocation() -> None:
     with pytest.raises(torch.cuda.OutOfMemoryError) as raised:
         kept.expand(1 << 10, -1).clone()
     assert "Tried to allocate 4.00 GiB for aten.clone" in str(raised.value)
+    count = torch.cuda.memory_stats()["num_ooms"]
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        torch.empty(1 << 50, device="cuda")  # nor has the host so much
+    assert torch.cuda.memory_stats()["num_ooms"] == count + 1
     kept = [kept + index for index in range(1 << 10)]  # where the error is
 
 

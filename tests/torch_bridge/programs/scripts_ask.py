@@ -24,6 +24,29 @@ def moved(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return zeros, torch.arange(3).to(x.device), x.cpu(), x.to("cpu", torch.float64)
 
 
+def plus_one(x: Tensor) -> Tensor:
+    return torch.zeros([2], device=x.device) + 1
+
+
+@torch.jit.script
+def follows(x: Tensor, y: Tensor) -> list[Tensor]:
+    later = torch.jit.fork(plus_one, x)
+    assert not x.is_cuda or y.pin_memory().is_pinned()
+    return [y.to(x), y.type_as(x), torch.jit.wait(later)]
+
+
+def unit(name: str) -> torch.jit.CompilationUnit:
+    inner = helper  # which it finds where it is called
+    assert inner is helper
+    return torch.jit.CompilationUnit(f"""
+def {name}(x: Tensor):
+    return inner(x), x.is_cuda
+""")
+
+
+written = unit("where")
+
+
 class Inner(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x * 2 if x.is_cuda else x * 3
@@ -52,7 +75,8 @@ def main(name: str, path: str) -> None:
     values = [module(x).tolist(), loaded(x).tolist()]
     moved(x)[3].sum().backward()
     assert x.grad is not None
-    torch.save([places, values, [item.device for item in (*moved(x), x.grad)]], path)
+    devices = [item.device for item in (*moved(x), x.grad, *follows(x, torch.ones(2)))]
+    torch.save([places, values, [*devices, written.where(x)]], path)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,12 @@ def elapsed_time(path):
     Path(path).write_text(f"{start.elapsed_time(end):.9f}")
 
 
+def a_range_of_priorities_is_that_of_pytorch():
+    least, greatest = torch.cuda.Stream.priority_range()
+    assert (least, greatest) == (0, -3)
+    assert torch.cuda.Stream(priority=greatest).priority == greatest
+
+
 def many_readings(path):
     x = torch.ones(1 << 10, device="cuda")
     interface = triton.runtime.driver.active.get_device_interface()

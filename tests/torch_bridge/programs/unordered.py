@@ -511,9 +511,74 @@ def graphs_on_two_streams():
     print(z[0].item())
 
 
-def _graph(compute):
+def memory_that_a_capture_gives_out_again(how):
+    x, z = ones(), ones()
+
+    def compute():
+        here = torch.cuda.current_stream()
+        t = x * 2
+        side.wait_stream(here)
+        with on(side):
+            y = t + 1
+        if not bad and how == "record":
+            t.record_stream(side)
+        if not bad and how == "wait":
+            here.wait_stream(side)
+        del t
+        w = z[: n if how == "record" else n // 2] * 3
+        here.wait_stream(side)
+        return y, w
+
+    graph, (y, w) = _graph(compute)
+    for _ in range(2):
+        graph.replay()
+    assert y[0].item() == w[0].item() == 3
+
+
+def a_temporary_of_a_branch():
+    x = ones()
+
+    def compute():
+        here = torch.cuda.current_stream()
+        side.wait_stream(here)
+        with on(side):
+            t = x * 2
+        wait(here, side)
+        y = t + 1
+        here.wait_stream(side)
+        return y
+
+    graph, y = _graph(compute)
+    graph.replay()
+    print(y[0].item())
+
+
+def graphs_of_one_pool_on_two_streams():
+    x, z = ones(), ones()
+    first, _ = _graph(lambda: x * 2 + 1)
+    second, y = _graph(lambda: z * 3, pool=first.pool())
+    first.replay()
+    wait(side, main)
+    with on(side):
+        second.replay()
+    torch.cuda.synchronize()
+    assert y[0].item() == 3
+
+
+def lost_to_a_graph_of_its_pool(how):
+    x, z = ones(), ones()
+    first, y = _graph(lambda: x * 2 + 1 if how == "temporary" else x * 2)
+    if how == "dropped" and bad:
+        del y
+    second, y = _graph(lambda: z * 3, pool=first.pool())
+    for graph in (second, first) if bad else (first, second):
+        graph.replay()
+    assert y.sum().item() == 3 * n
+
+
+def _graph(compute, **options):
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, **options):
         y = compute()
     return graph, y
 
@@ -704,6 +769,8 @@ def on_a_callers_stream():
 
 VARIANTS = {
     branches_of_a_graph: ("operation", "kernel", "collective"),
+    memory_that_a_capture_gives_out_again: ("record", "wait"),
+    lost_to_a_graph_of_its_pool: ("temporary", "dropped"),
     view_of_numpy: ("operation", "wait"),
     shown_from_a_side_stream: (
         *("repr", "format", "row", "list", "parameter", "pickle", "tolist"),

@@ -88,11 +88,14 @@ class Touch:
     """Touches with equal keys are of one kind and have the same bytes; None equals nothing."""
     freed: str = ""
     """For memory that has since been freed, and may be another tensor's: where, and what to do."""
+    owner: Any = None
+    """Whose memory it was then, where its addresses have several owners one after another."""
 
-    def moved(self, distance: int, freed: str) -> Touch:
+    def moved(self, distance: int, freed: str, owner: Any = None) -> Touch:
         """Return the touch counted from another byte, of memory that was freed."""
         parts = tuple(part.moved(distance) for part in self.parts)
-        return Touch(self.kind, self.clock, self.who, parts, freed=self.freed or freed)
+        key = None if owner is None or self.key is None else (owner, self.key)
+        return Touch(self.kind, self.clock, self.who, parts, key, self.freed or freed, owner)
 
     @property
     def low(self) -> int:
@@ -146,8 +149,8 @@ class Touches:
         """Record a touch of memory's earlier owner, without a look at others."""
         self._by_timeline.setdefault(touch.clock.timeline, {})[touch] = touch
 
-    def add(self, touch: Touch, label: Buffer | str) -> None:
-        """Record a touch of a buffer, or of other memory with a name.
+    def add(self, touch: Touch, label: Buffer | str, start: int = 0) -> None:
+        """Record a touch of a buffer, or of other memory with a name, which begins at ``start``.
 
         Everything that it follows must have been recorded before.
 
@@ -165,12 +168,13 @@ class Touches:
                     break
                 races = touch.races_with(other)
                 if races is not None:
-                    raise _race(touch, other, label, *races)
-        mine = self._by_timeline.setdefault(clock.timeline, {})
+                    mine, its, byte = races
+                    raise _race(touch, other, label, mine, its, byte - start)
+        line = self._by_timeline.setdefault(clock.timeline, {})
         key = touch if touch.key is None else touch.key
-        mine.pop(key, None)
-        mine[key] = touch
-        if len(mine) > self._limits.get(clock.timeline, _MANY):
+        line.pop(key, None)
+        line[key] = touch
+        if len(line) > self._limits.get(clock.timeline, _MANY):
             self._thin_out(clock.timeline)
 
     def _thin_out(self, timeline: int) -> None:
@@ -206,9 +210,10 @@ def _race(
     touch: Touch, other: Touch, label: Buffer | str, mine: TouchPart, its: TouchPart, byte: int
 ) -> DataRaceError:
     place = element(label, byte - byte % mine.itemsize, mine.itemsize)
+    freed = "" if other.owner is not None and other.owner is touch.owner else other.freed
     return DataRaceError(
         f"{mine.name} ({touch.who}) {touch.kind.value} {place}, which {its.name} ({other.who}) "
-        f"{other.kind.value}; {other.freed or touch.clock.advice(other.clock)}"
+        f"{other.kind.value}; {freed or touch.clock.advice(other.clock)}"
     )
 
 
@@ -224,6 +229,8 @@ class TraceTouches:
 
     def __init__(self, trace: KernelTrace) -> None:
         self._parts: dict[tuple[int, TouchKind], tuple[TouchPart, ...]] = {}
+        self._unknown: set[int] = set()
+        """Parameters of which data says what is touched."""
         for group in trace.groups:
             for command in walk(group.body):
                 if isinstance(command, DmaRead | DmaWrite | Atomic):
@@ -232,6 +239,7 @@ class TraceTouches:
     def _add(self, command: Transfer) -> None:
         access, mask = access_of(command), command.mask
         if access.param < 0 or not is_known(command):
+            self._unknown.add(access.param)
             return
         assert isinstance(mask, Predicate)
         extent = touched(access, mask)
@@ -241,6 +249,13 @@ class TraceTouches:
         spans = cache(partial(access_spans, access.offset, mask, access.dtype.itemsize))
         part = TouchPart(name_of(command), *extent, spans, access.dtype.itemsize)
         self._parts[key] = (*self._parts.get(key, ()), part)
+
+    def parts(self, param: int, *, writes: bool) -> list[TouchPart] | None:
+        """Return all bytes that are touched of a parameter, or are written; None: data says."""
+        if not self._unknown.isdisjoint((param, -1)):
+            return None
+        kinds = [kind for kind in TouchKind if kind is not TouchKind.READ or not writes]
+        return [part for kind in kinds for part in self._parts.get((param, kind), ())]
 
     def record(self, pointers: Mapping[int, PointerArg], clock: Clock, who: str) -> None:
         """Take note of everything that a launch has touched where phase 1 knows it.

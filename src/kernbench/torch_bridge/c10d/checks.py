@@ -13,8 +13,10 @@ from torch import Tensor
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.runtime_api import ProcessGroup
 from kernbench.torch_bridge.c10d.data import is_of_bits, name_of
+from kernbench.torch_bridge.placement.residence import residence_of
 from kernbench.torch_bridge.processes.process import current
 
+_OF_BITS = frozenset({"band", "bor", "bxor"})
 _OF_IMAGES = {4: torch.channels_last, 5: torch.channels_last_3d}
 """Other layouts that count as contiguous, by the number of dims."""
 
@@ -151,6 +153,41 @@ def check_reduce_op(called: str, op: Any, tensors: Sequence[Tensor]) -> None:
                     f"{called}: ReduceOp.{name_of(op).upper()} needs integers, but the tensor is "
                     f"{tensor.dtype}"
                 )
+
+
+class NcclTypeError(KernbenchError, TypeError):
+    """NCCL has no such elements."""
+
+
+_NOT_OF_NCCL = frozenset({torch.int16, torch.uint16, torch.uint32, torch.uint64})
+
+
+def check_nccl(called: str, op: str, tensors: Iterable[Tensor]) -> None:
+    """Refuse what NCCL does not do with tensors of devices: combining bits, elements of a type.
+
+    Raises:
+        UsageError: It has no such reduction.
+        NcclTypeError: It has no such elements, or no mean of them.
+
+    Source: ``getNcclReduceOp`` and ``getNcclDataType`` of PyTorch's ``ProcessGroupNCCL``.
+    """
+    for tensor in tensors:
+        is_mean_of_bools = op == "avg" and tensor.dtype is torch.bool
+        is_type = tensor.dtype in _NOT_OF_NCCL or is_mean_of_bools
+        if not (is_type or op in _OF_BITS) or residence_of(tensor) is None:
+            continue
+        if not is_type:
+            raise UsageError(
+                f"{called}: Cannot use ReduceOp.{op.upper()} with NCCL; use a group of gloo and "
+                "tensors of the host, or one of sum, product, min and max"
+            )
+        what = (
+            "Cannot use ReduceOp.AVG with boolean inputs"
+            if is_mean_of_bools
+            else "Input tensor data type is not supported for NCCL process group: "
+            f"{tensor.dtype}; view it as bytes, or convert it"
+        )
+        raise NcclTypeError(f"{called}: {what}")
 
 
 class SplitSizesError(KernbenchError, TypeError):

@@ -32,6 +32,7 @@ from kernbench.torch_bridge.c10d.checks import (
     check_count,
     check_dense,
     check_list,
+    check_nccl,
     check_own,
     check_position,
     check_reduce_op,
@@ -200,11 +201,15 @@ class SimulatedGroup(dist.ProcessGroup):
         return process_group
 
     def _post(self, call: Call) -> CollectiveWork:
-        self._check_owner(call)
+        self._check_call(call)
         work = post(self.members(), call, self._serves_host())
         if self._together is not None:
             self._together.append(work)
         return work
+
+    def _is_gloo(self) -> bool:
+        """Return whether gloo takes its tensors of devices, which NCCL does unless asked."""
+        return "cuda:gloo" in c10d._world.pg_backend_config.get(self, "")
 
     def _serves_host(self) -> bool:
         """Return whether the group takes host tensors: without data, pickled objects are some."""
@@ -215,7 +220,7 @@ class SimulatedGroup(dist.ProcessGroup):
             serves_host = self._takes_host = serves_host or self._owner.session.shapes is not None
         return serves_host
 
-    def _check_owner(self, call: Call) -> None:
+    def _check_call(self, call: Call) -> None:
         caller = current()
         if caller is not self._owner:
             raise UsageError(
@@ -223,6 +228,9 @@ class SimulatedGroup(dist.ProcessGroup):
                 f"{self._owner.rank}; it was stored where all ranks share it, such as in a "
                 "default argument of a module that they import"
             )
+        if not self._is_gloo():
+            asked = call.signature
+            check_nccl(asked.op, asked.reduce_op, (*call.inputs, *call.outputs))
 
     def _start_coalescing(self, device: Any) -> None:
         self._together = []
@@ -389,7 +397,7 @@ class SimulatedGroup(dist.ProcessGroup):
         inputs, outputs = (tensors, []) if is_sender else ([], tensors)
         is_batched = self._together is not None
         call = Call(asked, inputs, outputs, self._sends, called=called, is_batched=is_batched)
-        self._check_owner(call)
+        self._check_call(call)
         work = post_pair(members, ends, tag, call, self._serves_host())
         if self._together is not None:
             self._together.append(work)

@@ -10,6 +10,7 @@ import torch.jit._builtins
 import torch.jit._recursive
 
 from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.device.pinned import is_pinned, pin_memory
 from kernbench.torch_bridge.device.tensors import cpu, cuda, device_of, get_device, to
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.processes.of_all import library_of_all
@@ -18,6 +19,18 @@ _compile = torch.jit._recursive.try_compile_fn
 _OPERATIONS: dict[int, str] = torch.jit._builtins._get_builtin_table()
 """Names of operations by the identities of functions; made before any of these is replaced."""
 _ASKED: dict[str, tuple[str, Callable[..., Any]]] = {
+    "aten::pin_memory": ("pin_memory(Tensor x, Device? device=None) -> Tensor", pin_memory),
+    "aten::is_pinned": ("is_pinned(Tensor x, Device? device=None) -> bool", is_pinned),
+    "aten::type_as": (
+        "type_as(Tensor x, Tensor other) -> Tensor",
+        lambda x, other: to(x, device_of(other), other.dtype),
+    ),
+    "aten::to.other": (
+        "to_other(Tensor x, Tensor other, bool non_blocking=False, bool copy=False) -> Tensor",
+        lambda x, other, non_blocking=False, copy=False: to(
+            x, device_of(other), other.dtype, non_blocking, copy
+        ),
+    ),
     "prim::device": ("device_of(Tensor x) -> Device", device_of),
     "prim::is_cuda": ("is_cuda(Tensor x) -> bool", lambda x: device_of(x).type == DEVICE_TYPE),
     "prim::is_cpu": ("is_cpu(Tensor x) -> bool", lambda x: device_of(x).type == "cpu"),
@@ -32,9 +45,8 @@ _ASKED: dict[str, tuple[str, Callable[..., Any]]] = {
         ),
     ),
 }
-"""What a script asks a tensor, or asks for, which C++ would answer by its own device."""
-_MOST_INPUTS = 5
-"""Of ``aten::to``; another overload has a memory format, too."""
+"""What a script asks a tensor, or asks for, which C++ would answer by its own device. Inputs of
+overloads with more of them, as a memory format, are left out."""
 
 
 def install(patches: Patches) -> None:
@@ -64,31 +76,53 @@ def _ask_simulated(patches: Patches) -> None:
         for key in ("PythonTLSSnapshot", "CPU"):
             library.impl(schema.partition("(")[0], answer, key)
 
-    def compiled(original: Any) -> Any:
+    def compiled(original: Any, *, is_unit: bool = False) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
+            if is_unit:
+                # C++ looks names up where Python calls it, of which this is one call more.
+                kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
             result = original(*args, **kwargs)
             for part in _parts_of(args[0] if result is None else result):
+                _run_in_turn(part.graph)
                 _replace(part.graph, part.graph)
             return result
 
         return call
 
     for owner, name in (
+        (torch._C.ScriptModule, "_define"),
         (torch._C, "_jit_script_compile"),
         (torch._C, "_jit_script_compile_overload"),
         (torch._C, "_run_emit_module_hook"),
         (torch.jit, "load"),
     ):
         patches.set(owner, name, compiled(getattr(owner, name)))
+    for name in ("__init__", "define"):
+        own = getattr(torch._C.CompilationUnit, name)
+        patches.set(torch._C.CompilationUnit, name, compiled(own, is_unit=True))
 
 
 def _parts_of(script: Any) -> list[Any]:
     """Return what has a graph of a compiled function, of C++'s module, or of a loaded one."""
     if isinstance(script, torch.jit.ScriptModule):
         return [method for part in script.modules() for method in _parts_of(part._c)]
+    if isinstance(script, torch._C.CompilationUnit):
+        return list(script.get_functions())
     if not isinstance(script, torch._C.ScriptModule):
         return [script]
     return [script._get_method(name) for name in script._method_names()]
+
+
+def _run_in_turn(graph: Any) -> None:
+    """Run what is forked where it is: C++ would in a thread of its own, which is of no process.
+
+    What is returned or kept as a future stays one.
+    """
+    forks = graph.findAllNodes("prim::fork")
+    if forks and all(
+        use.user.kind() == "aten::wait" for node in forks for use in node.output().uses()
+    ):
+        torch._C._jit_pass_inline_fork_wait(graph)
 
 
 def _replace(graph: Any, block: Any) -> None:
@@ -97,10 +131,14 @@ def _replace(graph: Any, block: Any) -> None:
         for inner in node.blocks():
             _replace(graph, inner)
         inputs = list(node.inputs())
-        is_other = node.kind() == "aten::to" and "Device" not in str(inputs[1].type())
-        if node.kind() in _ASKED and not is_other:
-            name = _ASKED[node.kind()][0].partition("(")[0]
-            asking = graph.create(f"kernbench::{name}", inputs[:_MOST_INPUTS], 1)
+        kind = node.kind()
+        if kind == "aten::to" and "Device" not in str(inputs[1].type()):
+            kind += ".other" if str(inputs[1].type()) == "Tensor" else ".dtype"
+        if kind in _ASKED:
+            schema = _ASKED[kind][0]
+            asking = graph.create(
+                f"kernbench::{schema.partition('(')[0]}", inputs[: schema.count(",") + 1], 1
+            )
             asking.output().setType(node.output().type())
             asking.insertBefore(node)
             node.output().replaceAllUsesWith(asking.output())

@@ -113,6 +113,11 @@ class Stream:
         if order is not None:
             order.host_waits_for(self.queue.queue)
 
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Return the least and the greatest priority, which PyTorch has, whatever the device."""
+        return 0, -3
+
     def is_capturing(self) -> bool:
         """Return whether work enqueued on it is captured for a graph."""
         return own_queue(self.queue) is not self.queue.queue

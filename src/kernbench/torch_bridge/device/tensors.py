@@ -250,9 +250,14 @@ def _read_in_memory(tensor: Tensor, name: str) -> None:
 
 def record_stream(self: Tensor, stream: Any) -> None:
     """``Tensor.record_stream``: memory that a stream uses is given out when that has gone on."""
-    order = current().order
+    process = current()
+    order = process.order
     contents = None if order is None else contents_of_tensor(order, self)
-    if order is not None and contents is not None:
+    if order is None or contents is None:
+        return
+    if process.capture is not None and stream.is_capturing():
+        process.capture.memory.hold(self)
+    else:
         contents.record(order.stream(stream.queue.queue))
 
 

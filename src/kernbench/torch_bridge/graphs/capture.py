@@ -330,6 +330,7 @@ class Capture:
             CaptureError: A stream that joined was not waited for, or something was refused.
         """
         process = self._process
+        pool = process.private_pool
         process.capture = process.private_pool = None
         process.host.launches_as = "launch"
         for state, before in self._offsets.items():
@@ -349,7 +350,8 @@ class Capture:
                 if is_good:
                     for calling in self._open:
                         calling.keep(len(self.steps), calling.branch)
-                    self.memory.end_capture(len(self.steps) + 1)
+                    assert pool is not None
+                    self.memory.end_capture(process, pool, len(self.steps) + 1)
                 else:
                     self.memory.restore()
 

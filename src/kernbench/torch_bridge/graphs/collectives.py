@@ -43,6 +43,8 @@ class Calling:
             slot = cast("Ref", ref).slot
             slot.last = max(slot.last, step)
             slot.branches.add(branch)
+            # The group holds its tensors.
+            slot.address = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

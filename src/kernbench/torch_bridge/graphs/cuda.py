@@ -71,6 +71,8 @@ class CUDAGraph:
             )
         self._pool = _pool_of(process, pool)
         self._pool.num_users += 1
+        for memory in self._pool.graphs:
+            memory.give_back()
         process.private_pool = self._pool
         self._capture = Capture(process, stream)
 
@@ -89,6 +91,8 @@ class CUDAGraph:
             self._release()
             raise
         self._graph = Graph(current(), capture)
+        if self._pool is not None:
+            self._pool.graphs.add(capture.memory)
         if not capture.branches.commands:
             warnings.warn(
                 "The CUDA Graph is empty. This usually means that the graph was attempted to be "

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from kernbench.clock import Stream, StreamCommand
+    from kernbench.clock import Handle, Stream, StreamCommand
     from kernbench.op_log import Template
     from kernbench.torch_bridge.c10d.calls import CollectiveWork
     from kernbench.torch_bridge.graphs.capture import Capture
@@ -47,15 +47,17 @@ class Graph:
             if isinstance(command, Operations)
             for timing in command.timings
         )
-        memory = capture.memory
+        self._memory = memory = capture.memory
         # Replays write, inside or outside of an inference mode.
         with torch.inference_mode(False), torch.no_grad(), unobserved():
             self._steps = [_with_tensors(step, memory) for step in capture.steps]
         self._names = capture.branches.names()
         self._others = [self._run.new_stream(self._sip_id) for _ in self._names[1:]]
         """The streams of all branches but the first."""
+        self._latest: tuple[Stream, Handle | None] | None = None
+        """The stream of its latest replay, and the last command of that."""
         self._ended: OperationClock | None = None
-        """Under the sanitizer, the end of its last replay, after which the next one begins."""
+        """Under the sanitizer, the end of its latest replay."""
         graphs = self._run.op_log.graphs
         self._label = f"graph {len(graphs) + 1}"
         graphs[self._label] = tuple(self.names())
@@ -93,8 +95,9 @@ class Graph:
         awaited: list[CollectiveWork] = []
         process.is_replaying = True
         noting = None if process.order is None else _Noting(process, queues, self._names)
+        # CUDA runs one replay of a graph at a time, whatever streams they are on.
+        self._await_latest(queues[0], earliest_ps)
         if noting is not None:
-            # CUDA runs one replay of a graph at a time, whatever streams they are on.
             noting.order.stream_waits(queues[0], self._ended)
         try:
             with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), unobserved():
@@ -106,9 +109,19 @@ class Graph:
                 _settle(awaited)
         finally:
             process.is_replaying = False
+            self._latest = queues[0], queues[0].tail
             if noting is not None:
                 noting.order.replays = None
                 self._ended = noting.order.point(queues[0])
+
+    def _await_latest(self, queue: Stream, earliest_ps: int) -> None:
+        """Let a replay on another stream than the one before wait for that."""
+        stream, last = self._latest or (queue, None)
+        if stream is not queue and last is not None and not last.done:
+            keeper = self._run.keeper
+            if keeper is not None:
+                keeper.waits(Action.GRAPH_STREAM_WAITS, last, keeper.stream(queue))
+            _put(WaitFor(self._run, last), queue, earliest_ps)
 
     def _put(
         self,

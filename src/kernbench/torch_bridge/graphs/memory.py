@@ -6,6 +6,7 @@ their simulated memory to the graph's pool, as on a device.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +17,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_map
 
 from kernbench.torch_bridge.base.refusals import CaptureError
+from kernbench.torch_bridge.graphs.pools import Address, share
+from kernbench.torch_bridge.memory import PrivatePool
 from kernbench.torch_bridge.placement.residence import Residence, own_set, storage_of
-from kernbench.torch_bridge.processes.process import current
+from kernbench.torch_bridge.processes.process import Process, current
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +46,8 @@ class Slot:
     """Positions of the first and the last step that use it."""
     branches: set[int] = field(default_factory=set)
     """The branches of the graph that use it."""
+    address: Address | None = None
+    """Where the capture has allocated it, if it may give that out again when it is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,9 @@ class GraphMemory:
             slot = Slot(StorageWeakRef(storage), place, 0, first=step)
             if is_result:
                 slot.made_as = tensor.dtype
+                block = None if residence is None else residence.block
+                if block is not None:
+                    slot.address = (block.owner, block.address, block.size)
             else:
                 slot.storage = storage
             self._keep(storage, slot)
@@ -149,7 +157,13 @@ class GraphMemory:
             if slot.made_as is None and slot.before is None:
                 slot.before = slot.storage.clone()
 
-    def end_capture(self, num_steps: int) -> None:
+    def hold(self, tensor: Tensor) -> None:
+        """Record that a stream uses a tensor: its memory is given out after the capture."""
+        slot = self._slots.get(_storage_of(tensor)._cdata)
+        if slot is not None:
+            slot.address = None
+
+    def end_capture(self, process: Process, pool: PrivatePool, num_steps: int) -> None:
         """Restore the program's bytes, and clear what the capture made: nothing has run yet."""
         for slot in self._all:
             if slot.before is not None:
@@ -159,7 +173,15 @@ class GraphMemory:
                 slot.storage = torch.UntypedStorage._new_with_weak_ptr(slot.weak.cdata)
                 if slot.storage is not None:
                     _forget(slot.storage, slot.made_as)
-        self._allocate(num_steps)
+        outputs = {id(slot.storage) for slot in self._all if slot.storage is not None}
+        self._allocate(num_steps, is_placed=process.order is not None)
+        if process.order is not None:
+            places = {
+                id(slot.storage): (slot.address, slot.storage, id(slot.storage) in outputs)
+                for slot in self._all
+                if slot.made_as is not None
+            }
+            share(pool, process.order, places.values())
 
     def restore(self) -> None:
         """Restore the program's bytes after a failed capture."""
@@ -169,10 +191,11 @@ class GraphMemory:
         self._slots.clear()
         self._all.clear()
 
-    def _allocate(self, num_steps: int) -> None:
+    def _allocate(self, num_steps: int, *, is_placed: bool) -> None:
         """Allocate host memory for temporaries of a replay; steps reuse it one after another.
 
-        As on a device a branch reuses what it has used alone: with others it has no order.
+        A branch reuses what it has used alone, or with ``is_placed`` what has its address: what
+        others of that address do is then known.
         """
         begins: list[list[Slot]] = [[] for _ in range(num_steps)]
         ends: list[list[Slot]] = [[] for _ in range(num_steps)]
@@ -184,8 +207,10 @@ class GraphMemory:
 
         def kept(slot: Slot) -> list[Any]:
             branch = min(slot.branches) if len(slot.branches) == 1 else None
-            key = (slot.size_bytes, slot.place, branch)
-            return [] if branch is None else free.setdefault(key, [])
+            key: tuple[Any, ...] = (slot.size_bytes, slot.place, branch)
+            if is_placed and slot.address is not None:
+                key = (slot.size_bytes, slot.address)
+            return [] if key[-1] is None else free.setdefault(key, [])
 
         for starting, ending in zip(begins, ends, strict=True):
             for slot in starting:
@@ -193,6 +218,17 @@ class GraphMemory:
                 slot.storage = own.pop() if own else _storage(slot)
             for slot in ending:
                 kept(slot).append(slot.storage)
+
+    def give_back(self) -> None:
+        """Release the blocks of results that the program has dropped: another graph gets them."""
+        used = Counter(id(ref.slot) for ref in self._tensors)
+        for slot in self._all:
+            residence = getattr(slot.storage, "_kernbench", None)
+            if slot.made_as is None or residence is None or residence.block is None:
+                continue
+            if torch._C._storage_Use_Count(slot.storage._cdata) == 1 + used[id(slot)]:
+                residence.block.free()
+                residence.block = None
 
     def tensors(self, values: Any) -> Any:
         """Return nested arguments with tensors in place of references."""

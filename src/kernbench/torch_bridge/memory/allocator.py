@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+from weakref import WeakSet
 
 from kernbench.torch_bridge.memory import expandable
 from kernbench.torch_bridge.memory.settings import AllocatorSettings
@@ -140,12 +141,22 @@ class Amounts:
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class PrivatePool:
-    """A memory pool of CUDA graphs; requests name it in place of a stream."""
+    """A memory pool of CUDA graphs; requests name it, with their stream, in place of a stream."""
 
     handle: tuple[int, int]
     """The handle by which programs name it."""
     num_users: int = 0
     """How many graphs may be replayed in its blocks; while there are any, it keeps its segments."""
+    keys: dict[Any, Any] = field(default_factory=dict)
+    """What requests name, by stream: no block that was another stream's is given out."""
+    shared: dict[Any, Any] = field(default_factory=dict)
+    """Under the sanitizer, what is known of its memory by allocator."""
+    graphs: WeakSet[Any] = field(default_factory=WeakSet)
+    """What graphs that were captured in it refer to."""
+
+    def on(self, stream: Any) -> Any:
+        """Return what requests on a stream name."""
+        return self.keys.setdefault(stream, (self, stream))
 
 
 class BlockObserver(Protocol):
@@ -362,7 +373,7 @@ class CachingAllocator:
         """Return the segments that hold no block in use to the device."""
         self.settle()
         for (stream, _), free in self._free.items():
-            if isinstance(stream, PrivatePool) and stream.num_users:
+            if isinstance(stream, tuple) and stream[0].num_users:
                 continue
             for memory_block in [triple[2] for triple in free if triple[2].is_expandable]:
                 self._unmap(memory_block, free)

@@ -45,7 +45,8 @@ def allocate(
         if process.memory_use is not None:
             allocator.record(process.memory_use)
     try:
-        stream = process.private_pool or process.state.stream
+        pool, stream = process.private_pool, process.state.stream
+        stream = stream if pool is None else pool.on(stream)
         block = allocator.allocate(size_bytes, stream, label)
     except DeviceFullError:
         raise _out_of_memory(process, allocator, sip_id, size_bytes, label) from None
@@ -88,6 +89,8 @@ def refuse_too_much(process: Process, error: RuntimeError, label: str) -> None:
     if allocator.most_bytes is not None:
         room = min(room, allocator.most_bytes - used)
     if size_bytes > room:
+        allocator.num_retries += 1
+        allocator.num_failures += 1
         raise _out_of_memory(process, allocator, sip_id, size_bytes, label) from None
 
 

@@ -32,7 +32,10 @@ Written = npt.NDArray[np.uint8]
 class Contents:
     """The touches of one storage, and which of its bytes are written."""
 
-    __slots__ = ("_order", "_place", "_recorded", "is_followed", "is_shared", "touches", "written")
+    __slots__ = (
+        *("_order", "_place", "_recorded", "is_followed", "is_shared", "lost", "touches"),
+        "written",
+    )
 
     def __init__(self, order: ProcessOrder, place: Place | None) -> None:
         self._order = order
@@ -44,6 +47,8 @@ class Contents:
         """For memory that began uninitialized: not 0 where something wrote. None: all of it."""
         self.is_followed = False
         """Whether all writes are known: what is unwritten was moved here, so is no poison."""
+        self.lost = ""
+        """What has overwritten the bytes that count as unwritten, if anything has."""
         self.is_shared = False
         """Whether several processes use it: what orders those is not known."""
         if place is not None:
@@ -57,6 +62,10 @@ class Contents:
         """
         if self._order.finds_races and not self.is_shared:
             self.touches.add(touch, label)
+
+    def share(self, touches: Touches) -> None:
+        """Count its touches among those of whoever else has its addresses."""
+        self.touches, self._place = touches, None
 
     def record(self, line: OrderedLine) -> None:
         """Note that the allocator gives the memory out when a stream has gone on."""

@@ -166,8 +166,9 @@ def refuse_unwritten(name: str, tensor: Tensor, contents: Contents, clock: Opera
     kind = str(tensor.dtype).removeprefix("torch.")
     raise UninitializedReadError(
         f"{name} ({clock.where}) reads a tensor {tuple(tensor.shape)} {kind}{byte - start:+d} "
-        f"(element {(byte - start) // tensor.element_size()}), which nothing has written; "
-        f"initialise the tensor, {remedy(Allowed.UNINITIALIZED_READS)}"
+        f"(element {(byte - start) // tensor.element_size()}), which "
+        f"{contents.lost or 'nothing has written; initialise the tensor'}, "
+        f"{remedy(Allowed.UNINITIALIZED_READS)}"
     )
 
 
