@@ -110,13 +110,13 @@ for _ in range(12):
     dist.barrier()
     simulated = process_time() - start
     if rank == 0:
+        assert len(everybody) == ranks
         with torch.utils._python_dispatch._disable_current_modes():
             start = process_time()
             for _ in range(3):
                 plain()
         seconds.append((simulated / 3, (process_time() - start) / 3))
 if rank == 0:
-    del torch._of_the_bench
     with open(sys.argv[1], "w") as out:
         json.dump(seconds[2:], out)
 """
@@ -134,6 +134,8 @@ def simulate(folder: Path, source: str, *args: str, ranks: int = 1) -> None:
     with context, warnings.catch_warnings():
         warnings.simplefilter("default")
         run_torchrun(context, path, compile(source, str(path), "exec"), [str(path), *args], ranks)
+    # What a library has when a run begins each rank of it changes for itself.
+    vars(torch).pop("_of_the_bench", None)
 
 
 def test_an_operation(tmp_path: Path, goal: Goal) -> None:

@@ -34,7 +34,8 @@ _LOOKS_SHIFT = 19
 
 
 _OF_TRIALS = (
-    "launch", "put", "copy", "wait", "_put_span", "_take", "tries", "_ahead_ps", "_owed_ps",
+    "launch", "put", "copy", "wait", "_put_span", "_take", "taken", "tries", "_ahead_ps",
+    "_owed_ps",
 )  # fmt: skip
 """What a host has otherwise while something is tried, and gets back."""
 
@@ -198,6 +199,11 @@ class Host:
             if type(handle) is not Burst:
                 type(self).wait(self, handle)
 
+        def take() -> int:
+            # What it owes is no time of the run, and no time at all where its debt counts.
+            own["_owed_ps"] = 0
+            return 0
+
         # Not on the class: what keeps a run has hosts of its own.
         own = vars(self)
         before = {name: own[name] for name in _OF_TRIALS if name in own}
@@ -205,7 +211,7 @@ class Host:
         num_views = 0 if calls is None else calls.num_views
         own.update(launch=launch, put=launch, copy=copy, wait=wait, tries=launched)
         # Calls that the program made before are its own, and what it owes: no clock pays for them.
-        own.update(_put_span=lambda _: None, _take=lambda: 0, _owed_ps=0)
+        own.update(_put_span=lambda _: None, _take=take, taken=(0, 0), _owed_ps=0)
         try:
             yield
         finally:
