@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kernbench.accuracy.rows import Answer, Machines, Ran, Row
 from kernbench.errors import KernbenchError
@@ -19,20 +19,76 @@ from validation.programs import (
 )
 from validation.sources.forms import TTFT
 
-MODELS = {"meta-llama/Llama-3.1-70B": "llama-3-70b", "meta-llama/Llama-3.1-8B": "llama-3-8b"}
-"""Published names of dense models, and known ones of the same sizes."""
-QUANTIZATIONS = {"fp8": "fp8", "bf16": ""}
+QUANTIZATIONS = {"fp8": "fp8", "bf16": "", "int4": "compressed-tensors"}
 LIMIT_S = 900.0
 """How much time of a CPU a row's loads may take: an engine is begun, and captures its graphs."""
-_OF_SERVER: Mapping[str, object] = {
-    "kv_cache_dtype": "fp8",
-    "max_num_batched_tokens": 8192,
-    "enable_prefix_caching": False,
+_AT_A_TIME = {"max_num_batched_tokens": 8192, "enable_prefix_caching": False}
+_BY_BLOCKS: Mapping[str, object] = {
+    "quantization_config": {
+        "quant_method": "fp8",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128],
+    },
+    "norm_topk_prob": True,
 }
-"""What servers of vLLM are started with, on H100 and on H200, besides ``--max-num-seqs CLIENTS``.
+_KIMI: Mapping[str, object] = {
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "routed_scaling_factor": 2.827,
+    "quantization_config": {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": {
+                    "num_bits": 4,
+                    "type": "int",
+                    "symmetric": True,
+                    "strategy": "group",
+                    "group_size": 32,
+                },
+            }
+        },
+        "ignore": [
+            "lm_head",
+            "re:.*self_attn.*",
+            "re:.*shared_experts.*",
+            "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
+        ],
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A published model, and what servers of it are started with besides ``--max-num-seqs``."""
+
+    model: str
+    """A known one of the same sizes."""
+    of_server: Mapping[str, object]
+
+
+_LLAMA: Mapping[str, object] = {"kv_cache_dtype": "fp8", **_AT_A_TIME}
+"""On H100 and on H200.
 
 Source: InferenceMAX, benchmarks/70b_fp8_h100_slurm.sh and 70b_fp8_h200_slurm.sh.
 """
+MODELS = {
+    "meta-llama/Llama-3.1-70B": Served("llama-3-70b", _LLAMA),
+    "meta-llama/Llama-3.1-8B": Served("llama-3-8b", _LLAMA),
+    # Source of the numbers of its server: InferenceX, benchmarks/single_node/kimik2.5_int4_h200.sh;
+    # of the other: config.json, whose part that reads text this is.
+    "moonshotai/Kimi-K2.5": Served(
+        "kimi-k2", {**_AT_A_TIME, "gpu_memory_utilization": 0.95, "hf_overrides": _KIMI}
+    ),
+    # Nothing is said of its servers: these are vLLM's own numbers. Source of the other: config.json.
+    "Qwen/Qwen3-235B-A22B-FP8": Served(
+        "qwen3-235b-a22b", {**_AT_A_TIME, "hf_overrides": _BY_BLOCKS}
+    ),
+}
+"""By the names that rows have."""
 _OWN: Mapping[str, Mapping[str, object]] = {"H100-SXM-80GB": {"kv_cache_dtype": "auto"}}
 """By device, what its rows say otherwise: keys and values are in 16 bits.
 
@@ -61,7 +117,7 @@ class ServingPredictor:
         try:
             program = program_of(row)
             machine = self._machines.machine_of(row.device, program.ranks)
-            model, device_bytes = MODELS[row.fields["model"]], machine.sip_at(0).hbm_bytes
+            model, device_bytes = MODELS[row.fields["model"]].model, machine.sip_at(0).hbm_bytes
             check_fits(model, QUANTIZATIONS[row.dtype], program.ranks, device_bytes)
             answer = self._runner.answer(program, machine)
         except KernbenchError as error:
@@ -87,7 +143,14 @@ def program_of(row: Row) -> Program:
         raise ProgramError(f"{engine} is not run: of engines, vLLM is")
     if row.op != TTFT and row.op != "aggregated":
         raise ProgramError(f"vLLM with prefill and decode {row.op} is not run")
-    split = [name for name in ("pp", "attention_dp", "moe_ep") if (row.optional(name) or 1) > 1]
+    clients, ranks = row.integer("concurrency_or_batch"), row.optional("tp") or 1
+    ways = {name: row.optional(name) or 1 for name in ("pp", "attention_dp", "moe_tp", "moe_ep")}
+    # Experts on more devices than attention is split over: it is on each of them with other tokens.
+    copies = max(ways["attention_dp"], ways.pop("moe_tp") * ways["moe_ep"] // ranks)
+    ways["attention_dp"] = copies
+    if ways["moe_ep"] == ranks:
+        ways["moe_ep"] = 1
+    split = [name for name, count in ways.items() if count > 1]
     if split:
         raise ProgramError(f"vLLM split by {' and '.join(split)} is not run")
     if model not in MODELS:
@@ -97,24 +160,26 @@ def program_of(row: Row) -> Program:
     if row.device in _OF_FLASHINFER:
         raise ProgramError(f"vLLM's attention on {row.device}, FlashInfer's, is not run")
     tokens = [row.integer(name) for name in ("isl", "osl")]
-    clients, ranks = row.integer("concurrency_or_batch"), row.optional("tp") or 1
     graphs = {
         "mode": 0,
         "cudagraph_mode": "FULL_DECODE_ONLY",
         "cudagraph_capture_sizes": sorted({*(s for s in _CAPTURED if s <= clients), clients}),
     }
+    served = MODELS[model]
     of_engine = {
-        **_OF_SERVER,
+        **served.of_server,
         **_OWN.get(row.device, {}),
         "max_num_seqs": clients,
         "compilation_config": graphs,
     }
+    if (row.optional("moe_ep") or 1) > 1:
+        of_engine["enable_expert_parallel"] = True
     program = loop(
         "serving",
         engine,
         *tokens,
         clients,
-        f"--model={MODELS[model]}",
+        f"--model={served.model}",
         f"--quantization={QUANTIZATIONS[row.dtype]}",
         f"--tp={ranks}",
         f"--max-model-len={sum(tokens) + _ROOM_TOKENS}",

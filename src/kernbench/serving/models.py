@@ -42,17 +42,21 @@ def folder_of(model: str, scratch: Path) -> Path:
 def config_of(shape: ModelShape) -> dict[str, Any]:
     """Return the ``config.json`` of a decoder with rotary positions and gated MLPs.
 
+    What is not said of one with latent attention is as in DeepSeek-V3.
+
     Raises:
         UsageError: The model is of another kind.
     """
-    if shape.latent_kv or shape.window or not (shape.gated and shape.rms_norm):
+    if shape.window or not (shape.gated and shape.rms_norm):
         raise UsageError(
             f"{shape.name} is known by its sizes alone, which an engine needs more than: give its "
             "config.json"
         )
     is_qwen = shape.name.startswith("qwen3")
     kind = ("qwen3_moe", "Qwen3MoeForCausalLM") if is_qwen else ("mixtral", "MixtralForCausalLM")
-    if not shape.experts:
+    if shape.latent_kv:
+        kind = ("deepseek_v3", "DeepseekV3ForCausalLM")
+    elif not shape.experts:
         kind = ("qwen3", "Qwen3ForCausalLM") if is_qwen else ("llama", "LlamaForCausalLM")
     config: dict[str, Any] = {
         "model_type": kind[0],
@@ -73,9 +77,12 @@ def config_of(shape: ModelShape) -> dict[str, Any]:
         "bos_token_id": 1,
         "eos_token_id": 2,
     }
+    if shape.latent_kv:
+        del config["head_dim"], config["intermediate_size"]
     if shape.experts:
+        of_all = "n_routed_experts" if shape.latent_kv else "num_local_experts"
         config["num_experts_per_tok"] = shape.top_k
-        config["num_experts" if is_qwen else "num_local_experts"] = shape.experts
+        config["num_experts" if is_qwen else of_all] = shape.experts
         config["moe_intermediate_size"] = shape.expert_intermediate
     return config
 

@@ -186,6 +186,46 @@ def experts():
 
 
 @triton.jit
+def count_blocks(of_blocks, total, out, block: tl.constexpr):
+    at = tl.program_id(0)
+    if at * block >= tl.load(total):
+        return
+    if tl.load(of_blocks + at) >= 0:
+        tl.atomic_add(out, 1)
+
+
+def experts_in_a_graph():
+    """Kernels that decide by choices are captured, one after another: replays choose the same."""
+    tokens, count, chosen, block = 2, 64, 4, 16
+    scores = torch.randn(tokens, count, device="cuda")
+    numbers = {"device": "cuda", "dtype": torch.int32}
+
+    def launch(is_sorted):
+        weights = torch.empty(tokens, chosen, device="cuda")
+        ids, places = (torch.empty(tokens, chosen, **numbers) for _ in "ab")
+        OPS.topk_softmax(weights, ids, places, scores, True, None, None)
+        rows, of_blocks = torch.empty(1024, **numbers), torch.empty(64, **numbers)
+        if is_sorted:
+            total = torch.empty(1, **numbers)
+            OPS.moe_align_block_size(ids, count, block, rows, of_blocks, total, None, None)
+        else:
+            of_blocks, total = ids.view(-1), torch.full((1,), 3 * block, **numbers)
+        for _ in range(2):
+            count_blocks[(of_blocks.numel(),)](of_blocks, total, out, block)
+
+    out = torch.zeros(1, **numbers)
+    for is_sorted in (True, False):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            launch(is_sorted)
+        out.zero_()
+        graph.replay()
+        if HAS_DATA:
+            blocks = len(set(scores.cpu().topk(chosen).indices.flatten().tolist()))
+            assert out.item() == 2 * (blocks if is_sorted else 3)
+
+
+@triton.jit
 def add(a, b, out):
     at = tl.program_id(0)
     tl.store(out + at, tl.load(a + at) + tl.load(b + at))
@@ -244,6 +284,7 @@ if HAS_DATA:
     tables_and_caches()
     scores()
 experts()
+experts_in_a_graph()
 memory_of_both()
 driver()
 mistakes()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -80,6 +80,12 @@ class CudaDeviceProperties(SimpleNamespace):
         return hash(tuple(vars(self).values()))
 
 
+def _name_of(names: Sequence[str], machine: str) -> str:
+    """Return what drivers call a device, by which programs look up tables, if that is known."""
+    by_driver = (name for name in names if name.startswith("NVIDIA "))
+    return next(by_driver, f"{next(iter(names), machine)} (simulated)")
+
+
 def get_device_properties(device: Any = None) -> CudaDeviceProperties:
     """Return the properties of a device."""
     machine = current().session.run.machine
@@ -87,7 +93,7 @@ def get_device_properties(device: Any = None) -> CudaDeviceProperties:
     sip = machine.sip_at(sip_id)
     cache_mib = 0.0 if sip.cache is None else float(sip.cache.capacity_mib)
     return CudaDeviceProperties(
-        name=f"{next(iter(machine.spec.devices), machine.name)} (simulated)",
+        name=_name_of(machine.spec.devices, machine.name),
         major=architecture_of(machine.spec) // 10,
         minor=architecture_of(machine.spec) % 10,
         total_memory=sip.hbm_bytes,
