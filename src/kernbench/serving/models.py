@@ -52,15 +52,13 @@ def config_of(shape: ModelShape) -> dict[str, Any]:
             f"{shape.name} is known by its sizes alone, which an engine needs more than: give its "
             "config.json"
         )
-    is_qwen = shape.name.startswith("qwen3")
-    kind = ("qwen3_moe", "Qwen3MoeForCausalLM") if is_qwen else ("mixtral", "MixtralForCausalLM")
-    if shape.latent_kv:
-        kind = ("deepseek_v3", "DeepseekV3ForCausalLM")
-    elif not shape.experts:
-        kind = ("qwen3", "Qwen3ForCausalLM") if is_qwen else ("llama", "LlamaForCausalLM")
+    kind = "qwen3" if shape.name.startswith("qwen3") else "llama"
+    if shape.experts:
+        kind = "qwen3_moe" if kind == "qwen3" else "mixtral"
+    kind = "deepseek_v3" if shape.latent_kv else kind
     config: dict[str, Any] = {
-        "model_type": kind[0],
-        "architectures": [kind[1]],
+        "model_type": kind,
+        "architectures": [f"{kind.title().replace('_', '')}ForCausalLM"],
         "hidden_size": shape.hidden,
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,
@@ -80,9 +78,9 @@ def config_of(shape: ModelShape) -> dict[str, Any]:
     if shape.latent_kv:
         del config["head_dim"], config["intermediate_size"]
     if shape.experts:
-        of_all = "n_routed_experts" if shape.latent_kv else "num_local_experts"
+        names = {"qwen3_moe": "num_experts", "deepseek_v3": "n_routed_experts"}
+        config[names.get(kind, "num_local_experts")] = shape.experts
         config["num_experts_per_tok"] = shape.top_k
-        config["num_experts" if is_qwen else of_all] = shape.experts
         config["moe_intermediate_size"] = shape.expert_intermediate
     return config
 

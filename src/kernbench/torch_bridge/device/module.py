@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -80,20 +80,15 @@ class CudaDeviceProperties(SimpleNamespace):
         return hash(tuple(vars(self).values()))
 
 
-def _name_of(names: Sequence[str], machine: str) -> str:
-    """Return what drivers call a device, by which programs look up tables, if that is known."""
-    by_driver = (name for name in names if name.startswith("NVIDIA "))
-    return next(by_driver, f"{next(iter(names), machine)} (simulated)")
-
-
 def get_device_properties(device: Any = None) -> CudaDeviceProperties:
     """Return the properties of a device."""
     machine = current().session.run.machine
     sip_id = sip_of(DEVICE_TYPE if device is None else device)
-    sip = machine.sip_at(sip_id)
+    sip, names = machine.sip_at(sip_id), (*machine.spec.devices, machine.name)
     cache_mib = 0.0 if sip.cache is None else float(sip.cache.capacity_mib)
     return CudaDeviceProperties(
-        name=_name_of(machine.spec.devices, machine.name),
+        # A driver's, by which programs look up tables, if it is known.
+        name=next((x for x in names if x.startswith("NVIDIA ")), f"{names[0]} (simulated)"),
         major=architecture_of(machine.spec) // 10,
         minor=architecture_of(machine.spec) % 10,
         total_memory=sip.hbm_bytes,

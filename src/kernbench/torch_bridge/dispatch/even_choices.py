@@ -40,11 +40,7 @@ def dealt(args: Any, result: Any) -> Tensor | None:
 
 @lru_cache(maxsize=64)
 def drawn(tokens: int, count: int, choices: int) -> Tensor:
-    """Return what a router's kernel chooses for tokens by unknown scores: all experts as likely.
-
-    Few tokens meet on some experts, and leave others without any, as independent ones do. All
-    layers choose the same.
-    """
+    """Return different experts for each of some tokens, all as likely: few leave some unread."""
     generator = torch.Generator().manual_seed(0)
     return torch.rand(tokens, choices, generator=generator).topk(count).indices
 

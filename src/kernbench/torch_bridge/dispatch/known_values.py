@@ -95,7 +95,7 @@ def follow(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any], r
     if (
         _are_known(arguments)
         and (not kwargs or _are_known(kwargs.values()))
-        and _is_plain(operation, made_of=(arguments, list(kwargs.values())))
+        and _is_plain(operation, reads=(args, list(kwargs.values())))
     ):
         _follow_known(func, operation, args, kwargs, result)
         return
@@ -245,20 +245,16 @@ def _are_known(values: Iterable[Any]) -> bool:
     return True
 
 
-def _is_plain(operation: Operation, made_of: Any = None) -> bool:
-    """Return whether an operation runs when it is called, and is deterministic.
+def _is_plain(operation: Operation, reads: Any = None) -> bool:
+    """Return whether an operation is deterministic, and runs when it is called.
 
-    One that is captured runs in replays, which find other numbers: of what it is ``made_of``, if
-    that is said, none may be a tensor's, and none may be written over.
+    A captured one runs in replays, and is only if it is said to read no tensor.
     """
     return not (
         operation.is_random
         or operation.makes_empty
         or operation.is_custom
-        or (
-            current().capture is not None
-            and (made_of is None or operation.changed or leaves(made_of))
-        )
+        or (current().capture is not None and (reads is None or bool(leaves(reads))))
         or _dispatch_mode(_FAKE) is not None
     )
 
