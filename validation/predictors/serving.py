@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from kernbench.accuracy.rows import Answer, Machines, Ran, Row
 from kernbench.errors import KernbenchError
@@ -19,28 +23,13 @@ from validation.programs import (
 )
 from validation.sources.forms import TTFT
 
-MODELS = {"meta-llama/Llama-3.1-70B": "llama-3-70b", "meta-llama/Llama-3.1-8B": "llama-3-8b"}
-"""Published names of dense models, and known ones of the same sizes."""
-QUANTIZATIONS = {"fp8": "fp8", "bf16": ""}
+QUANTIZATIONS = {"fp8": "fp8", "bf16": "", "int4": "compressed-tensors"}
 LIMIT_S = 900.0
 """How much time of a CPU a row's loads may take: an engine is begun, and captures its graphs."""
-_OF_SERVER: Mapping[str, object] = {
-    "kv_cache_dtype": "fp8",
-    "max_num_batched_tokens": 8192,
-    "enable_prefix_caching": False,
-}
-"""What servers of vLLM are started with, on H100 and on H200, besides ``--max-num-seqs CLIENTS``.
-
-Source: InferenceMAX, benchmarks/70b_fp8_h100_slurm.sh and 70b_fp8_h200_slurm.sh.
-"""
-_OWN: Mapping[str, Mapping[str, object]] = {"H100-SXM-80GB": {"kv_cache_dtype": "auto"}}
-"""By device, what its rows say otherwise: keys and values are in 16 bits.
-
-Two H100s have place for 75 GB of them, 458,000 tokens in 8 bits and 229,000 in 16. Of 8,192 tokens
-in and 1,024 out, 32 clients wait 6.5 s for their first tokens and 64 wait 59 s, where 16 wait 1.3
-s: by the times of their answers, 29 are served at a time, with 230,000 tokens. Earlier scripts
-(70b_fp8_h100_docker.sh of July 2025) do not ask for 8 bits.
-"""
+MODELS: Mapping[str, Mapping[str, Any]] = yaml.safe_load(
+    Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
+)
+"""Models by the names that rows have, and what their servers are started with."""
 _OF_FLASHINFER = ("B200-SXM", "GB200-SXM")
 """Devices for which vLLM takes FlashInfer's attention, which has no schemas to stand in for."""
 _ROOM_TOKENS = 200
@@ -61,7 +50,7 @@ class ServingPredictor:
         try:
             program = program_of(row)
             machine = self._machines.machine_of(row.device, program.ranks)
-            model, device_bytes = MODELS[row.fields["model"]], machine.sip_at(0).hbm_bytes
+            model, device_bytes = MODELS[row.fields["model"]]["model"], machine.sip_at(0).hbm_bytes
             check_fits(model, QUANTIZATIONS[row.dtype], program.ranks, device_bytes)
             answer = self._runner.answer(program, machine)
         except KernbenchError as error:
@@ -87,7 +76,12 @@ def program_of(row: Row) -> Program:
         raise ProgramError(f"{engine} is not run: of engines, vLLM is")
     if row.op != TTFT and row.op != "aggregated":
         raise ProgramError(f"vLLM with prefill and decode {row.op} is not run")
-    split = [name for name in ("pp", "attention_dp", "moe_ep") if (row.optional(name) or 1) > 1]
+    clients, ranks = row.integer("concurrency_or_batch"), row.optional("tp") or 1
+    experts, parts = (row.optional(name) or 1 for name in ("moe_ep", "moe_tp"))
+    split = [name for name in ("pp", "attention_dp") if (row.optional(name) or 1) > 1]
+    # Attention on fewer devices than experts are on is on each of them, for other tokens.
+    split += ["attention_dp"] * (experts * parts > ranks and "attention_dp" not in split)
+    split += ["moe_ep"] * (experts not in (1, ranks))
     if split:
         raise ProgramError(f"vLLM split by {' and '.join(split)} is not run")
     if model not in MODELS:
@@ -97,24 +91,24 @@ def program_of(row: Row) -> Program:
     if row.device in _OF_FLASHINFER:
         raise ProgramError(f"vLLM's attention on {row.device}, FlashInfer's, is not run")
     tokens = [row.integer(name) for name in ("isl", "osl")]
-    clients, ranks = row.integer("concurrency_or_batch"), row.optional("tp") or 1
     graphs = {
         "mode": 0,
         "cudagraph_mode": "FULL_DECODE_ONLY",
         "cudagraph_capture_sizes": sorted({*(s for s in _CAPTURED if s <= clients), clients}),
     }
     of_engine = {
-        **_OF_SERVER,
-        **_OWN.get(row.device, {}),
+        **MODELS[model]["server"],
+        **MODELS[model].get("own", {}).get(row.device, {}),
         "max_num_seqs": clients,
         "compilation_config": graphs,
+        **({"enable_expert_parallel": True} if experts > 1 else {}),
     }
     program = loop(
         "serving",
         engine,
         *tokens,
         clients,
-        f"--model={MODELS[model]}",
+        f"--model={MODELS[model]['model']}",
         f"--quantization={QUANTIZATIONS[row.dtype]}",
         f"--tp={ranks}",
         f"--max-model-len={sum(tokens) + _ROOM_TOKENS}",

@@ -42,21 +42,23 @@ def folder_of(model: str, scratch: Path) -> Path:
 def config_of(shape: ModelShape) -> dict[str, Any]:
     """Return the ``config.json`` of a decoder with rotary positions and gated MLPs.
 
+    What is not said of one with latent attention is as in DeepSeek-V3.
+
     Raises:
         UsageError: The model is of another kind.
     """
-    if shape.latent_kv or shape.window or not (shape.gated and shape.rms_norm):
+    if shape.window or not (shape.gated and shape.rms_norm):
         raise UsageError(
             f"{shape.name} is known by its sizes alone, which an engine needs more than: give its "
             "config.json"
         )
-    is_qwen = shape.name.startswith("qwen3")
-    kind = ("qwen3_moe", "Qwen3MoeForCausalLM") if is_qwen else ("mixtral", "MixtralForCausalLM")
-    if not shape.experts:
-        kind = ("qwen3", "Qwen3ForCausalLM") if is_qwen else ("llama", "LlamaForCausalLM")
+    kind = "qwen3" if shape.name.startswith("qwen3") else "llama"
+    if shape.experts:
+        kind = "qwen3_moe" if kind == "qwen3" else "mixtral"
+    kind = "deepseek_v3" if shape.latent_kv else kind
     config: dict[str, Any] = {
-        "model_type": kind[0],
-        "architectures": [kind[1]],
+        "model_type": kind,
+        "architectures": [f"{kind.title().replace('_', '')}ForCausalLM"],
         "hidden_size": shape.hidden,
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,
@@ -73,9 +75,12 @@ def config_of(shape: ModelShape) -> dict[str, Any]:
         "bos_token_id": 1,
         "eos_token_id": 2,
     }
+    if shape.latent_kv:
+        del config["head_dim"], config["intermediate_size"]
     if shape.experts:
+        names = {"qwen3_moe": "num_experts", "deepseek_v3": "n_routed_experts"}
+        config[names.get(kind, "num_local_experts")] = shape.experts
         config["num_experts_per_tok"] = shape.top_k
-        config["num_experts" if is_qwen else "num_local_experts"] = shape.experts
         config["moe_intermediate_size"] = shape.expert_intermediate
     return config
 

@@ -179,10 +179,58 @@ def experts():
     assert sorted(row for item in order for row in item if row < len(flat)) == list(
         range(len(flat))
     )
+    if not HAS_DATA:
+        # 16 tokens that choose 8 of 128 experts alone reach 82 of them, and in turn all.
+        many = torch.empty(16, 8, **numbers)
+        OPS.topk_softmax(
+            many.float(), many, many.clone(), torch.randn(16, 128, device="cuda"), True, None, None
+        )
+        assert all(len(set(row)) == 8 for row in many.tolist())
+        assert 72 <= len(set(many.flatten().tolist())) <= 92
     if not weights.is_meta and HAS_DATA:
         best = scores.cpu().softmax(-1).topk(chosen)
         assert ids.tolist() == best.indices.tolist()
         like(weights, best.values / best.values.sum(-1, keepdim=True))
+
+
+@triton.jit
+def count_blocks(of_blocks, total, out, block: tl.constexpr):
+    at = tl.program_id(0)
+    if at * block >= tl.load(total):
+        return
+    if tl.load(of_blocks + at) >= 0:
+        tl.atomic_add(out, 1)
+
+
+def experts_in_a_graph():
+    """Kernels that decide by choices are captured, one after another: replays choose the same."""
+    tokens, count, chosen, block = 2, 64, 4, 16
+    scores = torch.randn(tokens, count, device="cuda")
+    numbers = {"device": "cuda", "dtype": torch.int32}
+
+    def launch(is_sorted):
+        weights = torch.empty(tokens, chosen, device="cuda")
+        ids, places = (torch.empty(tokens, chosen, **numbers) for _ in "ab")
+        OPS.topk_softmax(weights, ids, places, scores, True, None, None)
+        rows, of_blocks = torch.empty(1024, **numbers), torch.empty(64, **numbers)
+        if is_sorted:
+            total = torch.empty(1, **numbers)
+            OPS.moe_align_block_size(ids, count, block, rows, of_blocks, total, None, None)
+        else:
+            of_blocks, total = ids.view(-1), torch.full((1,), 3 * block, **numbers)
+        for _ in range(2):
+            count_blocks[(of_blocks.numel(),)](of_blocks, total, out, block)
+
+    out = torch.zeros(1, **numbers)
+    for is_sorted in (True, False):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            launch(is_sorted)
+        out.zero_()
+        graph.replay()
+        if HAS_DATA:
+            blocks = len(set(scores.cpu().topk(chosen).indices.flatten().tolist()))
+            assert out.item() == 2 * (blocks if is_sorted else 3)
 
 
 @triton.jit
@@ -216,7 +264,8 @@ def driver():
     assert library.nvmlDeviceGetHandleByIndex_v2(number.value, ctypes.byref(handle)) != 0
     assert library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
     assert library.nvmlDeviceGetName(handle, name, 64) == 0
-    assert name.value.decode() == torch.cuda.get_device_name(0)
+    # By this name engines find their tables for the device.
+    assert name.value.decode() == torch.cuda.get_device_name(0) == "NVIDIA H100 80GB HBM3"
     assert library.nvmlDeviceGetNvLinkState(handle, 0, ctypes.byref(number)) == 3  # not supported
     runtime = ctypes.CDLL("libcudart.so.13")
     assert runtime.cudaDeviceSynchronize() == 0
@@ -244,6 +293,7 @@ if HAS_DATA:
     tables_and_caches()
     scores()
 experts()
+experts_in_a_graph()
 memory_of_both()
 driver()
 mistakes()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,10 +12,12 @@ from statistics import fmean
 import pytest
 
 from kernbench.accuracy.rows import Category, Machines, Row, read_rows
+from kernbench.plans import model_of
 from kernbench.serving import Output, ServedRequest, State, parse_settings
+from kernbench.serving.models import folder_of
 from validation.predictors import serving
 from validation.predictors.registry import make_predictor
-from validation.programs import Program, ProgramAnswer
+from validation.programs import Program, ProgramAnswer, ProgramError
 from validation.programs.loops import serving as loads
 from validation.sources.forms import FORMS, TTFT
 
@@ -124,7 +127,7 @@ def test_the_engine_is_set_up_as_the_rows_server(tmp_path: Path) -> None:
     [
         ({"framework": "trtllm"}, "trtllm is not run: of engines, vLLM is"),
         ({"pp": 2}, "vLLM split by pp is not run"),
-        ({"model": "moonshotai/Kimi-K2.5"}, "moonshotai/Kimi-K2.5 is not described to vLLM"),
+        ({"model": "openai/gpt-oss-120b"}, "openai/gpt-oss-120b is not described to vLLM"),
         ({"precision": "fp4"}, "vLLM's weights in fp4 are not described"),
     ],
 )
@@ -132,6 +135,31 @@ def test_what_is_not_run_says_why(tmp_path: Path, other: dict[str, object], why_
     predictor = make_predictor(Category.SERVING, Machines())
     answers = [predictor.predict(row) for row in rows_of(tmp_path, **other)]
     assert [(answer.time_us, answer.why_not) for answer in answers] == [(None, why_not)] * 2
+
+
+def test_experts_are_split_by_tensors_or_whole_over_the_same_devices(tmp_path: Path) -> None:
+    row = rows_of(tmp_path, model="Qwen/Qwen3-235B-A22B-FP8")[0]
+
+    def of_engine(**fields: str) -> dict[str, object]:
+        program = serving.program_of(replace(row, fields={**row.fields, **fields}))
+        return parse_settings(["vllm", *program.args[4:], "--rate=1"]).of_engine.arguments
+
+    assert "enable_expert_parallel" not in of_engine(moe_tp="2", moe_ep="1")
+    assert of_engine(moe_tp="1", moe_ep="2")["enable_expert_parallel"] is True
+    assert of_engine()["hf_overrides"]["quantization_config"]["weight_block_size"] == [128, 128]
+    with pytest.raises(ProgramError, match="split by attention_dp is not run"):
+        of_engine(moe_tp="4", moe_ep="1")
+    with pytest.raises(ProgramError, match="split by attention_dp and moe_ep is not run"):
+        of_engine(tp="1", moe_tp="1", moe_ep="4")
+
+
+@pytest.mark.parametrize(("name", "served"), serving.MODELS.items())
+def test_served_models_are_described_to_the_engine(
+    tmp_path: Path, name: str, served: Mapping[str, str]
+) -> None:
+    config = json.loads((folder_of(served["model"], tmp_path) / "config.json").read_text())
+    assert config["num_hidden_layers"] == model_of(served["model"]).layers
+    assert ("n_routed_experts" in config) == name.startswith("moonshotai")
 
 
 @pytest.mark.adr("0292-D1")

@@ -84,10 +84,11 @@ def get_device_properties(device: Any = None) -> CudaDeviceProperties:
     """Return the properties of a device."""
     machine = current().session.run.machine
     sip_id = sip_of(DEVICE_TYPE if device is None else device)
-    sip = machine.sip_at(sip_id)
+    sip, names = machine.sip_at(sip_id), (*machine.spec.devices, machine.name)
     cache_mib = 0.0 if sip.cache is None else float(sip.cache.capacity_mib)
     return CudaDeviceProperties(
-        name=f"{next(iter(machine.spec.devices), machine.name)} (simulated)",
+        # A driver's, by which programs look up tables, if it is known.
+        name=next((x for x in names if x.startswith("NVIDIA ")), f"{names[0]} (simulated)"),
         major=architecture_of(machine.spec) // 10,
         minor=architecture_of(machine.spec) % 10,
         total_memory=sip.hbm_bytes,

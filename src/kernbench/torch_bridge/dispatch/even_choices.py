@@ -8,6 +8,7 @@ are trained for.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -35,6 +36,13 @@ def dealt(args: Any, result: Any) -> Tensor | None:
     if not choices <= chosen.numel() <= MOST_CHOSEN:
         return None
     return torch.arange(chosen.numel()).remainder_(choices).view(chosen.shape)
+
+
+@lru_cache(maxsize=64)
+def drawn(tokens: int, count: int, choices: int) -> Tensor:
+    """Return different experts for each of some tokens, all as likely: few leave some unread."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(tokens, choices, generator=generator).topk(count).indices
 
 
 def place_of(values: Iterable[Any]) -> str | None:

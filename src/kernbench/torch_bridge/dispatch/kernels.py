@@ -236,7 +236,7 @@ class TorchLauncher(KernelLauncher):
                 score.has_data = False
         if not run.has_data:
             self._live.keep(executed, params, timing)
-            _forget_written(executed)
+            _forget_written(plan, executed)
         return timing
 
     def _reach(self, plan: LivePlan, params: list[Any], state: RankState) -> Reach:
@@ -343,11 +343,12 @@ def _tables(plan: KernelPlan, args: tuple[Any, ...]) -> Tables:
     return tuple((index, tensors[index].untyped_storage().nbytes()) for index in plan.gathered)
 
 
-def _forget_written(executed: Executed) -> None:
-    """Mark the memory that a launch without data writes as unknown."""
+def _forget_written(plan: LivePlan, executed: Executed) -> None:
+    """Mark the memory that a launch without data writes as unknown; captured, it has not run."""
     process = current()
-    for pointer in executed.pointers.values():
-        if not pointer.buffer.has_data or process.capture is not None:
+    read = {index for index, *_, writes in plan.pointers if not writes}
+    for index, pointer in executed.pointers.items():
+        if not pointer.buffer.has_data or (process.capture is not None and index not in read):
             process.session.addresses.forget_numbers(pointer.buffer)
 
 

@@ -139,7 +139,7 @@ class LiveLaunches:
     ) -> OperationTiming | None:
         """Return the time of a launch, and do what it does to memory; None if it has to run."""
         self._asked = None
-        if run.has_data or plan.writes_anywhere or current().capture is not None:
+        if run.has_data or plan.writes_anywhere:
             return None
         key = plan, id(run.machine.sip_at(sip_id)), _state_of(params)
         pair = self._kept.pop(key, None)
@@ -148,9 +148,13 @@ class LiveLaunches:
             return None
         # It is the latest one now.
         self._kept[key] = pair
-        for index in pair.forgets:
+        forgets, written = pair.forgets, pair.written
+        if current().capture is not None:
+            # What it writes is not there yet.
+            forgets, written = (*forgets, *(index for index, _ in written)), ()
+        for index in forgets:
             current().session.addresses.forget_numbers(params[index].buffer)
-        for index, numbers in pair.written:
+        for index, numbers in written:
             params[index].buffer.bytes[:] = numbers
         return pair.timing
 

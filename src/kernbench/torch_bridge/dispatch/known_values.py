@@ -14,6 +14,7 @@ from kernbench.torch_bridge.dispatch.even_choices import (
     MOST_CHOSEN,
     begin,
     dealt,
+    drawn,
     mark,
     place_of,
     tell,
@@ -94,7 +95,7 @@ def follow(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any], r
     if (
         _are_known(arguments)
         and (not kwargs or _are_known(kwargs.values()))
-        and _is_plain(operation)
+        and _is_plain(operation, reads=(args, list(kwargs.values())))
     ):
         _follow_known(func, operation, args, kwargs, result)
         return
@@ -180,9 +181,12 @@ def follow_kernel(
     """Compute what a library's kernel writes if all that it reads is known without data."""
     over = {id(item) for item in written}
     read = [item for item in value if isinstance(item, Tensor) and id(item) not in over]
-    if not is_meta(written[0]) or current().capture is not None or not _are_known(read):
+    if not is_meta(written[0]) or not _are_known(read):
         return
     place = place_of(read)
+    # Replays of a graph find other numbers, but the same choices that are taken to be even.
+    if place is None and current().capture is not None:
+        return
     with without_modes():
         targets = [_to_be_known(item, 8 * MOST_CHOSEN) for item in written]
         if None not in targets:
@@ -191,12 +195,11 @@ def follow_kernel(
 
 
 def deal(scores: Tensor, chosen: Tensor) -> None:
-    """Take what a router of experts chooses by unknown scores for even."""
-    if not is_meta(chosen) or current().capture is not None:
+    """Take what a router's kernel chooses by unknown scores for drawn: experts are as likely."""
+    if not is_meta(chosen):
         return
     with without_modes():
-        view = torch.arange(chosen.numel()).remainder_(scores.shape[-1]).view(chosen.shape)
-        _keep(chosen, view)
+        _keep(chosen, drawn(*chosen.shape, scores.shape[-1]))
         begin(chosen)
 
 
@@ -242,13 +245,16 @@ def _are_known(values: Iterable[Any]) -> bool:
     return True
 
 
-def _is_plain(operation: Operation) -> bool:
-    """Return whether an operation runs when it is called, and is deterministic."""
+def _is_plain(operation: Operation, reads: Any = None) -> bool:
+    """Return whether an operation is deterministic, and runs when it is called.
+
+    A captured one runs in replays, and is only if it is said to read no tensor.
+    """
     return not (
         operation.is_random
         or operation.makes_empty
         or operation.is_custom
-        or current().capture is not None
+        or (current().capture is not None and (reads is None or bool(leaves(reads))))
         or _dispatch_mode(_FAKE) is not None
     )
 

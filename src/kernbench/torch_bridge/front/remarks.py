@@ -24,8 +24,8 @@ def remarks_of(session: Session) -> list[str]:
     lines = [*_of_memory(session), *_of_costs(session)]
     if session.even_choices:
         lines.append(
-            f"assumed: what torch.topk chooses at {', '.join(session.even_choices)} is taken to be "
-            "even (balanced routing: each expert gets as many tokens), as a run without data does "
+            f"assumed: what routers choose at {', '.join(session.even_choices)} is taken to be "
+            "even (balanced routing: each expert is as likely), as a run without data does "
             "not know it"
         )
     lines += [

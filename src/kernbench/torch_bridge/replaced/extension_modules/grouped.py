@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -49,19 +48,6 @@ def groups_of(
             numbers = [rows // experts + (index < rows % experts) for index in range(experts)]
         sizes = Counter(number for number in numbers if number > 0)
         return tuple((count, m, n, k) for m, count in sizes.items() if n and k)
-
-    return read
-
-
-def between_ends(offsets: Tensor, rows: int, experts: int) -> Callable[[], list[int] | None]:
-    """Return what reads experts' counts of rows from where they begin."""
-
-    def read() -> list[int] | None:
-        numbers = numbers_of(offsets)
-        if numbers is None:
-            return None
-        ends = numbers if len(numbers) > experts else [*numbers, rows]
-        return [end - begin for begin, end in pairwise(ends)]
 
     return read
 

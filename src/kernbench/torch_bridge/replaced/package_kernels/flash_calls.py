@@ -16,6 +16,7 @@ from kernbench.torch_bridge.costs.attention import (
     lengths_between,
 )
 from kernbench.torch_bridge.device.rng import device_generator
+from kernbench.torch_bridge.dispatch.even_choices import tell
 from kernbench.torch_bridge.dispatch.known_values import values_of
 from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.processes.process import current
@@ -41,6 +42,7 @@ class Lengths:
 
 def numbers_of(tensor: Tensor) -> list[int] | None:
     """Return the values of a tensor, which the host does not wait for; None without data."""
+    tell((tensor,))
     with unobserved():
         result = values_of(tensor)
         return None if result is None else [int(item) for item in result.tolist()]
