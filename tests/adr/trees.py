@@ -40,7 +40,11 @@ class Facts:
 @cache
 def facts(path: Path) -> Facts:
     """Return what there is in a module; none imports relative to itself."""
-    module = ast.parse(path.read_text(encoding="utf-8"))
+    with uncollected():
+        return _facts_of(path, ast.parse(path.read_text(encoding="utf-8")))
+
+
+def _facts_of(path: Path, module: ast.Module) -> Facts:
     imports, variables, classes = [], [], []
     for node in ast.walk(module):
         if isinstance(node, ast.Name):
