@@ -106,8 +106,9 @@ def _work(command: list[str], cwd: str, env: dict[str, str], *files: str) -> Non
         traceback.print_exc()
     finally:
         atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if not stream.closed:
+                stream.flush()
         os._exit(status)
 
 

@@ -151,11 +151,14 @@ STUDY = "program: gemm\ndata: false\ngrid: {block_m: [64]}\n"
 )
 def test_a_study_is_refused_as_machine_files_are(tmp_path: Path, more: str) -> None:
     study = tmp_path / "study.yaml"
-    study.write_text(STUDY)
-    assert kernbench("sweep", study, "--list").exit_code == 0
     study.write_text(STUDY + more + "\n")
     done = kernbench("sweep", study, "--list")
     assert (done.exit_code, "study.yaml" in done.output, "bug" in done.output) == (2, True, False)
+
+
+def test_the_study_that_those_add_to_is_none_of_them(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY)
+    assert kernbench("sweep", tmp_path / "study.yaml", "--list").exit_code == 0
 
 
 def test_a_study_of_a_program_that_cannot_be_names_the_study(tmp_path: Path) -> None:

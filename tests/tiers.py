@@ -14,7 +14,7 @@ from hypothesis import settings
 
 PROFILE = "kernbench"
 """Settings of all properties."""
-MOST_DAILY = 40
+MOST_DAILY = 20
 """Examples of a property that says no number, every day."""
 MOST = 100
 """And in campaigns."""

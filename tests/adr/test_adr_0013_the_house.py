@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
 
-ROOT = Path(__file__).parents[2]
+from tests.adr.trees import ROOT, code, facts
+
 SOURCE = ROOT / "src"
 
 # Third party: the modules that may import it (a package, or one module of it).
@@ -63,23 +62,12 @@ SEAMS = {
 def modules() -> list[tuple[str, Path, list[tuple[str, int]]]]:
     """Return every module with its file, and what it imports, with lines."""
     result = []
-    files = [*(SOURCE / "kernbench").rglob("*.py"), *(ROOT / "validation").rglob("*.py")]
-    for path in sorted(files):
+    for path in code("src/kernbench", "validation"):
         base = SOURCE if path.is_relative_to(SOURCE) else ROOT
         parts = path.relative_to(base).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        result.append((name, path, list(imports(path))))
+        result.append((name, path, facts(path).imports))
     return result
-
-
-def imports(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield every module that is imported, anywhere in the file, with its line."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno} is a relative import"
-            yield node.module or "", node.lineno
 
 
 def is_inside(module: str, package: str) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from collections import defaultdict
 from functools import cache
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.adr.trees import ROOT, code, facts
+
 WORDS = {
     "Event": "a point of a device's stream, as in PyTorch's API",
     "Stream": "an in-order queue of a device's commands, as in PyTorch's API",
@@ -19,10 +18,9 @@ WORDS = {
 def classes() -> dict[str, list[str]]:
     """Return where classes are, by name; those inside of functions and classes too."""
     texts: dict[str, list[str]] = defaultdict(list)
-    for path in sorted((ROOT / "src" / "kernbench").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                texts[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    for path in code("src/kernbench"):
+        for name, line, *_ in facts(path).classes:
+            texts[name].append(f"{path.relative_to(ROOT)}:{line}")
     return texts
 
 
@@ -36,12 +34,10 @@ def test_variables_have_nouns() -> None:
     """Words that fit any variable say nothing of one."""
     vague = {"each", "found", "given", "made"}
     places = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
-        for folder in ("src", "validation")
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in vague)
-        or (isinstance(node, ast.arg) and node.arg in vague)
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in code("src", "validation")
+        for name, line in facts(path).variables
+        if name in vague
     ]
     # What saved runs call a column stays, and programs whose kept answers are of their texts.
     kept = ("saved/described.py", "validation/programs/loops/")

@@ -145,7 +145,6 @@ print("names", json.dumps(said))
 @pytest.mark.parametrize(
     "value",
     daily(
-        "names.py",
         "../{here}/names.py",
         "-m names x",
         of=(

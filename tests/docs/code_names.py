@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
 import functools
 import importlib
-from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.adr.trees import ROOT, code, facts
+
 PACKAGE = ROOT / "src" / "kernbench"
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Names:
@@ -23,17 +20,15 @@ class Names:
         self.members: dict[str, set[str]] = {}
         """By the bare name of a class: methods, fields and attributes of all classes so called."""
         self._bases: dict[str, set[str]] = {}
-        for path in sorted((*PACKAGE.rglob("*.py"), *(ROOT / "validation").rglob("*.py"))):
+        for path in code("src/kernbench", "validation"):
             base = PACKAGE.parent if path.is_relative_to(PACKAGE) else ROOT
             parts = path.relative_to(base).with_suffix("").parts
             module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            self.modules[module] = set(defined(tree.body))
-            for node in ast.walk(tree):
-                if isinstance(node, ast.ClassDef):
-                    self.members.setdefault(node.name, set()).update(members(node))
-                    bases = {ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases}
-                    self._bases.setdefault(node.name, set()).update(bases)
+            own = facts(path)
+            self.modules[module] = own.defined
+            for name, _, bases, members in own.classes:
+                self.members.setdefault(name, set()).update(members)
+                self._bases.setdefault(name, set()).update(bases)
         self.defined = {name for names in self.modules.values() for name in names}
 
     def has_member(self, owner: str, name: str) -> bool:
@@ -71,31 +66,6 @@ class Names:
         if len(before) > 1 and self._leads_somewhere(place):
             return self.has_member(before[-1], last)
         return False
-
-
-def defined(body: list[ast.stmt]) -> Iterator[str]:
-    """Yield the names that statements of a module bind, also under a condition."""
-    for node in body:
-        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            yield node.name
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for item in (leaf for target in targets for leaf in ast.walk(target)):
-                if isinstance(item, ast.Name):
-                    yield item.id
-        elif isinstance(node, ast.If | ast.Try | ast.With):
-            yield from defined(node.body)
-            yield from defined(getattr(node, "orelse", []))
-
-
-def members(node: ast.ClassDef) -> Iterator[str]:
-    """Yield the names in a class, and the attributes that its methods set."""
-    yield from defined(node.body)
-    for item in ast.walk(node):
-        if isinstance(item, ast.Attribute) and isinstance(item.ctx, ast.Store):
-            yield item.attr
 
 
 def is_elsewhere(dotted: str) -> bool:

@@ -56,8 +56,10 @@ COUNTED = ("host.md", "why.md")
 CAMPAIGNS = (
     "host.md",
     "judge.md",
+    "noise.md",
     "page.md",
     "plan.md",
+    "pytorch.md",
     "pytorch-ranks.md",
     "symmetric-memory.md",
     "testing.md",

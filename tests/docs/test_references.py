@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.adr.test_adr_links import adr_files
-from tests.docs.code_names import PACKAGE, ROOT, names
+from tests.adr.trees import ROOT, code, docstrings, facts, tree
+from tests.docs.code_names import names
 
 TREES = ("src", "tests", "tools", "benches", "docs", "adr", "changelog.d")
 KINDS = {".py", ".md", ".toml", ".yaml"}
@@ -75,17 +75,6 @@ def test_a_reference_to_nothing_is_found(text: str) -> None:
     assert len(list(wrong_records(ROOT / "README.md", text, records()))) == 1
 
 
-def docstrings(node: ast.AST, owners: tuple[str, ...] = ()) -> Iterator[tuple[ast.Constant, str]]:
-    """Yield strings that stand by themselves, with the class that each is in."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
-            if isinstance(child.value.value, str):
-                yield child.value, owners[-1] if owners else ""
-        else:
-            inside = (*owners, child.name) if isinstance(child, ast.ClassDef) else owners
-            yield from docstrings(child, inside)
-
-
 def wrong_symbols(text: str, owner: str) -> Iterator[str]:
     """Yield each symbol that a docstring of a class, or of none, names and that is not there."""
     for result in ROLE.finditer(text):
@@ -99,13 +88,14 @@ def wrong_symbols(text: str, owner: str) -> Iterator[str]:
 
 def test_symbols_in_docstrings_exist() -> None:
     pytest.importorskip("torch")
-    wrong = []
-    for path in sorted(PACKAGE.rglob("*.py")) + sorted((ROOT / "tests").rglob("*.py")):
-        for string, owner in docstrings(ast.parse(path.read_text(encoding="utf-8"))):
-            wrong += [
-                f"{path.relative_to(ROOT)}:{string.lineno} {wrong_symbol}"
-                for wrong_symbol in wrong_symbols(str(string.value), owner)
-            ]
+    own = {path: facts(path).docstrings for path in code("src/kernbench")}
+    strings = own | {path: list(docstrings(tree(path))) for path in code("tests")}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} {wrong_symbol}"
+        for path in strings
+        for text, line, owner in strings[path]
+        for wrong_symbol in wrong_symbols(text, owner)
+    ]
     assert not wrong, "\n".join(wrong)
 
 

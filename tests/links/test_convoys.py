@@ -16,7 +16,7 @@ from kernbench.hardware import Machine, load_machine, parse_machine
 from kernbench.links import Asked, Network, Selector
 from kernbench.links.idle_times import IdleTimes, least_ps
 from kernbench.links.servers import in_order_of_arrival, serve
-from tests.tiers import examples
+from tests.tiers import examples, of_campaigns
 
 MIB = 2**20
 
@@ -76,11 +76,11 @@ def by_events_ps(machine: Machine, part_bytes: int) -> int:
 @pytest.mark.parametrize(
     ("topology", "factor"),
     [
-        ("ring", 1.01),
+        of_campaigns("ring", 1.01),
         ("switch", 1.01),
         ("mesh2d", 1.25),
-        ("mesh3d", 1.25),
-        ("torus2d", 1.25),
+        of_campaigns("mesh3d", 1.25),
+        of_campaigns("torus2d", 1.25),
         ("torus3d", 1.35),
     ],
 )

@@ -27,7 +27,7 @@ from kernbench.saved import load_run, save_run
 from tests.interleaved import live_kernels as kernels
 from tests.retiming.retiming import Program, assert_same, retime, run_and_keep, save
 from tests.runtime_api.runtime_kernels import add_one
-from tests.tiers import examples
+from tests.tiers import daily, examples
 
 
 def mixed(rank: int, torch: Any) -> None:
@@ -120,7 +120,7 @@ PROGRAMS = {
 
 
 @pytest.mark.adr("0155-D1")
-@pytest.mark.parametrize("machine", ["ahbm:2", "h100-sxm"])
+@pytest.mark.parametrize("machine", daily("h100-sxm", of=("ahbm:2", "h100-sxm")))
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_on_its_machine_it_is_the_same_run(name: str, machine: str, tmp_path: Path) -> None:
     log, saved = run_and_keep(PROGRAMS[name], machine, tmp_path / "run", ranks=2)

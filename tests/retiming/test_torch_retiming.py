@@ -91,12 +91,12 @@ def test_on_its_machine_it_is_the_same_run(name: str, machine: str, kept: Any) -
         of_campaigns(
             "training", "h100-sxm", ["host.operation.product_us=2x", "sip.front_end_us=4x"]
         ),
-        ("training", "a100-sxm-80g", []),
+        of_campaigns("training", "a100-sxm-80g", []),
         of_campaigns("training", "ahbm", []),
         of_campaigns("sharded", "b200", []),
         ("sharded", "h100-sxm", ["links.bandwidth_gbps=0.1x"]),
         ("graphs", "mi300x", []),
-        ("experts", "b200", []),
+        of_campaigns("experts", "b200", []),
         of_campaigns("experts", "ahbm", []),
     ],
 )

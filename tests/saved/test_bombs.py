@@ -19,7 +19,6 @@ _WHY = [0]
     "name",
     daily(
         "rows of waits",
-        "a_parameter_of_many",
         of=("rows of waits", "ranks", "a_parameter_of_many", "many_labels", "zeros", "a_pipe"),
     ),
 )

@@ -27,6 +27,7 @@ from kernbench.kernel_time.costs.block_costs import (
     resident_blocks,
 )
 from kernbench.kernel_time.program.timed_plan import Chained
+from tests.tiers import daily, of_campaigns
 
 SIP = load_machine("a100-sxm-80g", 1).sip
 ONE = ThreadBlock(num_warps=4, registers=255, shared_bytes=0, architecture=80)
@@ -100,7 +101,7 @@ def attention(
 
 
 @pytest.mark.adr("0246-D2")
-@pytest.mark.parametrize("machine", ["a100-sxm-80g", "h100-sxm", "b200"])
+@pytest.mark.parametrize("machine", daily("a100-sxm-80g", of=("a100-sxm-80g", "h100-sxm", "b200")))
 def test_the_tile_of_attention_that_was_tuned_on_devices_is_among_the_fast_ones(
     machine: str,
 ) -> None:
@@ -140,7 +141,12 @@ def test_the_tile_of_attention_that_was_tuned_on_devices_is_among_the_fast_ones(
 @pytest.mark.adr("0279-D1")
 @pytest.mark.parametrize(
     ("size", "rows", "warps", "grid"),
-    [(64, 64, 4, (4, 1)), (64, 32, 4, (1, 4)), (128, 128, 8, (8, 1)), (128, 64, 4, (1, 4))],
+    [
+        of_campaigns(64, 64, 4, (4, 1)),
+        (64, 32, 4, (1, 4)),
+        (128, 128, 8, (8, 1)),
+        of_campaigns(128, 64, 4, (1, 4)),
+    ],
 )
 def test_warps_of_chained_products_are_laid_as_triton_does(
     size: int, rows: int, warps: int, grid: tuple[int, int]

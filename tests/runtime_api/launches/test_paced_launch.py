@@ -13,6 +13,7 @@ from kernbench.hardware import Machine, load_machine
 from kernbench.runtime_api import RuntimeContext
 from tests.runtime_api import symmetric_kernels as kernels
 from tests.runtime_api.front.test_symmetric_memory import on_ranks
+from tests.tiers import daily
 
 HBM_PS = 500_000
 """More than an access to HBM takes."""
@@ -52,7 +53,7 @@ def rows_of(torch: RuntimeContext, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.adr("0032-D2")
-@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+@pytest.mark.parametrize("ranks", daily(2, 3, of=(2, 3, 5, 8)))
 def test_all_ways_to_reduce_give_what_the_library_gives(ranks: int) -> None:
     count, block = 96 * ranks, 64
     expected = sum(values_of(rank, count) for rank in range(ranks))

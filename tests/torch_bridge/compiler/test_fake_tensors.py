@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,14 +11,14 @@ torch = pytest.importorskip("torch")
 
 from kernbench.errors import UsageError  # noqa: E402
 from kernbench.runtime_api import SpawnException  # noqa: E402
-from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
+from tests.torch_bridge.running import real, simulated  # noqa: E402
 
 PROGRAM = "fake_tensors.py"
 
 
 def test_fake_tensors_are_where_a_program_makes_them(tmp_path: Path) -> None:
     expected, saved = tmp_path / "expected.json", tmp_path / "found.json"
-    subprocess.run([sys.executable, PROGRAMS / PROGRAM, "cpu", expected], check=True, timeout=300)
+    real(PROGRAM, "cpu", expected)
     simulated(PROGRAM, "cuda", saved)
     assert json.loads(saved.read_text()) == json.loads(expected.read_text())
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
+from tests.torch_bridge.running import real, simulated  # noqa: E402
 
 
 def test_scripts_are_told_the_device_that_the_program_sees(tmp_path: Path) -> None:
     path = tmp_path / "asked.pt"
     # The oracle of the branches and values: PyTorch itself, on its CPU.
-    command = [sys.executable, str(PROGRAMS / "scripts_ask.py"), "cpu", str(path)]
-    subprocess.run(command, check=True, capture_output=True)
+    real("scripts_ask.py", "cpu", path)
     cpu = torch.device("cpu")
     expected = torch.load(path, weights_only=False)
     simulated("scripts_ask.py", "cpu", path)

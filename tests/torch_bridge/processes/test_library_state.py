@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import logging
 import shutil
-import subprocess
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
+from tests.torch_bridge.running import PROGRAMS, real, simulated  # noqa: E402
 
 PROGRAM = "library_state.py"
 
@@ -89,8 +88,7 @@ def test_fsdp1_saves_and_loads_sharded_states_of_several_ranks(tmp_path: Path) -
 def test_loggers_are_each_ranks_own_as_in_real_processes(tmp_path: Path) -> None:
     path = PROGRAMS / "loggers.py"
     for rank in range(3):
-        command = [sys.executable, str(path), str(tmp_path), str(rank)]
-        subprocess.run(command, check=True, stderr=subprocess.DEVNULL, timeout=60)
+        real(path, tmp_path, rank)
     names = ("level", "propagate", "disabled", "handlers", "filters")
     loggers = [logging.getLogger(name) for name in (None, "of.the.program", "another")]
     before = [[str(getattr(logger, name)) for name in names] for logger in loggers]

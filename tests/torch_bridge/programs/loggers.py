@@ -1,4 +1,4 @@
-"""Log in three ranks: simulated ones meet, real ones (whose rank is given) only log.
+"""Log in three ranks: simulated ones meet, real ones (whose rank is an argument) only log.
 
 python loggers.py FOLDER [RANK]
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-IS_SIMULATED = "RANK" in os.environ
+IS_SIMULATED = len(sys.argv) == 2
 RANK = int(os.environ["RANK"] if IS_SIMULATED else sys.argv[2])
 
 

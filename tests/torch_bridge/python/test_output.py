@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ torch = pytest.importorskip("torch")
 from typer.testing import CliRunner  # noqa: E402
 
 from kernbench.cli.app import app  # noqa: E402
+from tests.forked import PYTORCH, run_forked  # noqa: E402
 from tests.tiers import of_campaigns  # noqa: E402
 from tests.torch_bridge.running import PROGRAMS  # noqa: E402
 
@@ -118,8 +118,7 @@ def test_the_report_is_printed_where_the_command_prints(tmp_path: Path, statemen
 def test_a_program_may_close_its_output_and_the_report_is_whole(tmp_path: Path, name: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(f"import sys\nimport torch\nprint('mine')\nsys.{name}.close()\n")
-    command = [sys.executable, "-m", "kernbench", "torchrun", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_forked("kernbench", "torchrun", str(program), imports=PYTORCH)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("mine\n")
     assert "\n1 rank, " in done.stdout
