@@ -97,12 +97,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection() -> Generator[None, object, object]:
     """Let pytest keep the tests that it has compiled: each worker compiles them all otherwise.
 
-    What tests write and import is compiled as it is otherwise.
+    What tests write and import is compiled as it is otherwise. All that is made here stays: the
+    garbage collector would look through it again and again.
     """
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    gc.disable()
     try:
         return (yield)
     finally:
+        gc.enable()
         sys.dont_write_bytecode = before
 
 

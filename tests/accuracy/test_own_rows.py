@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernbench.accuracy.rows import OWN, Category, read_rows
+from kernbench.accuracy.rows import OWN, Answer, Category, read_rows
 from kernbench.accuracy.rows.devices import presets
 from kernbench.cli import app as command_line
 from kernbench.cli.commands.validate import ValidateOptions, validate
@@ -101,7 +101,7 @@ def test_published_rows_are_refused_in_a_sentence(
     done = alone("validate", str(path))
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: rows.csv:2 is a row of {category}, and kernbench alone")
-    assert "gemm, membound, collectives" in done.stderr
+    assert "gemm, attention, membound, collectives" in done.stderr
     assert "make validate" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
@@ -168,10 +168,60 @@ def test_the_page_names_every_category_column_and_dtype_of_own_rows() -> None:
     from kernbench.ops import ELEMENTWISE_OPS, ROW_OPS
 
     page = (Path(__file__).parents[2] / "docs" / "measured-rows.md").read_text(encoding="utf-8")
-    assert set(OWN.by_category) == {Category.GEMM, Category.MEMBOUND, Category.COLLECTIVES}
+    assert set(OWN.by_category) == {
+        Category.GEMM, Category.ATTENTION, Category.MEMBOUND, Category.COLLECTIVES,
+    }  # fmt: skip
     for form in FORMS:
         if form.category in OWN.by_category:
             for column in (*form.columns, form.op, form.dtype, *form.time, "device", "source"):
                 assert f"`{column}`" in page, column
     for name in (*GEMM_DTYPES, *ROW_DTYPES, *ITEM_BYTES, *ELEMENTWISE_OPS, *ROW_OPS):
         assert f"`{name}`" in page, name
+
+
+HEAD = "device,op,dtype,batch,q_len,kv_len,heads,kv_heads,head_dim,causal,time_us,impl\n"
+
+
+def answered(folder: Path, row: str) -> Answer:
+    path = folder / "attention.csv"
+    path.write_text(f"{HEAD}{row}\n")
+    (own,) = read_rows([path])
+    return OWN.make(own.category).predict(own)
+
+
+@pytest.mark.parametrize(
+    ("row", "kernels"),
+    [
+        ("H100,forward,bf16,4,4096,4096,32,8,128,yes,1,", "cudnn_forward"),
+        ("H100,forward,torch.bfloat16,4,4096,4096,32,8,128,yes,1,FA3", "flash3_forward"),
+        ("A100,forward,half,4,4096,4096,32,8,128,yes,1,", "flash2_forward"),
+        ("A100,forward,fp32,4,4096,4096,32,8,128,yes,1,", "efficient_forward"),
+    ],
+)
+def test_attention_takes_what_a_program_would_launch(
+    tmp_path: Path, row: str, kernels: str
+) -> None:
+    answer = answered(tmp_path, row)
+    assert answer.how == kernels
+    time_us = answer.time_us
+    assert time_us is not None
+    # 4 * 32 * 128 * 4096 * 4096 / 2 * 4 operations, at no more than the peak of a device.
+    assert time_us > 1.1e12 / 2 / 989e6
+    both = answered(tmp_path, row.replace("forward", "forward+backward")).time_us
+    assert both is not None
+    # The backward pass has five products in place of two.
+    assert 2.5 < both / time_us < 6
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ("H100,sideways,bf16,4,64,64,8,8,64,no,1,", "sideways is neither a forward nor a backward"),
+        ("H100,forward,int4,4,64,64,8,8,64,no,1,", "no attention in int4; known: bf16"),
+        ("T4,forward,fp16,4,64,64,8,8,64,no,1,", "no kernel for forward of flash2 on t4"),
+    ],
+)
+def test_attention_that_nothing_answers_says_why(tmp_path: Path, row: str, why: str) -> None:
+    answer = answered(tmp_path, row)
+    assert answer.time_us is None
+    assert why.split(";")[0] in answer.why_not

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from kernbench import RuntimeContext, ops
-from tests.docs.code_names import ROOT
+from tests.adr.trees import ROOT
 
 PAGES = sorted((ROOT / "docs" / "api").glob("*.rst"))
 LEFT_OUT = re.compile(r":exclude-members: (.*)")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.code_names import PACKAGE, ROOT, names
+from tests.adr.trees import ROOT
+from tests.docs.code_names import PACKAGE, names
 
 PAGES = [ROOT / "docs" / name for name in ("architecture.md", "glossary.md")]
 MADE = re.compile(r"<!-- house: .*?<!-- end of the house -->", re.DOTALL)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kernbench.errors import MachineError, UsageError
 from kernbench.hardware import SWITCH, Machine, load_machine, parse_machine
+from tests.tiers import daily
 
 SIZES = st.integers(1, 24)
 
@@ -105,7 +106,7 @@ def test_graph_routes_are_shortest(data: st.DataObject, num_sips: int) -> None:
 @pytest.mark.adr("0034-D2")
 @pytest.mark.parametrize("inner", ["switch", "ring", "torus2d", "fully_connected"])
 @pytest.mark.parametrize("outer", ["switch", "ring", "fully_connected"])
-@pytest.mark.parametrize("nodes", [1, 2, 5])
+@pytest.mark.parametrize("nodes", daily(5, of=(1, 2, 5)))
 def test_routes_between_nodes_are_shortest(inner: str, outer: str, nodes: int) -> None:
     machine = joined(
         f"{{topology: {inner}, {WIRES}, scale_out: {{sips_per_node: 4, topology: {outer}, "

@@ -23,7 +23,7 @@ from tests.ops.arrays import (
     numpy_dtype,
     values,
 )
-from tests.tiers import examples
+from tests.tiers import daily, examples
 
 few = examples(15)
 
@@ -96,7 +96,7 @@ def test_division_gives_a_fraction(torch: Any, dtype: str) -> None:
     assert_close(result, wide(a) / wide(b), kind)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", daily("bfloat16", "int32", of=DTYPES))
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_comparisons_give_bools(torch: Any, name: str, dtype: str) -> None:
     a, b = values((5, 9), dtype, 1), values((9,), dtype, 2)
@@ -104,7 +104,7 @@ def test_comparisons_give_bools(torch: Any, name: str, dtype: str) -> None:
     np.testing.assert_array_equal(result.numpy(), COMPARISONS[name](a, b))
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", daily("bfloat16", "float32", of=FLOATS))
 @pytest.mark.parametrize("name", UNARY)
 def test_functions_of_one_element(torch: Any, name: str, dtype: str) -> None:
     a = values((4, 33), dtype)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from kernbench.accuracy.predictors.attention import launches_of
 from kernbench.accuracy.rows import Row
 from kernbench.hardware import Machine
 from kernbench.inputs import parse_yaml
@@ -16,7 +17,6 @@ from kernbench.library_kernels import (
     LibraryKernel,
     attention_kernels,
     described_kernels,
-    flash_backward_launches,
     flash_launches,
     stream,
 )
@@ -25,11 +25,6 @@ from validation.predictors.libraries.attention_releases import LEFT_WINDOW, Rele
 from validation.predictors.library_rows import LibraryPredictor, MeasuredKernels, NotModeledError
 
 _FP8 = "float8_e4m3fn"
-_LIBRARIES = (
-    ("cudnn", "cudnn"), ("v4", "flash4"), ("fa4", "flash4"), ("v3", "flash3"), ("fa3", "flash3"),
-    ("tlx", "flash3"), ("v2", "flash2"), ("fa2", "flash2"), ("sdpa", "flash2"),
-)  # fmt: skip
-"""What an implementation's name has in it, and whose kernels those are."""
 _STACKS = Path(__file__).parent / "libraries" / "attention_stacks.yaml"
 _SHARED: Mapping[str, Mapping[str, str]] = parse_yaml(_STACKS.read_text("utf-8"), _STACKS.name)
 _KINDS = {"prefill": "paged", "decode": "decode", "encoder": "forward"}
@@ -50,7 +45,10 @@ class AttentionPredictor(LibraryPredictor):
         """
         machine = self.machines.machine_of(row.device)
         if "impl" in row.fields:
-            return MeasuredKernels(kernels=_published(row, machine), machine=machine)
+            return MeasuredKernels(
+                kernels=launches_of(row, machine, "bf16" if "/" in row.dtype else None),
+                machine=machine,
+            )
         problem = _problem(row)
         measured_by = releases(row.fields, machine.name)
         if not any(release.left_window for release in measured_by):
@@ -77,28 +75,6 @@ def _launches(
     elements = float(problem.batch * problem.q_len * problem.head_dim * heads)
     # Each of two operations reads 2 bytes of an element; one writes 2, the other 1.
     return stream("flash_convert", 4 * elements, 3 * elements), *launches
-
-
-def _published(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
-    """Return the launches of one pass of a library, as its authors time it."""
-    problem = replace(_problem(row), dtype="bfloat16")
-    name = row.fields["impl"].lower()
-    library = next((result for text, result in _LIBRARIES if text in name), None)
-    known = attention_kernels(machine.spec.kernel_library or "")
-    launches: list[LibraryKernel] = []
-    for text, direction in (("f", "forward"), ("b", "backward")):
-        if not any(part.strip().startswith(text) for part in row.op.lower().split("+")):
-            continue
-        kernel = known.get(f"{library}_{direction}")
-        if kernel is None:
-            raise NotModeledError(f"no kernel for {direction} of {name} on {machine.name}")
-        if direction == "backward":
-            launches += flash_backward_launches(problem, kernel)
-        else:
-            launches += flash_launches(problem, kernel, machine.sip.num_pes)
-    if not launches:
-        raise NotModeledError(f"{row.op} is neither a forward nor a backward pass")
-    return tuple(launches)
 
 
 def _problem(row: Row) -> AttentionProblem:

@@ -380,7 +380,8 @@ def test_narrow_consoles_wrap_layouts_and_no_numbers(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    _, out, _ = plan("--model", "gpt2", "--machine", "h100-sxm", "--devices", "1", "--top", "2")
+    asked = ("--model", "small.json", "--machine", "h100-sxm", "--devices", "1", "--seq", "256")
+    _, out, _ = plan(*asked, "--top", "2")
     table = out.split("\n\n")[1]
     assert "…" not in table
     assert "MFU" in table

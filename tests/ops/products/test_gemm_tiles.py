@@ -7,6 +7,7 @@ from kernbench.errors import UsageError
 from kernbench.ops.products.gemm_tiles import GemmTile, matmul_tiled
 from kernbench.runtime_api import RuntimeContext
 from tests.ops.arrays import assert_close, values
+from tests.tiers import daily
 
 TILES = [
     GemmTile(32, 32, 32),
@@ -45,7 +46,9 @@ VECTOR_TILES = [
 
 @pytest.mark.parametrize("tile", VECTOR_TILES, ids=str)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize("shape", [(1, 5, 7), (1, 70, 200), (3, 33, 64)], ids=str)
+@pytest.mark.parametrize(
+    "shape", daily((3, 33, 64), of=((1, 5, 7), (1, 70, 200), (3, 33, 64))), ids=str
+)
 def test_a_vector_tile_gives_the_product(
     tile: GemmTile, dtype: str, shape: tuple[int, int, int]
 ) -> None:

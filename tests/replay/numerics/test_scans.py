@@ -13,6 +13,7 @@ import triton.language as tl
 
 from kernbench.triton_backend import activate
 from tests.replay.executing import ExecutingLauncher
+from tests.tiers import daily
 
 RNG = np.random.default_rng(11)
 
@@ -58,7 +59,9 @@ def recurrence_kernel(a, x, out, N: tl.constexpr, REVERSE: tl.constexpr):
     tl.store(out + at, h)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.float32, np.float16, np.uint16])
+@pytest.mark.parametrize(
+    "dtype", daily(np.int8, np.float16, of=(np.int8, np.int32, np.float32, np.float16, np.uint16))
+)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("combine", ["sum", "largest"])

@@ -68,6 +68,14 @@ def all_reduce_with_every_op():
 
 
 @nccl_only
+def numbers_of_eight_bits():
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        x = filled(2.0**rank).to(dtype)
+        dist.all_reduce(x)
+        check(x.float(), torch.tensor(2.0**size - 1).to(dtype).float())
+
+
+@nccl_only
 def averages():
     x = filled(2.0 * rank)
     dist.all_reduce(x, ReduceOp.AVG)

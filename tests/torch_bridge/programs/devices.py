@@ -357,6 +357,19 @@ def types_that_only_gpus_have_kernels_for_are_done_in_wider_ones() -> None:
     assert refused[0] == refused[1]
 
 
+def halves_are_refused_where_gpus_refuse_them() -> None:
+    x = (torch.eye(3) + 1).cuda()
+    for call in (
+        *(torch.linalg.svd, torch.linalg.inv, torch.linalg.cholesky, torch.linalg.qr),
+        *(torch.linalg.eigvals, torch.linalg.det, torch.geqrf, F.pdist),
+        *(lambda y: torch.linalg.solve(y, y), lambda y: torch.polar(y, y)),
+    ):
+        call(x)
+        for dtype in (torch.float16, torch.bfloat16):
+            with pytest.raises(RuntimeError, match=r"Half|BFloat16"):
+                call(x.to(dtype))
+
+
 def scripts_are_loaded_to_a_device() -> None:
     x, layer = torch.ones(2, 3, device="cuda"), torch.nn.Linear(3, 4).cuda()
     saved = io.BytesIO()

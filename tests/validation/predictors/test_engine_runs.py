@@ -60,6 +60,7 @@ SERVED = (
 VLLM = "s,H200-SXM-141GB,vllm,meta-llama/Llama-3.1-70B,fp8,aggregated,1000,200,5,1,1,1,1,0.2,0.02"
 NOTE = '"tokens/rank 256, hidden 4096, topk 8, experts 128; SMs 24"'
 LAYER = "A100-SXM4-80GB,layer_prefill:{},fp16,x,64,1,2,16,1,,16,,{},1,1,9,,,,llmcompass-fig5ijkl"
+OWN_ATTENTION = "device,op,dtype,batch,q_len,kv_len,heads,kv_heads,head_dim,time_us,impl\n"
 ROWS = [
     (GEMM, "A100-SXM4-80GB,gemm,fp16,320,192,224,9,mine"),
     (GEMM, "MI210,gemm,fp16,320,192,224,9,mine"),
@@ -79,6 +80,7 @@ ROWS = [
     (SPLIT, "A100-SXM4-80GB,train_iteration,fp16,x,64,2,2,16,1,,,,1,1,1,9,,,,neusight-dist"),
     *((SPLIT, LAYER.format(name, 1)) for name in ("GeLU", "Q_mul_K", "total")),
     (SPLIT, LAYER.format("AllReduce_MHA", 2)),
+    (OWN_ATTENTION, "A100-SXM4-80GB,forward,bf16,4,96,96,8,2,128,9,mine"),
     (
         ATTENTION,
         "s,A100-SXM4-80GB,attention_prefill,sglang,flash_attention,bfloat16,bfloat16,4,96,96,8,2,128,0,yes,9",

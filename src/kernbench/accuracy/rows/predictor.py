@@ -105,6 +105,7 @@ class Predictors:
 OWN = Predictors(
     {
         Category.GEMM: f"{_ROOM}.gemm:GemmPredictor",
+        Category.ATTENTION: f"{_ROOM}.attention:AttentionPredictor",
         Category.MEMBOUND: f"{_ROOM}.membound:MemboundPredictor",
         Category.COLLECTIVES: f"{_ROOM}.collectives:CollectivePredictor",
     }

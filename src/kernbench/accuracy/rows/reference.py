@@ -122,7 +122,7 @@ def _dtype_of(form: Form, fields: Mapping[str, str]) -> str:
     Rows of a serving stack have the stack's names for its kernels.
     """
     text = text_of(form, form.dtype, fields)
-    of_users = (Category.GEMM, Category.MEMBOUND, Category.COLLECTIVES)
+    of_users = (Category.GEMM, Category.MEMBOUND, Category.ATTENTION, Category.COLLECTIVES)
     if form.category not in of_users or "framework" in fields:
         return text
     if form.category is Category.COLLECTIVES and text in _OF_NCCL:

@@ -47,7 +47,10 @@ def is_of_bits(op: Any) -> bool:
 
 def reduce_in_order(tensors: Sequence[Tensor], op: Any) -> Tensor:
     """Return the combination of one tensor per rank: ((t0 op t1) op t2) and so on."""
-    kind = kind_of(op)
+    kind, dtype = kind_of(op), tensors[0].dtype
+    if dtype.is_floating_point and dtype.itemsize == 1:
+        # The CPU does not compute with them.
+        return reduce_in_order([tensor.float() for tensor in tensors], op).to(dtype)
     if kind == ReduceOp.PREMUL_SUM:
         factor = op.__getstate__()[1]
         tensors = [tensor * factor for tensor in tensors]

@@ -35,6 +35,15 @@ are refused by both.
 Source: ``dtypesIfCUDA`` beyond ``dtypes`` in PyTorch's database of operations.
 """
 
+_WITHOUT_HALVES = re.compile(
+    r"aten\.(_?linalg_|_?cholesky|geqrf|ormqr|_?lu_|triangular_solve|_pdist_|polar|_ctc_loss)"
+)
+"""Operations that a GPU does not have in halves either.
+
+Source: ``dtypesIfCUDA`` of PyTorch's database of operations; cuSOLVER, MAGMA and the kernels of the
+others take float32 and float64.
+"""
+
 
 def in_wider_numbers(
     operation: Operation, args: Any, kwargs: dict[str, Any], error: NotImplementedError
@@ -47,6 +56,8 @@ def in_wider_numbers(
     result = _LACKING.match(str(error))
     narrow = _TYPES.get(result[1]) if result else None
     if narrow is None or operation.written:
+        raise error
+    if narrow in _HALVES and _WITHOUT_HALVES.match(operation.name):
         raise error
     if narrow not in _HALVES and narrow not in _OF_WHOLE_NUMBERS.get(operation.name, ()):
         raise error
