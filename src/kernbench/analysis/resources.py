@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -38,33 +39,18 @@ class Resources:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._reader = RowReader()
+        self._kernel_parts = cache(_kernel_parts)
         self._links: dict[Template, str] = {}
         self._lines: dict[Template, tuple[str, int]] = {}
 
-    def of_kernel(self, instance: Instance, time_ps: int) -> list[TimePart]:
+    def of_kernel(self, instance: Instance, time_ps: int) -> tuple[TimePart, ...]:
         """Return what ``time_ps`` of a kernel went to, in all exactly that.
 
         The resource that holds a kernel up longest by itself has that time; what is left is
         latency: filling, draining, programs that do not fill the SIP.
         """
-        template = instance.template
         taken_ps = instance.ends_ps[0] - instance.starts_ps[0]
-        shares: dict[str, int] = {}
-        clocked = template.energy_pj and bound_by(template.limits_ps) is not Limit.HBM
-        shared = SHARED_POWER if clocked else SHARED_HBM
-        shares[shared] = max(taken_ps - template.duration_ps, 0)
-        shares[PEERS] = template.comm_ps
-        shares[Limit.POWER] = template.limits_ps.get(Limit.POWER, 0)
-        if template.limits_ps:
-            limit = bound_by(template.limits_ps)
-            own_ps = taken_ps - sum(shares.values())
-            shares[limit] = min(template.limits_ps[limit], own_ps)
-            shares[Limit.LATENCY] = taken_ps - sum(
-                ps for name, ps in shares.items() if name != Limit.LATENCY
-            )
-        else:
-            shares[UNKNOWN] = taken_ps - sum(shares.values())
-        return _scaled(shares, taken_ps, time_ps)
+        return self._kernel_parts(instance.template, taken_ps, time_ps)
 
     def busiest_link(self, template: Template, num_ranks: int) -> str:
         """Return the name of the link that a collective keeps busy longest; empty without one."""
@@ -109,7 +95,27 @@ def bound_by(limits_ps: Mapping[Limit, int]) -> Limit:
     return max(known, key=lambda limit: limits_ps[limit], default=Limit.LATENCY)
 
 
-def _scaled(shares: Mapping[str, int], whole_ps: int, time_ps: int) -> list[TimePart]:
+def _kernel_parts(template: Template, taken_ps: int, time_ps: int) -> tuple[TimePart, ...]:
+    """Return what a part of a kernel's time went to, which is alike in all layers and ranks."""
+    shares: dict[str, int] = {}
+    clocked = template.energy_pj and bound_by(template.limits_ps) is not Limit.HBM
+    shared = SHARED_POWER if clocked else SHARED_HBM
+    shares[shared] = max(taken_ps - template.duration_ps, 0)
+    shares[PEERS] = template.comm_ps
+    shares[Limit.POWER] = template.limits_ps.get(Limit.POWER, 0)
+    if template.limits_ps:
+        limit = bound_by(template.limits_ps)
+        own_ps = taken_ps - sum(shares.values())
+        shares[limit] = min(template.limits_ps[limit], own_ps)
+        shares[Limit.LATENCY] = taken_ps - sum(
+            ps for name, ps in shares.items() if name != Limit.LATENCY
+        )
+    else:
+        shares[UNKNOWN] = taken_ps - sum(shares.values())
+    return _scaled(shares, taken_ps, time_ps)
+
+
+def _scaled(shares: Mapping[str, int], whole_ps: int, time_ps: int) -> tuple[TimePart, ...]:
     """Return the shares of a whole for a part of it, rounded so that they add up."""
     parts = []
     before = before_scaled = 0
@@ -120,4 +126,4 @@ def _scaled(shares: Mapping[str, int], whole_ps: int, time_ps: int) -> list[Time
             said = FRONT_END if name == Limit.LAUNCH else str(name)
             parts.append(TimePart(said, scaled - before_scaled))
         before_scaled = scaled
-    return parts
+    return tuple(parts)
