@@ -180,7 +180,8 @@ def _split(
     if template.kind == "kernel":
         own = resources.line_of(template)
         site = own if own[0] else item.site
-        parts = resources.of_kernel(instance, time_ps)
+        taken_ps = instance.ends_ps[0] - instance.starts_ps[0]
+        parts = resources.of_kernel(template, taken_ps, time_ps)
         return [((part.resource, template.name, site, ""), part.time_ps) for part in parts]
     if template.kind != "collective":
         return [((COPY, template.name, item.site, ""), time_ps)]

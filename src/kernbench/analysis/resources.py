@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from kernbench.hardware import Machine
-from kernbench.op_log import Instance, Limit, RowReader, Template
+from kernbench.op_log import Limit, RowReader, Template
 
 PEERS = "in-kernel wait"
 """A kernel moves bytes to or from other SIPs, or waits for a signal, and nothing else runs."""
@@ -38,53 +39,19 @@ class Resources:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._reader = RowReader()
-        self._links: dict[Template, str] = {}
-        self._lines: dict[Template, tuple[str, int]] = {}
+        self.of_kernel = cache(_of_kernel)
+        self.line_of = cache(self._line_of)
+        self.busiest_link = cache(self._busiest_link)
 
-    def of_kernel(self, instance: Instance, time_ps: int) -> list[TimePart]:
-        """Return what ``time_ps`` of a kernel went to, in all exactly that.
-
-        The resource that holds a kernel up longest by itself has that time; what is left is
-        latency: filling, draining, programs that do not fill the SIP.
-        """
-        template = instance.template
-        taken_ps = instance.ends_ps[0] - instance.starts_ps[0]
-        shares: dict[str, int] = {}
-        clocked = template.energy_pj and bound_by(template.limits_ps) is not Limit.HBM
-        shared = SHARED_POWER if clocked else SHARED_HBM
-        shares[shared] = max(taken_ps - template.duration_ps, 0)
-        shares[PEERS] = template.comm_ps
-        shares[Limit.POWER] = template.limits_ps.get(Limit.POWER, 0)
-        if template.limits_ps:
-            limit = bound_by(template.limits_ps)
-            own_ps = taken_ps - sum(shares.values())
-            shares[limit] = min(template.limits_ps[limit], own_ps)
-            shares[Limit.LATENCY] = taken_ps - sum(
-                ps for name, ps in shares.items() if name != Limit.LATENCY
-            )
-        else:
-            shares[UNKNOWN] = taken_ps - sum(shares.values())
-        return _scaled(shares, taken_ps, time_ps)
-
-    def busiest_link(self, template: Template, num_ranks: int) -> str:
+    def _busiest_link(self, template: Template, num_ranks: int) -> str:
         """Return the name of the link that a collective keeps busy longest; empty without one."""
-        link = self._links.get(template)
-        if link is None:
-            rows = self._reader.read(template, num_ranks)
-            used = rows["link"] >= 0
-            busy = np.bincount(rows["link"][used], rows["busy_ps"][used]) if used.any() else ()
-            link = self._machine.links[int(np.argmax(busy))].name if len(busy) else ""
-            self._links[template] = link
-        return link
+        rows = self._reader.read(template, num_ranks)
+        used = rows["link"] >= 0
+        busy = np.bincount(rows["link"][used], rows["busy_ps"][used]) if used.any() else ()
+        return self._machine.links[int(np.argmax(busy))].name if len(busy) else ""
 
-    def line_of(self, template: Template) -> tuple[str, int]:
+    def _line_of(self, template: Template) -> tuple[str, int]:
         """Return the source line at which a kernel uses longest what holds it up; or ("", 0)."""
-        line = self._lines.get(template)
-        if line is None:
-            line = self._lines[template] = self._costliest_line(template)
-        return line
-
-    def _costliest_line(self, template: Template) -> tuple[str, int]:
         texts = self._reader.vocabulary
         rows = self._reader.read(template, 1)
         limit = bound_by(template.limits_ps) if template.limits_ps else Limit.LATENCY
@@ -109,7 +76,31 @@ def bound_by(limits_ps: Mapping[Limit, int]) -> Limit:
     return max(known, key=lambda limit: limits_ps[limit], default=Limit.LATENCY)
 
 
-def _scaled(shares: Mapping[str, int], whole_ps: int, time_ps: int) -> list[TimePart]:
+def _of_kernel(template: Template, taken_ps: int, time_ps: int) -> tuple[TimePart, ...]:
+    """Return what ``time_ps`` of a kernel that took ``taken_ps`` went to, in all exactly that.
+
+    The resource that holds a kernel up longest by itself has that time; what is left is
+    latency: filling, draining, programs that do not fill the SIP.
+    """
+    shares: dict[str, int] = {}
+    clocked = template.energy_pj and bound_by(template.limits_ps) is not Limit.HBM
+    shared = SHARED_POWER if clocked else SHARED_HBM
+    shares[shared] = max(taken_ps - template.duration_ps, 0)
+    shares[PEERS] = template.comm_ps
+    shares[Limit.POWER] = template.limits_ps.get(Limit.POWER, 0)
+    if template.limits_ps:
+        limit = bound_by(template.limits_ps)
+        own_ps = taken_ps - sum(shares.values())
+        shares[limit] = min(template.limits_ps[limit], own_ps)
+        shares[Limit.LATENCY] = taken_ps - sum(
+            ps for name, ps in shares.items() if name != Limit.LATENCY
+        )
+    else:
+        shares[UNKNOWN] = taken_ps - sum(shares.values())
+    return _scaled(shares, taken_ps, time_ps)
+
+
+def _scaled(shares: Mapping[str, int], whole_ps: int, time_ps: int) -> tuple[TimePart, ...]:
     """Return the shares of a whole for a part of it, rounded so that they add up."""
     parts = []
     before = before_scaled = 0
@@ -120,4 +111,4 @@ def _scaled(shares: Mapping[str, int], whole_ps: int, time_ps: int) -> list[Time
             said = FRONT_END if name == Limit.LAUNCH else str(name)
             parts.append(TimePart(said, scaled - before_scaled))
         before_scaled = scaled
-    return parts
+    return tuple(parts)
