@@ -22,27 +22,20 @@ def folder_of(model: str, scratch: Path) -> Path:
         UsageError: The file does not describe a model, or a known model is of a kind that its
             sizes do not describe whole.
     """
-    path = Path(model)
+    path, shape = Path(model), model_of(model)
     if path.is_dir():
-        model_of(model)
         return path
-    if path.suffix == ".json":
-        model_of(model)
-        if path.name == "config.json":
-            return path.parent
-        scratch.mkdir(parents=True, exist_ok=True)
-        (scratch / "config.json").write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
-        return scratch
-    config = config_of(model_of(model))
+    if path.name == "config.json":
+        return path.parent
+    is_file = path.suffix == ".json"
+    text = path.read_text(encoding="utf-8") if is_file else json.dumps(config_of(shape), indent=1)
     scratch.mkdir(parents=True, exist_ok=True)
-    (scratch / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+    (scratch / "config.json").write_text(text, encoding="utf-8")
     return scratch
 
 
 def config_of(shape: ModelShape) -> dict[str, Any]:
     """Return the ``config.json`` of a decoder with rotary positions and gated MLPs.
-
-    What is not said of one with latent attention is as in DeepSeek-V3.
 
     Raises:
         UsageError: The model is of another kind.
@@ -75,7 +68,7 @@ def config_of(shape: ModelShape) -> dict[str, Any]:
         "bos_token_id": 1,
         "eos_token_id": 2,
     }
-    if shape.latent_kv:
+    if shape.latent_kv:  # what is not said is as in DeepSeek-V3
         del config["head_dim"], config["intermediate_size"]
     if shape.experts:
         names = {"qwen3_moe": "num_experts", "deepseek_v3": "n_routed_experts"}

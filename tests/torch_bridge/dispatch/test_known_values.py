@@ -25,6 +25,7 @@ MARKED = (
             "what_is_written_with_unknown_numbers_reads_as_zero",
             "what_is_written_unsaid_or_through_a_lazy_view_reads_as_zero",
             "what_nobody_knows_reads_as_zero",
+            "a_move_to_meta_leaves_the_device",
             "what_a_kernel_or_a_capture_has_written_is_unknown",
         ),
     ),

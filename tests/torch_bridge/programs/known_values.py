@@ -123,6 +123,18 @@ def what_is_written_unsaid_or_through_a_lazy_view_reads_as_zero() -> None:
         assert known.tolist() == [0j, 0j]
 
 
+def a_move_to_meta_leaves_the_device() -> None:
+    before = torch.cuda.memory_allocated()
+    x = torch.zeros(4, 2, device="cuda").t()
+    shapes = [x.to("meta"), x.to(device=torch.device("meta")), x.to("meta", torch.float16)]
+    del x
+    assert torch.cuda.memory_allocated() == before
+    assert all(item.is_meta and item.stride() == (1, 2) for item in shapes)
+    assert [item.dtype for item in shapes] == [torch.float32, torch.float32, torch.float16]
+    # Engines make the weights again by it.
+    assert torch.empty_like(shapes[0], device="cuda").is_cuda
+
+
 def what_nobody_knows_reads_as_zero() -> None:
     x = torch.randn(2, 3, device="cuda") + 1
     assert x.sum().item() == 0.0

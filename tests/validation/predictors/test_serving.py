@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 
@@ -140,7 +141,7 @@ def test_what_is_not_run_says_why(tmp_path: Path, other: dict[str, object], why_
 def test_experts_are_split_by_tensors_or_whole_over_the_same_devices(tmp_path: Path) -> None:
     row = rows_of(tmp_path, model="Qwen/Qwen3-235B-A22B-FP8")[0]
 
-    def of_engine(**fields: str) -> dict[str, object]:
+    def of_engine(**fields: str) -> Mapping[str, Any]:
         program = serving.program_of(replace(row, fields={**row.fields, **fields}))
         return parse_settings(["vllm", *program.args[4:], "--rate=1"]).of_engine.arguments
 

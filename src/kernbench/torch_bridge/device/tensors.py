@@ -25,6 +25,7 @@ from kernbench.torch_bridge.placement.names import (
     CPU,
     DEVICE_TYPE,
     EXECUTING,
+    META,
     check_name,
     is_simulated,
     with_index,
@@ -136,6 +137,9 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         resolved = self.resolve_conj().resolve_neg() if self.is_conj() or self.is_neg() else self
         with moving(None):
             return returning(_converted(resolved, args, {**kwargs, "copy": True}), source)
+    if source.type == DEVICE_TYPE and torch.device(kwarg) == META == cpp_device(self):
+        # C++ has what is without data there already.
+        self = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device=META)
     return _to(self, *args, **kwargs)
 
 

@@ -1,8 +1,6 @@
 """Choices of unknown numbers, which a run without data takes to be even (ADR-0193).
 
-A router of experts chooses for each token the largest of its scores. How many tokens an expert gets
-decides shapes and splits, and depends on data; that each gets as many as the others is what routers
-are trained for.
+How many tokens an expert gets decides shapes and splits. Routers are trained for even loads.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ def dealt(args: Any, result: Any) -> Tensor | None:
 def drawn(tokens: int, count: int, choices: int) -> Tensor:
     """Return different experts for each of some tokens, all as likely: few leave some unread."""
     generator = torch.Generator().manual_seed(0)
-    return torch.rand(tokens, choices, generator=generator).topk(count).indices
+    return torch.rand(tokens, max(choices, count), generator=generator).topk(count).indices
 
 
 def place_of(values: Iterable[Any]) -> str | None:

@@ -236,7 +236,11 @@ class TorchLauncher(KernelLauncher):
                 score.has_data = False
         if not run.has_data:
             self._live.keep(executed, params, timing)
-            _forget_written(plan, executed)
+            # What is captured has not written yet.
+            read = {index for index, *_, writes in plan.pointers if not writes}
+            for index, pointer in executed.pointers.items():
+                if not pointer.buffer.has_data or (current().capture and index not in read):
+                    current().session.addresses.forget_numbers(pointer.buffer)
         return timing
 
     def _reach(self, plan: LivePlan, params: list[Any], state: RankState) -> Reach:
@@ -341,15 +345,6 @@ def _tables(plan: KernelPlan, args: tuple[Any, ...]) -> Tables:
     """Return the sizes of the storages that a launch accesses by loaded indices."""
     tensors = _with_tensors(plan, args)
     return tuple((index, tensors[index].untyped_storage().nbytes()) for index in plan.gathered)
-
-
-def _forget_written(plan: LivePlan, executed: Executed) -> None:
-    """Mark the memory that a launch without data writes as unknown; captured, it has not run."""
-    process = current()
-    read = {index for index, *_, writes in plan.pointers if not writes}
-    for index, pointer in executed.pointers.items():
-        if not pointer.buffer.has_data or (process.capture is not None and index not in read):
-            process.session.addresses.forget_numbers(pointer.buffer)
 
 
 def _with_tensors(plan: KernelPlan | LivePlan, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -148,13 +148,11 @@ class LiveLaunches:
             return None
         # It is the latest one now.
         self._kept[key] = pair
-        forgets, written = pair.forgets, pair.written
-        if current().capture is not None:
-            # What it writes is not there yet.
-            forgets, written = (*forgets, *(index for index, _ in written)), ()
-        for index in forgets:
+        # What is captured has not written yet.
+        captured = current().capture is not None
+        for index in (*pair.forgets, *(index for index, _ in pair.written if captured)):
             current().session.addresses.forget_numbers(params[index].buffer)
-        for index, numbers in written:
+        for index, numbers in () if captured else pair.written:
             params[index].buffer.bytes[:] = numbers
         return pair.timing
 

@@ -181,11 +181,10 @@ def follow_kernel(
     """Compute what a library's kernel writes if all that it reads is known without data."""
     over = {id(item) for item in written}
     read = [item for item in value if isinstance(item, Tensor) and id(item) not in over]
-    if not is_meta(written[0]) or not _are_known(read):
-        return
     place = place_of(read)
     # Replays of a graph find other numbers, but the same choices that are taken to be even.
-    if place is None and current().capture is not None:
+    changes = place is None and current().capture is not None
+    if changes or not is_meta(written[0]) or not _are_known(read):
         return
     with without_modes():
         targets = [_to_be_known(item, 8 * MOST_CHOSEN) for item in written]
@@ -196,11 +195,10 @@ def follow_kernel(
 
 def deal(scores: Tensor, chosen: Tensor) -> None:
     """Take what a router's kernel chooses by unknown scores for drawn: experts are as likely."""
-    if not is_meta(chosen):
-        return
-    with without_modes():
-        _keep(chosen, drawn(*chosen.shape, scores.shape[-1]))
-        begin(chosen)
+    if is_meta(chosen):
+        with without_modes():
+            _keep(chosen, drawn(*chosen.shape, scores.shape[-1]))
+            begin(chosen)
 
 
 def _kept(tensor: Tensor) -> Any:
