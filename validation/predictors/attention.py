@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from kernbench.accuracy.predictors.attention import launches_of
+from kernbench.accuracy.predictors import launches_of
 from kernbench.accuracy.rows import Row
 from kernbench.hardware import Machine
 from kernbench.inputs import parse_yaml
