@@ -54,7 +54,11 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if VARIABLE not in os.environ:
         os.environ[VARIABLE] = "1"
-        config.add_cleanup(lambda: os.environ.pop(VARIABLE, None))
+        config.add_cleanup(_forget)
+
+
+def _forget() -> None:
+    os.environ.pop(VARIABLE, None)
 
 
 def pytest_report_header() -> str:

@@ -475,7 +475,7 @@ def _arrive(
             torch_part.call = None
             if until_all_ps:
                 run.simulation.timer(until_all_ps, part.label).when_done(
-                    lambda _, torch_part=torch_part: torch_part.has_data()
+                    partial(_has_data, torch_part)
                 )
             else:
                 torch_part.has_data()
@@ -504,6 +504,10 @@ def _order(
     current().touching.collective(
         meeting.title, call.inputs, outputs, part.clock, computes=computes
     )
+
+
+def _has_data(part: TorchPart, _: object) -> None:
+    part.has_data()
 
 
 def _meet_on_a_device(meeting: Collective, parts: Sequence[TorchPart]) -> bool:

@@ -160,7 +160,7 @@ class TorchPlayer(Player):
             Action.HOST_GLANCE: lambda state, label, *_: self.host(state).glance(
                 self._labels[label]
             ),
-            Action.HOST_CLOCK: lambda state, *_: self.host(state).look_at_clock(),
+            Action.HOST_CLOCK: self._look_at_clock,
             Action.HOST_SLEEP: lambda state, delay_ps, *_: self.host(state).sleep(delay_ps),
             Action.CATCH_UP: lambda state, *_: self.host(state).catch_up(),
             Action.HOST_WAIT: self._wait_by_host,
@@ -299,6 +299,9 @@ class TorchPlayer(Player):
     def _put(self, state: RankState, command: Any, queue: Stream) -> None:
         command.earliest_ps = self._earliest[state]
         queue.submit(command)
+
+    def _look_at_clock(self, state: RankState, _: int, __: int, ___: int) -> None:
+        self.host(state).look_at_clock()
 
     def _wait_by_host(self, state: RankState, actor: int, place: int, late: int) -> None:
         host, handle = self.host(state), self.handle(actor, place)
