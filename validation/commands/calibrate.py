@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from kernbench.accuracy.calibration import RowModel
 from kernbench.cli.commands.calibrate import PLACE, make_app
-
-if TYPE_CHECKING:
-    from kernbench.accuracy.calibration import RowModel
 
 __all__ = ["PLACE", "app"]
 

@@ -6,21 +6,18 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
+from kernbench.accuracy.rows import Machines, Row
+from kernbench.accuracy.score import Scored
 from kernbench.cli import options as common
 from kernbench.cli.commands import validate as of_users
 from kernbench.cli.commands.validate import row_bar
 from kernbench.cli.registry import options_command
 from kernbench.errors import UsageError, nearest
 from kernbench.outputs import Outputs
-
-if TYPE_CHECKING:
-    from kernbench.accuracy.rows import Machines, Row
-    from kernbench.accuracy.score import Scored
-    from validation.programs import ProgramFiles
+from validation.programs import ProgramFiles
 
 _ABOUT = """\
 # How far off the model is

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from kernbench.hardware import SipSpec
 from kernbench.library_kernels import LibraryKernel, Tiles, Trip, kept_share, stream
-
-if TYPE_CHECKING:
-    from kernbench.hardware import SipSpec
 
 _STATE_BYTES = 4
 """Bytes per element of a state: float32."""

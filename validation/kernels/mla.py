@@ -11,12 +11,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from kernbench.library_kernels import LibraryKernel, Tiles, Trip, stream
-
-if TYPE_CHECKING:
-    from kernbench.library_kernels import AttentionProblem
+from kernbench.library_kernels import AttentionProblem, LibraryKernel, Tiles, Trip, stream
 
 _SOFTMAX_SIMPLE = 5
 """Per score: scale, maximum, subtract, sum, convert."""

@@ -115,7 +115,7 @@ def _refuse_impossible(row: Row, problem: AttentionProblem, machine: Machine) ->
 def _kernel(row: Row, problem: AttentionProblem, machine: Machine) -> FlashKernel:
     """Return the kernel of a row; that of its head size where one has constants of its own."""
     architecture = machine.spec.kernel_library or ""
-    stack = _stack(row)
+    stack = f"{row.fields.get('framework', '')}_{row.fields.get('kernel', '')}"
     op = row.op.removeprefix("attention_")
     shared = _SHARED.get(stack, {}).get(architecture)
     if shared is not None:
@@ -130,10 +130,6 @@ def _kernel(row: Row, problem: AttentionProblem, machine: Machine) -> FlashKerne
         if name in known:
             return known.get(f"{name}_d{problem.head_dim}", known[name])
     raise NotModeledError(f"no kernel for {row.op} of {stack} on {machine.name}")
-
-
-def _stack(row: Row) -> str:
-    return f"{row.fields.get('framework', '')}_{row.fields.get('kernel', '')}"
 
 
 @cache

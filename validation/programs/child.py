@@ -22,17 +22,14 @@ from importlib.util import find_spec
 from io import TextIOBase
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kernbench.accuracy.rows import Category
 from kernbench.errors import KernbenchError
 from kernbench.hardware import Machine
+from kernbench.runtime_api import Folding, RuntimeContext
 from validation.programs.kept import ProgramAnswer
 from validation.programs.old_inductor import old_inductor
 from validation.programs.program import APART_S, Program
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api import Folding, RuntimeContext
 
 _LONGEST = 140
 _FOLDERS = re.compile(r"(?<![\w.])/(?:[^/\s'\"]+/)+")

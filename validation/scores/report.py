@@ -4,20 +4,56 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from kernbench.accuracy.rows import Category, Machines, presets
 from kernbench.accuracy.score import Errors, Scored, columns, furthest, measure, percent_of, reasons
+from validation.predictors.families.chosen import family_of
 from validation.scores.baselines import roofline
 from validation.scores.families import families_of
 from validation.scores.goals import goals_of
-from validation.scores.groups import Group, grouped
 from validation.scores.left_out import left_out_tables, seen_table
 from validation.scores.memories import fitting, peaks_of
 from validation.scores.speedups import speedups_of
 from validation.scores.sweeps import sweeps_of
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows of one category, device, source, op and dtype."""
+
+    category: Category
+    device: str
+    source: str
+    op: str
+    dtype: str
+
+    @classmethod
+    def of(cls, scored: Scored) -> Group:
+        row = scored.row
+        if row.category is Category.PROGRAMS:
+            # Their operations are commands, and their dtypes sentences.
+            family = family_of(row, scored.answer.why_not)
+            return cls(row.category, row.device, row.source, family.value, "")
+        return cls(row.category, row.device, row.source, row.op, row.dtype)
+
+
+def grouped(scored: Iterable[Scored]) -> dict[Group, list[Scored]]:
+    """Return the rows by group, sorted by category and name."""
+    values: dict[Group, list[Scored]] = {}
+    for entry in scored:
+        values.setdefault(Group.of(entry), []).append(entry)
+    key = list(Category).index
+    return dict(
+        sorted(
+            values.items(),
+            key=lambda item: (key(item[0].category), item[0].device, item[0].source, item[0].op,
+                              item[0].dtype),
+        )
+    )  # fmt: skip
+
 
 _HEAD = (
     "rows", "unanswered", "MAPE", "median", "p90", "bias", "Spearman", "roofline", "run",

@@ -142,7 +142,8 @@ class _RankUse:
             "phases": self.phases(),
             "modules": _parts(self.alive, lambda allocation: str(allocation.module))
             + self._rounding(),
-            "lines": _parts(self.alive, _place) + self._rounding(),
+            "lines": _parts(self.alive, lambda row: f"{row.file}:{row.line}" if row.line else "")
+            + self._rounding(),
             "tensors": [
                 {
                     "name": item.name,
@@ -299,10 +300,6 @@ def _parts(alive: Sequence[Allocation], name: Callable[[Allocation], str]) -> li
         part["bytes"] += allocation.asked_bytes
         part["tensors"] += 1
     return sorted(part_reports.values(), key=lambda part: (-part["bytes"], part["name"]))
-
-
-def _place(allocation: Allocation) -> str:
-    return f"{allocation.file}:{allocation.line}" if allocation.line else ""
 
 
 def print_memory(memory_report: MemoryReport, console: Console) -> None:

@@ -144,11 +144,9 @@ class Grid:
             yield self._links[port, at]
             at = self._ends[port, at]
 
-    def _place(self, sip: int, axis: int) -> int:
-        return sip // self._strides[axis] % self.shape[axis]
-
     def _next(self, sip: int, axis: int, by: int) -> int | None:
-        place, count = self._place(sip, axis), self.shape[axis]
+        count = self.shape[axis]
+        place = sip // self._strides[axis] % count
         if not self.wraps and not 0 <= place + by < count:
             return None
         return sip + ((place + by) % count - place) * self._strides[axis]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,15 +14,80 @@ import numpy.typing as npt
 
 from kernbench.commands import IN_FLOAT32, KernelTrace, ProgramGroup, Roundings
 from kernbench.errors import DeadlockError
-from kernbench.interleaved.branches import BackBranches
 from kernbench.interleaved.execution import StrandWatch
-from kernbench.interleaved.liveness import Liveness
 from kernbench.interleaved.memory import LaunchMemory, Params, Resolve
 from kernbench.interleaved.pacing import signalling_loops, waits
 from kernbench.interleaved.recording import merge_groups
 from kernbench.interleaved.strand import Strand
-from kernbench.kernel_ir import Module, Op, SplitPrograms, tcm_use
+from kernbench.kernel_ir import Block, Module, Op, Region, SplitPrograms, Value, tcm_use
 from kernbench.replay import GroupPlan, OutsideReads, PointerArg, show_printed
+
+
+class Liveness:
+    """Last uses inside of blocks, so that a strand keeps no dead values; once per block."""
+
+    def __init__(self, module: Module) -> None:
+        self._uses = Counter(module.reads())
+        self._known: dict[Block, dict[Value, int]] = {}
+
+    def last_uses(self, block: Block) -> dict[Value, int]:
+        """Return, of the values that a block makes and only it reads, where it does so last.
+
+        The place is an index of the block's operations; of a value that is never read, where it
+        is made.
+        """
+        uses = self._known.get(block)
+        if uses is None:
+            uses = self._known[block] = self._find(block)
+        return uses
+
+    def _find(self, block: Block) -> dict[Value, int]:
+        last = dict.fromkeys(block.args, -1)
+        inside = Counter[Value]()
+        for index, op in enumerate(block.ops):
+            for value in op.reads():
+                inside[value] += 1
+                if value in last:
+                    last[value] = index
+            last.update(dict.fromkeys(op.results, index))
+        return {value: at for value, at in last.items() if inside[value] == self._uses[value]}
+
+
+class BackBranches:
+    """Branches that close a loop, which the order of blocks does not say; once per launch."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Block, Block], bool] = {}
+
+    def closes_loop(self, region: Region, source: Block, target: Block) -> bool:
+        """Whether a branch goes to a block above it from which control comes back to it.
+
+        Every loop has such a branch. One that only goes up leaves for a block that several places
+        share, such as a kernel's return: MLIR prints it where it is first named.
+        """
+        loop = self._known.get((source, target))
+        if loop is None:
+            loop = self._known[source, target] = _closes_loop(region, source, target)
+        return loop
+
+
+def _closes_loop(region: Region, source: Block, target: Block) -> bool:
+    labels = [block.label for block in region.blocks]
+    if labels.index(target.label) > labels.index(source.label):
+        return False
+    seen, left = {target}, [target]
+    while left:
+        block = left.pop()
+        if block is source:
+            return True
+        # The last operation of a block is its branch.
+        for successor in block.ops[-1].successors if block.ops else ():
+            after = region.blocks[labels.index(successor.label)]
+            if after not in seen:
+                seen.add(after)
+                left.append(after)
+    return False
+
 
 Array = npt.NDArray[Any]
 

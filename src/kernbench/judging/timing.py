@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,12 +19,9 @@ from kernbench.judging.tasks import TaskSize
 from kernbench.judging.verdict import Gain, KernelResources, MachineTime, TimedKernel, TimedLine
 from kernbench.op_log import Instance, Limit, OpLog, covered_ps
 from kernbench.report import HOST, kind_of, likenesses, range_of
+from kernbench.runtime_api import RuntimeContext
 from kernbench.torch_bridge import unseen
-from kernbench.triton_backend import active_launcher
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api import RuntimeContext
-    from kernbench.triton_backend import KernelBinary
+from kernbench.triton_backend import KernelBinary, active_launcher
 
 _MOST_LINES = 3
 _LITTLE = 0.05

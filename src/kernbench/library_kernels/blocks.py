@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from kernbench.hardware import SipSpec
 from kernbench.library_kernels.engine import KernelTime, makespan, norm_of, stretch
+from kernbench.library_kernels.reuse import Reuse
 from kernbench.op_log import WorkCounts, pace_of
-
-if TYPE_CHECKING:
-    from kernbench.hardware import SipSpec
-    from kernbench.library_kernels.reuse import Reuse
 
 _TRIP_CYCLES = 400
 """What a trip of a loop takes besides the latency of an idle device's memory: pages, addresses, the

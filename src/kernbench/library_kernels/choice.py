@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from kernbench.errors import MachineError
+from kernbench.hardware import KernelLibrary, SipSpec
 from kernbench.library_kernels.engine import KernelTime, time_kernel
-
-if TYPE_CHECKING:
-    from kernbench.hardware import KernelLibrary, SipSpec
-    from kernbench.library_kernels.reuse import Reuse
-    from kernbench.library_kernels.work import LibraryKernel
+from kernbench.library_kernels.reuse import Reuse
+from kernbench.library_kernels.work import LibraryKernel
 
 
 @dataclass(frozen=True, slots=True)

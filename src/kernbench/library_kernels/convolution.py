@@ -14,16 +14,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
 
-from kernbench.library_kernels.choice import fastest
+from kernbench.hardware import KernelLibrary, SipSpec
+from kernbench.library_kernels.choice import KernelChoice, fastest
 from kernbench.library_kernels.products import Product, family_of, product_kernels
 from kernbench.library_kernels.streams import stream
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
-
-if TYPE_CHECKING:
-    from kernbench.hardware import KernelLibrary, SipSpec
-    from kernbench.library_kernels.choice import KernelChoice
 
 _ALIGNED = 8
 """Channels that a matrix engine's kernel loads at a time; fewer are padded."""

@@ -7,13 +7,9 @@ boards ask for them, and each is timed by what its threads do.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from kernbench.library_kernels.blocks import LANES, BlockLaunch, Sweep
-from kernbench.library_kernels.convolution import ConvolutionPass
-
-if TYPE_CHECKING:
-    from kernbench.library_kernels.convolution import Convolution
+from kernbench.library_kernels.convolution import Convolution, ConvolutionPass
 
 _VOLUME = 3
 _WIDE = 4

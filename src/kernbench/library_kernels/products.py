@@ -12,16 +12,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from kernbench.library_kernels.choice import fastest
+from kernbench.hardware import KernelLibrary, SipSpec
+from kernbench.library_kernels.choice import KernelChoice, fastest
 from kernbench.library_kernels.deepgemm_rule import deepgemm_tile
 from kernbench.library_kernels.tile_rules import ProductTile, tile_rules
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip, merged
-
-if TYPE_CHECKING:
-    from kernbench.hardware import KernelLibrary, SipSpec
-    from kernbench.library_kernels.choice import KernelChoice
 
 _LEAST_PART = 256
 """A part of a split K is at least this long."""

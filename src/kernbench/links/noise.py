@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import exp, log
-from typing import TYPE_CHECKING
+from random import Random
 
 import numpy as np
 
 from kernbench.hardware import Interruptions, drawing
-
-if TYPE_CHECKING:
-    from random import Random
-
-    from kernbench.links.network import Network, Transferred
-    from kernbench.op_log import Column, Template
+from kernbench.links.network import Network, Transferred
+from kernbench.op_log import Column, Template
 
 _PS_PER_S = 10**12
 _Z_OF_P99 = 2.3263478740408408

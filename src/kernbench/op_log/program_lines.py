@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from kernbench.op_log.log import Site
+from kernbench.op_log.log import Site
 
 UNKNOWN_SITE: Site = ("", 0)
 

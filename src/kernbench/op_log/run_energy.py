@@ -6,19 +6,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import distinct_values
+from kernbench.hardware import Machine, PowerSpec
 from kernbench.op_log.columns import Spans, build_spans
 from kernbench.op_log.energy import ON_CLOCK, Energy
+from kernbench.op_log.log import Column, OpLog
 from kernbench.op_log.steps import Window
-
-if TYPE_CHECKING:
-    from kernbench.hardware import Machine, PowerSpec
-    from kernbench.op_log.log import Column, OpLog
 
 WAITING = "(in collectives)"
 """What devices take while they are in collectives, beside the bytes that move."""

@@ -10,15 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, groupby, pairwise
 from statistics import median_low
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from kernbench.op_log.columns import command_columns, host_columns
-
-if TYPE_CHECKING:
-    from kernbench.op_log.log import Column, OpLog, Site
-
+from kernbench.op_log.log import Column, OpLog, Site
 
 Interval = tuple[int, int]
 """From a time in ps until before another one."""

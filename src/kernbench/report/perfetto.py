@@ -196,7 +196,9 @@ class _TraceWriter:
         for sip in sips:
             pid = events.process(f"SIP {sip}", first + sip)
             self._write_streams(events, pid, sip)
-            self._write_engines(events, pid, sip)
+            for key in self.timeline.engines(sip):
+                track = events.track(pid, PE_ENGINES[key.engine].value, 100 + key.engine)
+                self._write_busy(events, track, key, self._engine_slice)
             self._write_hbm(events, pid, sip)
             self._write_power(events, pid, sip)
             self._write_memory(events, pid, sip)
@@ -270,11 +272,6 @@ class _TraceWriter:
                     source = self.launched.get((instance.ranks[position], name, number))
                     if source is not None and source[1] <= start_ps:
                         events.flow("launch", source, (track, start_ps))
-
-    def _write_engines(self, events: Events, pid: int, sip: int) -> None:
-        for key in self.timeline.engines(sip):
-            track = events.track(pid, PE_ENGINES[key.engine].value, 100 + key.engine)
-            self._write_busy(events, track, key, self._engine_slice)
 
     def _write_links(self, events: Events, sort_index: int) -> None:
         keys = self.timeline.links()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kernbench.checks import Checks
 from kernbench.commands import DmaRead, KernelTrace, Transfer, access_of, by_path
@@ -14,13 +17,16 @@ from kernbench.kernel_ir import ABSOLUTE, Module
 from kernbench.memory import Buffer
 from kernbench.replay import (
     Frame,
+    GroupPlan,
     OutsideReads,
     Plan,
     PointerArg,
+    Step,
     composite_groups,
     iterations_as_programs,
     run_kernel,
 )
+from kernbench.sanitizer.accesses import WatchedAccess
 from kernbench.sanitizer.check import Check, WatchedKernel
 from kernbench.sanitizer.facts.launch import Launched, Places
 from kernbench.sanitizer.facts.order import Clock
@@ -29,7 +35,47 @@ from kernbench.sanitizer.ordering.ordered_map import OrderedMap
 from kernbench.sanitizer.ordering.segments import Segments
 from kernbench.sanitizer.registry import selected
 from kernbench.sanitizer.watch import LiveWatch, SanitizerWatch
-from kernbench.sanitizer.writers import Writers
+
+
+@dataclass
+class Writers:
+    """The stores and atomics of a run's launches, as executed: who wrote a byte last, and where."""
+
+    _stores: list[tuple[npt.NDArray[Any], int, str]] = field(default_factory=list)
+    """Addresses of first bytes, bytes of an element, and whose store it is."""
+
+    def last(self, address: int) -> str:
+        """Return who wrote the byte at an address last; empty if no launch did."""
+        for where, itemsize, who in reversed(self._stores):
+            if bool(((where <= address) & (address < where + itemsize)).any()):
+                return str(who)
+        return ""
+
+    def kind(self) -> type[Check]:
+        """Return the check that keeps them."""
+        stores = self._stores
+
+        class KeptStores(Check):
+            """Keeps where each program stores."""
+
+            def after(self, group: GroupPlan, access: WatchedAccess) -> list[Step]:
+                if access.stored is None and not access.site.atomic:
+                    return []
+
+                def step(frame: Frame) -> None:
+                    lanes = access.find(frame)
+                    base = access.buffer(frame).bytes.ctypes.data
+                    for program in np.unique(lanes.programs):
+                        mine = lanes.programs == program
+                        position = int(lanes.positions[np.argmax(mine)])
+                        where = base + lanes.where[mine]
+                        who = f"program {access.program(frame, position)} in {access.name}"
+                        stores.append((where, access.site.itemsize, who))
+
+                return [step]
+
+        return KeptStores
+
 
 Kinds = tuple[type[Check], ...]
 

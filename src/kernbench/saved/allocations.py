@@ -45,7 +45,9 @@ def table_of(log: AllocationLog) -> pa.Table:
     arrays = []
     for field, values in zip(ALLOCATIONS.schema, log.columns(), strict=True):
         if pa.types.is_dictionary(field.type):
-            arrays.append(_encoded(values) if field.name in _OBJECTS else _texts(values))
+            is_object = field.name in _OBJECTS
+            texts = None if is_object else pa.array(values, pa.string())
+            arrays.append(_encoded(values) if texts is None else texts.dictionary_encode())
         elif pa.types.is_list(field.type):
             # Faster than from tuples.
             offsets = np.zeros(len(values) + 1, np.int32)
@@ -55,10 +57,6 @@ def table_of(log: AllocationLog) -> pa.Table:
         else:
             arrays.append(pa.array(np.array(values, field.type.to_pandas_dtype()), field.type))
     return pa.table(arrays, schema=ALLOCATIONS.schema)
-
-
-def _texts(values: Sequence[object]) -> pa.Array:
-    return pa.array(values, pa.string()).dictionary_encode()
 
 
 def _encoded(values: Sequence[object]) -> pa.Array:

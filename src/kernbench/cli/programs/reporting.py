@@ -14,7 +14,7 @@ from typer import Context, Typer
 
 from kernbench.cli.console.progress import is_terminal, progress
 from kernbench.cli.console.streams import ends_without_reader, interruptible, streams_of_command
-from kernbench.cli.options import ReportOptions
+from kernbench.cli.options import ProgramOptions, ReportOptions
 from kernbench.cli.programs.kinds import Kind, kind_of
 from kernbench.cli.registry import options_command
 from kernbench.errors import MachineError, OutputError, UnknownNameError, UsageError
@@ -25,7 +25,6 @@ from kernbench.outputs import Outputs
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kernbench.cli.options import ProgramOptions
     from kernbench.hardware import Machine
     from kernbench.op_log import OpLog
     from kernbench.report import Report

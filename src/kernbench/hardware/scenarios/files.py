@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kernbench.errors import MachineError
 from kernbench.hardware.loading import changed_machine, yaml_mapping
+from kernbench.hardware.machine import Machine
+from kernbench.hardware.scenarios.chosen import Wire
 from kernbench.inputs import MOST_YAML_BYTES, read_text
-
-if TYPE_CHECKING:
-    from kernbench.hardware.machine import Machine
-    from kernbench.hardware.scenarios.chosen import Wire
 
 _MOST_NAMED = 8
 

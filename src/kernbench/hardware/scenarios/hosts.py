@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from kernbench.hardware.machine import Machine
 from kernbench.hardware.rates import PS_PER_US
 from kernbench.hardware.scenarios.chosen import drawing
 from kernbench.hardware.scenarios.interruptions import PS_PER_S, Interruptions
-
-if TYPE_CHECKING:
-    from kernbench.hardware.machine import Machine
 
 
 class HostNoise:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from kernbench.commands import (
     PROGRAM,
@@ -32,7 +31,7 @@ from kernbench.commands import (
 from kernbench.dtypes import int64
 from kernbench.kernel_ir.analysis.live_tiles import num_stages_of
 from kernbench.kernel_ir.evaluation import integers
-from kernbench.kernel_ir.evaluation.evaluator import TripsDiffer, UnrollLoops
+from kernbench.kernel_ir.evaluation.evaluator import Evaluator, TripsDiffer, UnrollLoops
 from kernbench.kernel_ir.evaluation.shared_memory import touches
 from kernbench.kernel_ir.evaluation.values import (
     Held,
@@ -46,9 +45,6 @@ from kernbench.kernel_ir.evaluation.values import (
     with_leaves,
 )
 from kernbench.kernel_ir.text.ir import Block, Op, Value
-
-if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,11 @@ bring a number back into range.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from kernbench.commands import AddressOverflow, Separable, SourceLine
 from kernbench.kernel_ir.evaluation import integers
+from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 from kernbench.kernel_ir.text.ir import Function, Module, Op, Region, Value
-
-if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 _BITS = 32
 _HALF = 1 << (_BITS - 1)

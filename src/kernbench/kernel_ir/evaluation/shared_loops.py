@@ -11,7 +11,7 @@ And the shortest and a middle path are evaluated by themselves and compared.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -30,10 +30,7 @@ from kernbench.commands import (
 )
 from kernbench.dtypes import Array, DType
 from kernbench.errors import NeedsDataError, UnsupportedOpError
-from kernbench.kernel_ir.evaluation.evaluator import SplitPrograms, UnrollLoops
-
-if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
+from kernbench.kernel_ir.evaluation.evaluator import Evaluator, SplitPrograms, UnrollLoops
 
 Begin = Callable[[Array], "Evaluator"]
 

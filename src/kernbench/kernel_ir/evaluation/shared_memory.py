@@ -14,7 +14,7 @@ is written and read in each iteration. Where it does not come out so, the loop i
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,12 +41,9 @@ from kernbench.commands import (
     union,
     walk,
 )
-from kernbench.kernel_ir.evaluation.evaluator import UnrollLoops
+from kernbench.kernel_ir.evaluation.evaluator import Evaluator, UnrollLoops
 from kernbench.kernel_ir.evaluation.values import SharedBuffer
 from kernbench.kernel_ir.text.ir import Op
-
-if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 ASYNC_DOT = "ttng.warp_group_dot"
 COPIES = ("ttg.async_copy_global_to_local", "ttng.async_tma_copy_global_to_local")

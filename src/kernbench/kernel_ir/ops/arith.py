@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from kernbench.commands import (
 )
 from kernbench.dtypes import DType, bool_, int64
 from kernbench.kernel_ir.evaluation import integers
+from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 from kernbench.kernel_ir.evaluation.overflow import note_overflow
 from kernbench.kernel_ir.evaluation.planned import MIXING, planned_values
 from kernbench.kernel_ir.evaluation.values import ABSOLUTE, Held, Pointer
@@ -36,9 +37,6 @@ from kernbench.kernel_ir.text.rules import (
     is_float,
     is_integer,
 )
-
-if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

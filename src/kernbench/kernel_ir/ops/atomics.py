@@ -6,15 +6,11 @@ needs data (:class:`NeedsDataError`), and that is found where the value is used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kernbench.commands import Atomic, MemoryOrder, MemoryScope, Operand, Splat, Tile
+from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.ops.tt import pointed_to, read_mask
 from kernbench.kernel_ir.text.ir import Op
-
-if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

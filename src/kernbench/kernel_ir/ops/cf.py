@@ -5,16 +5,12 @@ Branches (``cf.br``, ``cf.cond_br``) end blocks and are followed by the evaluato
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kernbench.commands import Hint, Separable, Splat, constant
+from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 from kernbench.kernel_ir.evaluation.hints import keep_hints
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text.ir import Op
 from kernbench.kernel_ir.text.rules import MANY
-
-if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,13 +25,11 @@ from kernbench.commands import (
 from kernbench.dtypes import DType, bool_
 from kernbench.errors import BadPointerError, UsageError
 from kernbench.kernel_ir.evaluation import integers
+from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 from kernbench.kernel_ir.evaluation.values import Descriptor, Pointer
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text.ir import Op
 from kernbench.kernel_ir.text.rules import MANY
-
-if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

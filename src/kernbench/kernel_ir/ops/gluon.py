@@ -8,7 +8,6 @@ order what the values order already.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from kernbench.commands import (
     DmaWrite,
@@ -20,15 +19,13 @@ from kernbench.commands import (
     Splat,
     is_loop,
 )
+from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 from kernbench.kernel_ir.evaluation.shared_memory import Issued, loop_of
 from kernbench.kernel_ir.evaluation.values import Descriptor, SharedBuffer
 from kernbench.kernel_ir.ops.descriptors import block_access
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.ops.tt import multiply, pointed_to, read_mask
 from kernbench.kernel_ir.text.ir import Op
-
-if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kernbench.commands import MathClass
+from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text.ir import Op
 from kernbench.kernel_ir.text.rules import elementwise, is_float, is_integer
-
-if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

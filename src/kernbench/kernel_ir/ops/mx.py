@@ -7,15 +7,11 @@ an engine for the format.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kernbench.commands import Gemm, MathClass, Operand
 from kernbench.dtypes import DType, bfloat16, float16
+from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text.ir import Op
-
-if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 DIALECT.emits("tt.mx_decode", cost=MathClass.CONVERT)

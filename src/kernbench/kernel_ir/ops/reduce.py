@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kernbench.commands import Reduce
+from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 from kernbench.kernel_ir.ops.diagnostics import message_of
 from kernbench.kernel_ir.ops.regions import build_region, is_overflow_message
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text.ir import Block, Op, Value, arith
 from kernbench.kernel_ir.text.rules import MANY, yields
-
-if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from kernbench.commands import (
     Assert,
@@ -23,13 +22,11 @@ from kernbench.commands import (
     Splat,
     Tile,
 )
+from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 from kernbench.kernel_ir.evaluation.values import Held
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text import ir
 from kernbench.kernel_ir.text.ir import Op
-
-if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

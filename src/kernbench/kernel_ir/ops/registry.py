@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING
 
 from kernbench.commands import MathClass, NotSeparableError
 from kernbench.errors import InternalError
+from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 from kernbench.kernel_ir.evaluation.values import Held
 from kernbench.kernel_ir.text.ir import Op
 from kernbench.kernel_ir.text.rules import Check, Rule
-
-if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 Handler = Callable[["Evaluator", Op], None]
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kernbench.commands import NotSeparableError, Predicate, Separable, Splat
 from kernbench.errors import UnsupportedOpError
 from kernbench.kernel_ir.evaluation import integers
-from kernbench.kernel_ir.evaluation.evaluator import SplitPrograms, UnrollLoops
+from kernbench.kernel_ir.evaluation.evaluator import Evaluator, SplitPrograms, UnrollLoops
 from kernbench.kernel_ir.evaluation.loops import Iterations, run_parts, run_rolled
 from kernbench.kernel_ir.evaluation.values import Held, is_known, leaves, same_frame, with_leaves
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text.ir import Op
 from kernbench.kernel_ir.text.rules import MANY, alike, are_alike, yields
-
-if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

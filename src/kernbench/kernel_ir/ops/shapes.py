@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.commands import (
     MathClass,
@@ -16,14 +16,12 @@ from kernbench.commands import (
     Splat,
 )
 from kernbench.dtypes import int64
+from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 from kernbench.kernel_ir.evaluation.reshape import reshape, reshape_predicate
 from kernbench.kernel_ir.evaluation.values import Pointer
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text.ir import Op
 from kernbench.kernel_ir.text.rules import Check, alike
-
-if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

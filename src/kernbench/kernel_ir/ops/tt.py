@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.commands import (
     Access,
@@ -23,6 +23,7 @@ from kernbench.commands import (
     uniform,
 )
 from kernbench.dtypes import float32, int64
+from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 from kernbench.kernel_ir.evaluation.overflow import note_address
 from kernbench.kernel_ir.evaluation.values import ABSOLUTE, Descriptor, Pointer
 from kernbench.kernel_ir.ops import arith
@@ -31,9 +32,6 @@ from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text.assembly import symbol_of
 from kernbench.kernel_ir.text.ir import Op
 from kernbench.kernel_ir.text.rules import alike, conversion, elementwise, is_float, is_integer
-
-if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

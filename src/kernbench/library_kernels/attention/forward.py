@@ -167,7 +167,7 @@ def ragged_launches(
     Splits are chosen by the tiles of all sequences, and are alike in all but by a rule that says
     otherwise.
     """
-    longest = max(problems, key=_size)
+    longest = max(problems, key=lambda problem: (problem.q_len, problem.kv_len))
     single = kernel.splits is Splits.SINGLE_QUERY and longest.is_single_of_group
     packed = longest.group if kernel.packs_groups or single else 1
     m = kernel.rows_of_tile(longest.q_len * packed)
@@ -204,10 +204,6 @@ def ragged_launches(
         copy = stream(_COPY, 2.0 * results, 2.0 * results)
         launches = [copy, *launches, copy]
     return tuple(launches)
-
-
-def _size(problem: AttentionProblem) -> tuple[int, int]:
-    return problem.q_len, problem.kv_len
 
 
 def _tiles(

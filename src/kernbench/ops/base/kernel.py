@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -12,9 +12,7 @@ import triton.language as tl
 from kernbench.dtypes import DType
 from kernbench.errors import UsageError
 from kernbench.runtime_api import LaunchAttributes, Tensor, makes_results
-
-if TYPE_CHECKING:
-    from kernbench.triton_backend import CompiledLauncher
+from kernbench.triton_backend import CompiledLauncher
 
 
 class kernel:  # noqa: N801  # a decorator

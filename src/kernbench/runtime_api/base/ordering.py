@@ -164,8 +164,9 @@ class Ordering:
 def touches_of(name: str, clock: Clock, touched: Iterable[Touched]) -> list[Noted]:
     """Return the touches of an operation other than a kernel on the buffers of tensors."""
     return [
-        (view.buffer, Touch(kind, clock, clock.where, (_part(name, view),), _key(view, kind)))
+        (view.buffer, Touch(kind, clock, clock.where, (_part(name, view),), key))
         for view, kind in touched
+        for key in [(kind, view.offset, view.shape, view.strides, view.dtype.itemsize)]
     ]
 
 
@@ -220,7 +221,3 @@ def _part(name: str, view: BufferView) -> TouchPart:
     return TouchPart(
         name, low, high, lambda: strided_spans(view.offset, view.shape, view.strides, size), size
     )
-
-
-def _key(view: BufferView, kind: TouchKind) -> Any:
-    return (kind, view.offset, view.shape, view.strides, view.dtype.itemsize)

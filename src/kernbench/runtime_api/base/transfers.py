@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from kernbench.clock import StreamCommand
+from kernbench.memory import Buffer
 from kernbench.op_log import Template
-from kernbench.runtime_api.base.ordering import noting
-
-if TYPE_CHECKING:
-    from kernbench.memory import Buffer
-    from kernbench.runtime_api.base.ordering import Noted
-    from kernbench.runtime_api.base.run import Run
+from kernbench.runtime_api.base.ordering import Noted, noting
+from kernbench.runtime_api.base.run import Run
 
 Record = Callable[[], None]
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from kernbench.clock import listed
 from kernbench.errors import CollectiveMismatchError
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api.collectives.work import Part
+from kernbench.runtime_api.collectives.work import Part
 
 _MOST_PAIRS = 8
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import difflib
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.errors import KernbenchError, is_host_exhausted
+from kernbench.runtime_api.launches.kernel_engine import KernelEngine
 from kernbench.runtime_api.tensors.operators import PYTORCH
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api.launches.kernel_engine import KernelEngine
 
 NEAR = 0.75
 """The least similarity of a misspelt name and a suggestion."""

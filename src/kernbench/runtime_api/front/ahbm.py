@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.errors import UsageError
+from kernbench.memory import DeviceMemory
+from kernbench.runtime_api.base.run import Run
 from kernbench.runtime_api.base.streams import DeviceStream, Event, using
 from kernbench.runtime_api.tensors.device import check_sip, sip_of_device
-
-if TYPE_CHECKING:
-    from kernbench.memory import DeviceMemory
-    from kernbench.runtime_api.base.run import Run
 
 
 class Ahbm:

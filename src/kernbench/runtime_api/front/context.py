@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import ContextDecorator, ExitStack
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from html import escape
 from pathlib import Path
 from time import perf_counter
@@ -17,7 +17,7 @@ from kernbench.dtypes import DType, TorchNames
 from kernbench.errors import UsageError
 from kernbench.hardware import Machine
 from kernbench.notebooks import notebook_progress
-from kernbench.op_log import uncollected
+from kernbench.op_log import OpLog, uncollected
 from kernbench.runtime_api.base.actions import Keeper
 from kernbench.runtime_api.base.rank_state import LaunchAttributes
 from kernbench.runtime_api.base.run import Run
@@ -36,9 +36,6 @@ from kernbench.runtime_api.tensors.tensor import Tensor
 from kernbench.triton_backend import activate
 
 if TYPE_CHECKING:
-    from contextvars import Token
-
-    from kernbench.op_log import OpLog
     from kernbench.report import Report
     from kernbench.runtime_api.tensors.torch_names import TorchFunctions
 else:

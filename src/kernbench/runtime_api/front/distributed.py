@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from enum import StrEnum
 from functools import lru_cache
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.clock import user_site
 from kernbench.errors import RankFailedError, UnknownNameError, UsageError, nearest
+from kernbench.runtime_api.base.run import Run
 from kernbench.runtime_api.collectives.collective import Collective
 from kernbench.runtime_api.collectives.work import Signature, Work
 from kernbench.runtime_api.front.groups import Groups, ProcessGroup
+from kernbench.runtime_api.front.symmetric_memory import SymmetricMemory
 from kernbench.runtime_api.tensors.tensor import Tensor
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api.base.run import Run
-    from kernbench.runtime_api.front.symmetric_memory import SymmetricMemory
 
 
 class ReduceOp(StrEnum):

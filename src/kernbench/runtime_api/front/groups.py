@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.clock import user_site
 from kernbench.errors import UsageError
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api.base.rank_state import RankState
-    from kernbench.runtime_api.base.run import Run
-    from kernbench.runtime_api.collectives.collective import Collective
-
+from kernbench.runtime_api.base.rank_state import RankState
+from kernbench.runtime_api.base.run import Run
+from kernbench.runtime_api.collectives.collective import Collective
 
 DEFAULT_TIMEOUT_PS = 600 * 10**12
 """Ten minutes, as NCCL's groups have."""

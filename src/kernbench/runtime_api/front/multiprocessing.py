@@ -7,15 +7,13 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import partial
 from gc import get_threshold, set_threshold
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.clock import Carrier, Rank, Timer, on_greenlet, raised_at, wait_line
 from kernbench.errors import DeadlockError, RankDiedError, RankFailedError, UsageError, exit_call
 from kernbench.lazy import LAZY_HELP, lazy_kind, refuse_lazy_result
 from kernbench.runtime_api.base.rank_state import RankState
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api.base.run import Run
+from kernbench.runtime_api.base.run import Run
 
 CarrierOf = Callable[[int], Carrier]
 """What each rank runs on, by its number."""

@@ -120,7 +120,9 @@ class Player:
             Action.LAUNCH: self._launch,
             Action.TRANSFER: self._transfer,
             Action.KEPT_LAUNCH: self._launch_kept,
-            Action.HOST_LAUNCH: self._spend_launch,
+            Action.HOST_LAUNCH: lambda state, work, *_: self.run.pass_launch_time(
+                state, self.works[work]["name"]
+            ),
             Action.BLOCK: lambda _, actor, place, __: self.run.block_on(self.handle(actor, place)),
             Action.POLL: self._poll,
             Action.MARK: self._mark,
@@ -219,9 +221,6 @@ class Player:
         self.run.pass_launch_time(state, launch.label)
         self.run.enqueue(queue, launch)
         return launch
-
-    def _spend_launch(self, state: RankState, work: int, _: int, __: int) -> None:
-        self.run.pass_launch_time(state, self.works[work]["name"])
 
     def _poll(self, state: RankState, actor: int, place: int, _: int) -> None:
         self.run.poll(self.handle(actor, place))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from kernbench.clock import CtrlC
 from kernbench.errors import KernbenchError, RankFailedError
+from kernbench.runtime_api.front.context import RuntimeContext
 from kernbench.runtime_api.front.multiprocessing import SpawnException
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api.front.context import RuntimeContext
 
 T = TypeVar("T")
 _PS_PER_S = 10**12

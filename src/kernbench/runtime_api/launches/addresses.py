@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kernbench.errors import BadPointerError, UnreachableError
 from kernbench.memory import Buffer, sip_of
+from kernbench.runtime_api.base.run import Run
 from kernbench.runtime_api.memory.storage import unreachable
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api.base.run import Run
-
 
 NO_TENSOR = (
     "belongs to no live tensor of this run; was the tensor freed, or the pointer made in another "

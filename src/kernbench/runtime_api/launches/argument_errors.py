@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.checks import Allowed, remedy
 from kernbench.commands import Atomic, DmaRead, DmaWrite, Transfer
 from kernbench.errors import BadPointerError, OutOfBoundsError, UnreachableError, UsageError
+from kernbench.kernel_ir import OutOfBounds
+from kernbench.runtime_api.base.rank_state import RankState
+from kernbench.runtime_api.base.run import Run
 from kernbench.runtime_api.launches.addresses import NO_TENSOR, buffer_at
+from kernbench.runtime_api.launches.kernel_engine import KernelEngine
+from kernbench.runtime_api.launches.kernel_plan import KernelEntry, KernelPlan
 from kernbench.runtime_api.memory.host_tensor import HostMemory, Place, is_host_tensor
 from kernbench.runtime_api.memory.storage import unreachable
 from kernbench.runtime_api.tensors.tensor import Tensor
-
-if TYPE_CHECKING:
-    from kernbench.kernel_ir import OutOfBounds
-    from kernbench.runtime_api.base.rank_state import RankState
-    from kernbench.runtime_api.base.run import Run
-    from kernbench.runtime_api.launches.kernel_engine import KernelEngine
-    from kernbench.runtime_api.launches.kernel_plan import KernelEntry, KernelPlan
-
 
 _WORDS = {
     DmaRead: ("tt.load", "reads"),

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kernbench.kernel_time import Tables
 from kernbench.policy import DPPolicy
+from kernbench.runtime_api.base.actions import Keeper
 from kernbench.runtime_api.base.rank_state import PLAIN_LAUNCH, LaunchAttributes
+from kernbench.runtime_api.launches.kernel_engine import KernelEngine, Policies
 from kernbench.runtime_api.launches.kernel_plan import KernelEntry, KernelPlan
 from kernbench.triton_backend import build_binary
-
-if TYPE_CHECKING:
-    from kernbench.kernel_time import Tables
-    from kernbench.runtime_api.base.actions import Keeper
-    from kernbench.runtime_api.launches.kernel_engine import KernelEngine, Policies
 
 Launched = tuple[KernelPlan, "Policies", str, LaunchAttributes, "Tables"]
 """A kernel with its grid and integers, where its tensors lie, its name, attributes and tables."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.clock import StreamCommand
 from kernbench.kernel_ir import check_alignment
 from kernbench.kernel_time import Tables, cached_shares, meet_operands
+from kernbench.memory import Buffer
+from kernbench.op_log import Template
 from kernbench.replay import PointerArg
 from kernbench.runtime_api.base.rank_state import PLAIN_LAUNCH, LaunchAttributes, Probe, RankState
+from kernbench.runtime_api.base.run import Run
 from kernbench.runtime_api.launches.argument_errors import (
     check_race,
     pointer_argument,
@@ -33,13 +36,7 @@ from kernbench.runtime_api.memory.host_tensor import HostMemory
 from kernbench.runtime_api.memory.storage import KnownMemory
 from kernbench.runtime_api.tensors.tensor import Tensor
 from kernbench.sanitizer import Launched
-from kernbench.triton_backend import DeviceRates
-
-if TYPE_CHECKING:
-    from kernbench.memory import Buffer
-    from kernbench.op_log import Template
-    from kernbench.runtime_api.base.run import Run
-    from kernbench.triton_backend import KernelBinary
+from kernbench.triton_backend import DeviceRates, KernelBinary
 
 _new_tuple = tuple.__new__
 """Makes a NamedTuple: its own way is a call of Python, for each pointer of each launch."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,11 @@ from kernbench.errors import RankFailedError
 from kernbench.hardware import PS_PER_NS
 from kernbench.interleaved import Decisions, InterleavedLaunch, Span, of_programs, parts_of
 from kernbench.kernel_ir import SplitPrograms
+from kernbench.kernel_time import StrandCosts, TimedStrands
+from kernbench.memory import Buffer
+from kernbench.op_log import Template
 from kernbench.replay import PointerArg
+from kernbench.runtime_api.base.run import Run
 from kernbench.runtime_api.base.signals import Heard, Knowledge
 from kernbench.runtime_api.launches.paced_strands import (
     Commands,
@@ -32,13 +36,7 @@ from kernbench.runtime_api.launches.paced_strands import (
     StrandData,
     waits_of,
 )
-
-if TYPE_CHECKING:
-    from kernbench.kernel_time import StrandCosts, TimedStrands
-    from kernbench.memory import Buffer
-    from kernbench.op_log import Template
-    from kernbench.runtime_api.base.run import Run
-    from kernbench.sanitizer import Clock, LiveWatch
+from kernbench.sanitizer import Clock, LiveWatch
 
 Timed = Generator[int | None, None, int]
 
@@ -316,7 +314,9 @@ class PacedLaunch(StreamCommand):
 
     def _carry_out(self, paced: PacedStrand, part: Commands) -> Timed:
         """Run one part of a strand; return when it has ended."""
-        self._note_reached()
+        if self._live is not None:
+            for index, pointer in enumerate(self._live.memory.reached, len(self._params)):
+                self._note_peer(index, pointer)
         spans = paced.data.spans(part)
         yield from self._after_own(paced, spans)
         command = part[0]
@@ -402,12 +402,6 @@ class PacedLaunch(StreamCommand):
         ]
         if until_ps:
             yield max(until_ps)
-
-    def _note_reached(self) -> None:
-        """Note the tensors that the launch has reached so far."""
-        if self._live is not None:
-            for index, pointer in enumerate(self._live.memory.reached, len(self._params)):
-                self._note_peer(index, pointer)
 
     def _note_peer(self, index: int, value: Any) -> None:
         if isinstance(value, PointerArg) and value.buffer.sip_id != self._sip_id:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from kernbench.clock import Task
+from kernbench.commands import Command
 from kernbench.interleaved import InterleavedLaunch, Span, Strand, capture, spans_of
-
-if TYPE_CHECKING:
-    from kernbench.clock import Task
-    from kernbench.commands import Command
-    from kernbench.kernel_time import TimedStrand
-    from kernbench.runtime_api.base.replay_queue import ReplayQueue
+from kernbench.kernel_time import TimedStrand
+from kernbench.runtime_api.base.replay_queue import ReplayQueue
 
 _MOST_NAMED = 4
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from kernbench.clock import Handle
-    from kernbench.dtypes import Array
-    from kernbench.hardware import Machine
-    from kernbench.runtime_api.base.run import Run
-    from kernbench.runtime_api.tensors.tensor import Tensor
+from kernbench.clock import Handle
+from kernbench.dtypes import Array
+from kernbench.hardware import Machine
+from kernbench.runtime_api.base.run import Run
+from kernbench.runtime_api.tensors.tensor import Tensor
 
 
 class TensorContext(Protocol):

@@ -6,11 +6,10 @@ import linecache
 import warnings
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from kernbench.clock import UserSite
-    from kernbench.runtime_api import Part, Signature
+from kernbench.clock import UserSite
+from kernbench.runtime_api import Part, Signature
 
 _MOST = 16
 """How many earlier calls each call is compared with."""

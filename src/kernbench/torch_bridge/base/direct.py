@@ -12,16 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.base.modes import Mode
-
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.base.operation_timing import OperationTiming
-    from kernbench.torch_bridge.base.operations import Operation
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
+from kernbench.torch_bridge.base.operations import Operation
 
 NATIVE = frozenset({Tensor, torch.nn.Parameter})
 """Tensor classes for which PyTorch's functions look for no ``__torch_function__``."""

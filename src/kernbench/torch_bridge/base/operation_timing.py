@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from kernbench.hardware import SipSpec
 from kernbench.kernel_time import SHARES
 from kernbench.library_kernels import AutogradPhase, Reuse, kept_share
 from kernbench.op_log import Template
+from kernbench.runtime_api import KernelPlan
 from kernbench.torch_bridge.base.modes import NO_BACKWARD, graph_task
-
-if TYPE_CHECKING:
-    from kernbench.hardware import SipSpec
-    from kernbench.runtime_api import KernelPlan
 
 _is_grad_enabled = torch.is_grad_enabled
 

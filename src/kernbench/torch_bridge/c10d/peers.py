@@ -8,16 +8,13 @@ torch/csrc/distributed/c10d/symm_mem/intra_node_comm.{cpp,cu}, and ProcessGroupN
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kernbench.hardware import Machine
+from kernbench.hardware import Machine
 
 _ASKED = "ENABLE_INTRA_NODE_COMM"
 _YES = frozenset({"1", "y", "yes", "t", "true"})

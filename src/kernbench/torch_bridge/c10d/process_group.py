@@ -207,10 +207,6 @@ class SimulatedGroup(dist.ProcessGroup):
             self._together.append(work)
         return work
 
-    def _is_gloo(self) -> bool:
-        """Return whether gloo takes its tensors of devices, which NCCL does unless asked."""
-        return "cuda:gloo" in c10d._world.pg_backend_config.get(self, "")
-
     def _serves_host(self) -> bool:
         """Return whether the group takes host tensors: without data, pickled objects are some."""
         serves_host = self._takes_host
@@ -228,7 +224,8 @@ class SimulatedGroup(dist.ProcessGroup):
                 f"{self._owner.rank}; it was stored where all ranks share it, such as in a "
                 "default argument of a module that they import"
             )
-        if not self._is_gloo():
+        # gloo takes its tensors of devices, which NCCL does unless asked.
+        if "cuda:gloo" not in c10d._world.pg_backend_config.get(self, ""):
             asked = call.signature
             check_nccl(asked.op, asked.reduce_op, (*call.inputs, *call.outputs))
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from kernbench.links import Asked
+from kernbench.runtime_api import Run
 from kernbench.torch_bridge.base.patches import Patches
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api import Run
 
 _TF32 = "tf32"
 _COLLECTIVES = ("ALL_REDUCE", "ALL_GATHER", "REDUCE_SCATTER", "ALL_TO_ALL")

@@ -6,20 +6,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, strided
 
+from kernbench.hardware import Machine
 from kernbench.library_kernels import AutogradPhase, Reuse
+from kernbench.runtime_api import Keeper
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
 from kernbench.torch_bridge.base.operations import Operation, describe
 from kernbench.torch_bridge.costs.operations import OperationCosts
-
-if TYPE_CHECKING:
-    from kernbench.hardware import Machine
-    from kernbench.runtime_api import Keeper
-    from kernbench.torch_bridge.processes.float32 import Float32
+from kernbench.torch_bridge.processes.float32 import Float32
 
 _NAMED = (torch.dtype, torch.layout, torch.memory_format)
 _REGISTERED_BY = {"fsdp": "torch.distributed.fsdp"}

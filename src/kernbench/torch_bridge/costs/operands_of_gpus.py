@@ -7,17 +7,15 @@ Source: ``_int_mm_out_cuda``, ``_scaled_mm_out_cuda`` and ``_scaled_gemm`` of Py
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from kernbench.hardware import MachineSpec
+from kernbench.torch_bridge.base.operations import Operation
 from kernbench.torch_bridge.base.refusals import RefusedOperandsError
 from kernbench.torch_bridge.placement.residence import residence_of
-
-if TYPE_CHECKING:
-    from kernbench.hardware import MachineSpec
-    from kernbench.torch_bridge.base.operations import Operation
 
 _MOST_ROWS_REFUSED = 16
 _INTEGERS_STEP, _FLOATS_STEP = 8, 16

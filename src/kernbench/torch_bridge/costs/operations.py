@@ -2,28 +2,77 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from torch import Tensor
+
 from kernbench.dtypes import DType, float32
 from kernbench.errors import InternalError
 from kernbench.hardware import Machine, load_library
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
+from kernbench.torch_bridge.base.operations import Operation
 from kernbench.torch_bridge.costs import families
 from kernbench.torch_bridge.costs.attention import AttentionBackends
 from kernbench.torch_bridge.costs.families import streams
-from kernbench.torch_bridge.costs.given_shapes import tensors_of, with_shapes
 from kernbench.torch_bridge.costs.products import unfused
 from kernbench.torch_bridge.costs.registry import Family, OperationCall
 from kernbench.torch_bridge.costs.tensor_bytes import num_bytes
+from kernbench.torch_bridge.processes.float32 import Float32
 
 if TYPE_CHECKING:
-    from kernbench.torch_bridge.base.operation_timing import OperationTiming
-    from kernbench.torch_bridge.base.operations import Operation
-    from kernbench.torch_bridge.processes.float32 import Float32
+    from kernbench.library_kernels import Reuse
+    from kernbench.op_log import Template
+
+_MOST_TENSORS = 16
+"""The most tensors that are named of an operation on lists."""
+_Tensors = tuple[tuple[tuple[int, ...], str], ...]
+"""The shapes and dtypes of tensors."""
+
+
+def with_shapes(
+    costs: OperationCosts, timing: OperationTiming, tensors: _Tensors, cold_bytes: int
+) -> OperationTiming:
+    """Return the same schedules, with the shapes and dtypes of a call's tensors for the log.
+
+    Of what is read, ``cold_bytes`` are not what the operation before has made.
+    """
+
+    def with_reuse(reuse: Reuse) -> OperationTiming:
+        reused = timing.with_reuse(reuse._replace(cold_bytes=cold_bytes))
+        return costs.once(with_shapes, reused, tensors, cold_bytes)
+
+    return OperationTiming(partial(_template, timing, tensors), with_reuse)
+
+
+def tensors_of(args: Iterable[Any]) -> _Tensors:
+    """Return the shapes and dtypes of the tensors among arguments, of so many of them."""
+    return tuple(_tensors(args))[:_MOST_TENSORS]
+
+
+def _tensors(values: Iterable[Any]) -> Iterable[tuple[tuple[int, ...], str]]:
+    for value in values:
+        if isinstance(value, Tensor):
+            # A nested tensor has many shapes.
+            shape = () if value.is_nested else tuple(value.size())
+            yield shape, str(value.dtype).removeprefix("torch.")
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _template(timing: OperationTiming, tensors: _Tensors, queued: bool) -> Template:
+    values = {
+        "shapes": [list(shape) for shape, _ in tensors],
+        "dtypes": [name for _, name in tensors],
+    }
+    template = timing.template(queued)
+    return dataclasses.replace(template, launched_with={**template.launched_with, **values})
+
 
 T = TypeVar("T")
 _MOST_KNOWN = 1 << 14

@@ -121,11 +121,6 @@ def _architectures() -> list[str]:
     return [f"sm_{architecture}" for architecture in sorted({*_ARCHITECTURES, own})]
 
 
-def _random_states() -> list[Tensor]:
-    """``torch.cuda.get_rng_state_all``: a process has one generator for all devices."""
-    return [rng.get_rng_state() for _ in range(device_count())]
-
-
 def _set_random_states(new_states: Iterable[Tensor]) -> None:
     """``torch.cuda.set_rng_state_all``: that of the current device counts."""
     for index, state in enumerate(new_states):
@@ -185,7 +180,8 @@ def install(patches: Patches) -> None:
             seed_all=rng.seed,
             initial_seed=rng.initial_seed,
             get_rng_state=rng.get_rng_state,
-            get_rng_state_all=_random_states,
+            # A process has one generator for all devices.
+            get_rng_state_all=lambda: [rng.get_rng_state() for _ in range(device_count())],
             set_rng_state=rng.set_rng_state,
             set_rng_state_all=_set_random_states,
         )

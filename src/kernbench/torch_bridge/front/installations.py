@@ -175,28 +175,29 @@ def _leave_out(programs: Programs, patches: Patches) -> None:
 
 def _of_python(programs: Programs) -> list[Installation]:
     """Return the rows that replace parts of Python."""
-
-    def show_output(patches: Patches) -> None:
-        output.install(patches, *programs.output)
-
     num_nodes = programs.session.run.machine.num_hosts
 
     def name_hosts(patches: Patches) -> None:
         if num_nodes > 1:
             hosts.install(patches, num_nodes)
 
-    def make_sockets(patches: Patches) -> None:
-        sockets.install(patches, programs.session, hosts.address_of)
-
     return [
         Installation("environ", "os.environ, per process", environ.install),
         Installation("hosts", "names of hosts, where there are several", name_hosts),
-        Installation("output", "output of the chosen ranks, in whole lines", show_output),
+        Installation(
+            "output",
+            "output of the chosen ranks, in whole lines",
+            lambda patches: output.install(patches, *programs.output),
+        ),
         Installation("warned_lines", "lines of warnings from C++", call_stacks.install),
         Installation("locks", "locks whose waits let other ranks run", locks.install),
         Installation("signals", "handlers of signals and alarms, per process", signals.install),
         Installation("clocks", "clocks and sleep in virtual time", clocks.install),
-        Installation("sockets", "sockets, and waits for them", make_sockets),
+        Installation(
+            "sockets",
+            "sockets, and waits for them",
+            lambda patches: sockets.install(patches, programs.session, hosts.address_of),
+        ),
         Installation(
             "call_counts",
             "a count of Python calls, unseen",
@@ -215,17 +216,17 @@ def _of_python(programs: Programs) -> list[Installation]:
 
 def _of_torch(programs: Programs) -> list[Installation]:
     """Return the rows that replace parts of PyTorch."""
-
-    def note_addresses(patches: Patches) -> None:
-        addresses.install(patches, programs.session.addresses)
-
     return [
         Installation("c10d", "torch.distributed among ranks", c10d.install),
         Installation(
             "registered", "kernels that a process registers for its devices", registered.install
         ),
         Installation("device", "the machine's SIPs, as CUDA's devices", device.install),
-        Installation("addresses", "data_ptr, and what is at an address", note_addresses),
+        Installation(
+            "addresses",
+            "data_ptr, and what is at an address",
+            lambda patches: addresses.install(patches, programs.session.addresses),
+        ),
         Installation("switches", "switches of C++, per process", programs.globals.install),
         Installation(
             "float32",

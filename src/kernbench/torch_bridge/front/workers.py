@@ -195,7 +195,8 @@ def take_values(parent: Mapping[str, Any]) -> None:
 
 def own_copy(value: Any) -> Any:
     """Return what another process receives for a value: a copy, except of what ranks share."""
-    return copy.deepcopy(value, {id(item): item for item in found_in(value, _is_shared)})
+    shared = found_in(value, lambda item: isinstance(item, Tensor) or is_shared(item))
+    return copy.deepcopy(value, {id(item): item for item in shared})
 
 
 def found_in(value: Any, is_wanted: Callable[[Any], bool]) -> Iterator[Any]:
@@ -205,10 +206,6 @@ def found_in(value: Any, is_wanted: Callable[[Any], bool]) -> Iterator[Any]:
     elif isinstance(value, (dict, list, tuple)):
         for item in value.values() if isinstance(value, dict) else value:
             yield from found_in(item, is_wanted)
-
-
-def _is_shared(value: Any) -> bool:
-    return isinstance(value, Tensor) or is_shared(value)
 
 
 _OF_HELPERS = frozenset({"multiprocessing.pool", "torch.utils.data._utils.worker"})

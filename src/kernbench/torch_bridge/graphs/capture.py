@@ -222,7 +222,9 @@ class Capture:
         if self._has_data:
             with unobserved():
                 self._take_made(call)
-                calling = calling.with_tensors(self._refs)
+                calling = calling.with_tensors(
+                    lambda tensors: self.memory.refs(list(tensors), len(self.steps), _nothing)
+                )
             self._open[calling] = None
         else:
             with unobserved():
@@ -258,9 +260,6 @@ class Capture:
         yield
         if is_taken:
             self.memory.get_new(storage, len(self.steps))
-
-    def _refs(self, tensors: Sequence[Tensor]) -> Any:
-        return self.memory.refs(list(tensors), len(self.steps), _nothing)
 
     def wait_for(self, calling: Calling) -> None:
         """Capture that the current stream waits for a collective of the capture."""

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from kernbench.clock import Handle, Stream, StreamCommand
+from kernbench.op_log import Template
 from kernbench.runtime_api import Action, Marker, WaitFor
 from kernbench.torch_bridge.base.operation_timing import ChangingTiming, OperationTiming
+from kernbench.torch_bridge.c10d.calls import CollectiveWork
 from kernbench.torch_bridge.dispatch.operands import leaves
-from kernbench.torch_bridge.graphs.capture import DataStep
+from kernbench.torch_bridge.graphs.capture import Capture, DataStep
 from kernbench.torch_bridge.graphs.collectives import Awaiting, Calling
 from kernbench.torch_bridge.graphs.memory import GraphMemory
-from kernbench.torch_bridge.graphs.queues import Copying, Marking, Operations, Waiting
+from kernbench.torch_bridge.graphs.queues import Command, Copying, Marking, Operations, Waiting
+from kernbench.torch_bridge.ordering.order import OperationClock
 from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.processes.bursts import put_in_a_row
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.commands import HostCopy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
-
-    from kernbench.clock import Handle, Stream, StreamCommand
-    from kernbench.op_log import Template
-    from kernbench.torch_bridge.c10d.calls import CollectiveWork
-    from kernbench.torch_bridge.graphs.capture import Capture
-    from kernbench.torch_bridge.graphs.queues import Command
-    from kernbench.torch_bridge.ordering.order import OperationClock
-    from kernbench.torch_bridge.processes.process import Process
+from kernbench.torch_bridge.processes.process import Process
 
 
 class Graph:

@@ -7,7 +7,7 @@ one pool have the same addresses (ADR-0228).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,12 +17,10 @@ from kernbench.checks import Allowed, remedy
 from kernbench.clock import user_site
 from kernbench.memory import POISON, Buffer
 from kernbench.sanitizer import Touch, Touches, TouchKind
+from kernbench.torch_bridge.memory import PrivatePool
+from kernbench.torch_bridge.ordering.order import ProcessOrder
 from kernbench.torch_bridge.placement.contents import Contents
 from kernbench.torch_bridge.placement.touched import bytes_of
-
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.memory import PrivatePool
-    from kernbench.torch_bridge.ordering.order import ProcessOrder
 
 Address = tuple[Any, int, int]
 """An allocator, an address of its, and the size of the block there."""

@@ -10,14 +10,12 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 from weakref import WeakSet
 
+from kernbench.memory import LiveAllocation
 from kernbench.torch_bridge.memory import expandable
 from kernbench.torch_bridge.memory.settings import AllocatorSettings
-
-if TYPE_CHECKING:
-    from kernbench.memory import LiveAllocation
 
 CallFrame = tuple[str, int, str]
 """A file, a line and the name of a function."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from kernbench.hardware import Machine
 from kernbench.torch_bridge.memory.allocator import CachingAllocator, DeviceFullError
 from kernbench.torch_bridge.memory.settings import AllocatorSettings
-
-if TYPE_CHECKING:
-    from kernbench.hardware import Machine
 
 Owner = TypeVar("Owner", bound=Hashable)
 """What owns an allocator on each device: a process."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from kernbench.errors import UsageError
 from kernbench.memory import Phase
+from kernbench.runtime_api import Part
+from kernbench.torch_bridge.base.operations import Operation
 from kernbench.torch_bridge.placement.residence import Residence, known_residence, settle
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api import Part
-    from kernbench.torch_bridge.base.operations import Operation
 
 
 @dataclass(frozen=True, slots=True, eq=False)

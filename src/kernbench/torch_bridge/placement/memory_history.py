@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Literal
+from types import FrameType
+from typing import Any, Literal
 
+from kernbench.torch_bridge.memory import CachingAllocator, MemoryBlock
+from kernbench.torch_bridge.memory.allocator import CallFrame, SegmentAction
 from kernbench.torch_bridge.placement.call_stacks import frames_of
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-    from kernbench.torch_bridge.memory import CachingAllocator, MemoryBlock
-    from kernbench.torch_bridge.memory.allocator import CallFrame, SegmentAction
-    from kernbench.torch_bridge.processes.process import Process
+from kernbench.torch_bridge.processes.process import Process
 
 Context = Literal["state", "alloc", "all"] | None
 

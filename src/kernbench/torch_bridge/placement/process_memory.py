@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cache, wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,17 +14,14 @@ from kernbench.clock import owner_of
 from kernbench.memory import NEVER, AllocationLog, LiveAllocation, Phase
 from kernbench.torch_bridge.base.modes import NO_BACKWARD, graph_task
 from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.memory import MemoryBlock
+from kernbench.torch_bridge.memory.allocator import SegmentAction
 from kernbench.torch_bridge.placement.call_stacks import CallStack, CallStacks
+from kernbench.torch_bridge.placement.memory_history import History
 from kernbench.torch_bridge.placement.program_lines import Marks
 from kernbench.torch_bridge.placement.roles import ModuleName, Roles
 from kernbench.torch_bridge.processes.process import HERE, Process
 from kernbench.torch_bridge.processes.python_calls import FRAMES_OF_FUNCTION, IN_THREAD
-
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.memory import MemoryBlock
-    from kernbench.torch_bridge.memory.allocator import SegmentAction
-    from kernbench.torch_bridge.placement.memory_history import History
-
 
 _node: Any = torch._C._current_autograd_node
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FrameType
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch.autograd.graph import _engine_run_backward
 
 from kernbench.clock import is_of_program, owner_of
+from kernbench.runtime_api import LineRecorder, Run
 from kernbench.torch_bridge.base.modes import NO_BACKWARD, graph_task
 from kernbench.torch_bridge.placement.roles import Roles
 from kernbench.torch_bridge.processes.python_calls import FRAMES_OF_FUNCTION, IN_THREAD
-
-if TYPE_CHECKING:
-    from types import CodeType, FrameType
-
-    from kernbench.runtime_api import LineRecorder, Run
 
 _is_grad_enabled = torch.is_grad_enabled
 _node: Any = torch._C._current_autograd_node

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from kernbench.clock import DeviceEngine, Stream, StreamCommand, Timer
+from kernbench.op_log import Template
 from kernbench.runtime_api import Action, Run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from kernbench.op_log import Template
-    from kernbench.torch_bridge.base.operation_timing import OperationTiming
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
 
 class Burst(StreamCommand):

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kernbench.clock import Stream, StreamCommand
-
-if TYPE_CHECKING:
-    from kernbench.op_log import Template
-    from kernbench.runtime_api import Run
+from kernbench.op_log import Template
+from kernbench.runtime_api import Run
 
 
 class HostCopy(StreamCommand):

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from kernbench.hardware import HostSpec
+from kernbench.runtime_api import Run
 from kernbench.torch_bridge.base.host_times import HostPart, HostTimes
 from kernbench.torch_bridge.base.modes import NO_BACKWARD, graph_task
+from kernbench.torch_bridge.base.operations import Operation
 from kernbench.torch_bridge.processes.host import Disturbed, DisturbedHost, Host, disturb_host
 from kernbench.torch_bridge.processes.python_calls import FRAMES_OF_FUNCTION, IN_THREAD, PythonCalls
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kernbench.hardware import HostSpec
-    from kernbench.runtime_api import Run
-    from kernbench.torch_bridge.base.operations import Operation
 
 _is_grad_enabled = torch.is_grad_enabled
 _VIEW, _FOREACH = HostPart.VIEW, HostPart.FOREACH

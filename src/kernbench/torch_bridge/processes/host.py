@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from kernbench.clock import Handle, Stream, StreamCommand
+from kernbench.library_kernels import AutogradPhase
+from kernbench.op_log import Template
 from kernbench.runtime_api import Action, Run
 from kernbench.torch_bridge.base.operation_timing import GraphRun, OperationTiming, phase_now
+from kernbench.torch_bridge.base.operations import Operation
 from kernbench.torch_bridge.processes.bursts import Burst
 from kernbench.torch_bridge.processes.commands import HostCopy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from kernbench.clock import Handle, Stream, StreamCommand
-    from kernbench.library_kernels import AutogradPhase
-    from kernbench.op_log import Template
-    from kernbench.torch_bridge.base.operations import Operation
-    from kernbench.torch_bridge.processes.python_calls import PythonCalls
-
+from kernbench.torch_bridge.processes.python_calls import PythonCalls
 
 READING_PS = 100_000
 """The time of reading a clock, with the Python code around it: time never stands still."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
 import torch
 
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.base.operations import Operation
+from kernbench.torch_bridge.base.operations import Operation
 
 BACKEND = "CUDA"
 COMPOSITES = ("CompositeExplicitAutogradNonFunctional", "CompositeExplicitAutograd")

@@ -46,7 +46,7 @@ class RankThreads:
         )
         patches.set(threading, "main_thread", _main_thread_here)
         patches.set(threading, "enumerate", _threads_here)
-        patches.set(threading, "active_count", _num_threads_here)
+        patches.set(threading, "active_count", lambda: len(_threads_here()))
 
     def _start(self, thread: threading.Thread) -> None:
         process = HERE.process
@@ -106,10 +106,6 @@ def _threads_here() -> list[threading.Thread]:
         return _enumerate()
     started = [thread.thread for thread in process.threads if not thread.end.done]
     return list(dict.fromkeys([_main_thread_here(), *started, threading.current_thread()]))
-
-
-def _num_threads_here() -> int:
-    return len(_threads_here())
 
 
 def show_daemon(thread: threading.Thread, is_daemon: bool) -> None:

@@ -187,10 +187,6 @@ def _high_half(a: Array, b: Array) -> Array:
     return np.asarray(unsigned - np.where(a < 0, b, 0) - np.where(b < 0, a, 0))
 
 
-def _unsigned_high_half(a: Array, b: Array) -> Array:
-    return mul_high(_bits(a), _bits(b)).view(a.dtype)
-
-
 def _low_24(x: Array) -> Array:
     return np.asarray((x << 8) >> 8)
 
@@ -304,7 +300,9 @@ _BY_STEM: dict[str, Function] = {
     **dict.fromkeys(("hypot", "norm3d", "norm4d"), _norm),
     **dict.fromkeys(("rhypot", "rnorm3d", "rnorm4d"), lambda *parts: 1 / _norm(*parts)),
     **dict.fromkeys(("mulhi", "mul64hi"), _high_half),
-    **dict.fromkeys(("umulhi", "umul64hi"), _unsigned_high_half),
+    **dict.fromkeys(
+        ("umulhi", "umul64hi"), lambda a, b: mul_high(_bits(a), _bits(b)).view(a.dtype)
+    ),
     "pow": np.power,
     "powi": lambda x, n: np.power(x, n.astype(x.dtype)),
     "fast_pow": np.power,

@@ -8,17 +8,15 @@ ranks that ran did is done again for every rank, on its own SIP and in its own g
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kernbench.errors import UsageError
 from kernbench.runtime_api.base.folding.axes import shown
+from kernbench.runtime_api.base.folding.classes import Folding
 from kernbench.saved import ON_HANDLES, OPERANDS, STREAMS, Action, Actions, Actor
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api.base.folding.classes import Folding
 
 Numbers = npt.NDArray[np.int64]
 Ranks = tuple[int, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, float4_e2m1fn_x2
 
@@ -18,7 +18,9 @@ from kernbench.library_kernels import (
 )
 from kernbench.ops import gemm_blocks, matmul, record_launches, sum_parts_call
 from kernbench.torch_bridge.base.dtypes import kernel_dtype
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
 from kernbench.torch_bridge.costs.library import timing_of_library
+from kernbench.torch_bridge.costs.operations import OperationCosts
 from kernbench.torch_bridge.costs.products import (
     BATCHED,
     CONVOLUTIONS,
@@ -26,6 +28,8 @@ from kernbench.torch_bridge.costs.products import (
     PRODUCTS,
     RECURRENT_ON_HOST,
     OperandLayout,
+    Products,
+    Sizes,
     first_of,
     flops_of,
     layout_of,
@@ -34,12 +38,6 @@ from kernbench.torch_bridge.costs.products import (
 )
 from kernbench.torch_bridge.costs.registry import Family, OperationCall
 from kernbench.torch_bridge.costs.sequences import timing_of_kernels
-
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.base.operation_timing import OperationTiming
-    from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.products import Products, Sizes
-
 
 _FP4 = "float4_e2m1fn"
 _FP4_BYTES = 0.5 + 1 / 16

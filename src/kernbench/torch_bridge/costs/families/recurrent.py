@@ -22,23 +22,21 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import reduce
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from kernbench.commands import MathClass
+from kernbench.dtypes import DType
 from kernbench.torch_bridge.base.dtypes import kernel_dtype
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
 from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes, vector_ps
 from kernbench.torch_bridge.costs.families import gemm
 from kernbench.torch_bridge.costs.families.gemm import Multiplication
+from kernbench.torch_bridge.costs.operations import OperationCosts
 from kernbench.torch_bridge.costs.products import PLAIN, RECURRENT, OperandLayout
 from kernbench.torch_bridge.costs.registry import Family, OperationCall
 from kernbench.torch_bridge.costs.sequences import in_turn, no_sooner, repeated
-
-if TYPE_CHECKING:
-    from kernbench.dtypes import DType
-    from kernbench.torch_bridge.base.operation_timing import OperationTiming
-    from kernbench.torch_bridge.costs.operations import OperationCosts
 
 
 class RecurrentKind(IntEnum):

@@ -154,12 +154,6 @@ def _quick(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
-def _clamped(
-    gate: Tensor, up: Tensor, limit: float = 7.0, alpha: float = 1.702, offset: float = 1.0
-) -> Tensor:
-    return clamped_silu(gate, up, limit, alpha, offset)
-
-
 _PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": gelu_tanh,
     "qgelu": _quick,
@@ -177,14 +171,12 @@ _GATES = {
 }
 
 
-def _gated(activate: Callable[[Tensor], Tensor], gate: Tensor, up: Tensor) -> Tensor:
-    return activate(gate) * up
-
-
 _OF_HALVES: dict[str, Callable[..., Tensor]] = {
-    **{name: partial(_gated, gate) for name, gate in _GATES.items()},
+    **{name: lambda gate, up, by=by: by(gate) * up for name, by in _GATES.items()},
     "situglu": lambda gate, up, beta1=4.0, beta2=25.0: situ(gate, up, beta1, beta2),
-    "clamped_swiglu": _clamped,
+    "clamped_swiglu": lambda gate, up, limit=7.0, alpha=1.702, offset=1.0: clamped_silu(
+        gate, up, limit, alpha, offset
+    ),
 }
 _BACKWARD = {"clamped_swiglu": "clamped_dswiglu"}
 _SCALED = {

@@ -57,12 +57,6 @@ class DropoutAddNorm(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.ones(hidden_size, device=device, dtype=dtype))
         self.register_parameter("bias", None)
 
-    def _normalized(self, norm: Any, x0: Tensor, residual: Tensor | None) -> Any:
-        return norm(
-            x0, residual, self.weight, self.bias, self.p if self.training else 0.0, self.eps,
-            prenorm=self.prenorm, residual_in_fp32=self.residual_in_fp32,
-        )  # fmt: skip
-
 
 class DropoutAddLayerNorm(DropoutAddNorm):
     """A layer of :func:`dropout_add_layer_norm`."""
@@ -72,4 +66,7 @@ class DropoutAddLayerNorm(DropoutAddNorm):
         self.bias = torch.nn.Parameter(torch.zeros_like(self.weight))
 
     def forward(self, x0: Tensor, residual: Tensor | None = None) -> Any:
-        return self._normalized(dropout_add_layer_norm, x0, residual)
+        return dropout_add_layer_norm(
+            x0, residual, self.weight, self.bias, self.p if self.training else 0.0, self.eps,
+            prenorm=self.prenorm, residual_in_fp32=self.residual_in_fp32,
+        )  # fmt: skip
