@@ -57,7 +57,6 @@ class GemmPredictor(LibraryPredictor):
                 problem,
                 self._met(machine, harness, repeated_kernels(row)),
                 harness.cached(problem.input_bytes, problem.weight_bytes, machine.sip),
-                only_powers_of_two=harness.only_powers_of_two,
             )
         except MachineError as error:
             return Answer(None, str(error).split(";")[0])

@@ -33,8 +33,6 @@ class Harness:
 
     rate_share: float = 1.0
     """The speed of the measured kernel relative to ours: below 1 if its accesses are not wide."""
-    only_powers_of_two: bool = False
-    """For GEMMs: whether the library has only tiles of these widths, whatever the machine has."""
 
     keeps_clock: bool = False
     """Whether the source runs so little at a time that the clock does not throttle."""
@@ -97,7 +95,6 @@ class MeasuredBy(Entry):
     weight_buffers: int = Field(default=0, ge=0)
     release: tuple[int, ...] = ()
     rate_share: float = Field(default=1.0, gt=0)
-    only_powers_of_two: bool = False
     keeps_clock: bool = False
     by_events: bool = False
     by_profiler: bool = False

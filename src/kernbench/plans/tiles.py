@@ -362,11 +362,9 @@ class GemmTuner:
         problem: Problem,
         machine: Machine,
         cached: Cached = (),
-        *,
-        only_powers_of_two: bool = False,
     ) -> Timed:
         """Return the tile with the least modeled time."""
-        (best,) = self.fastest(problem, machine, cached, only_powers_of_two=only_powers_of_two)
+        (best,) = self.fastest(problem, machine, cached)
         return best
 
     def fastest(
@@ -376,21 +374,18 @@ class GemmTuner:
         cached: Cached = (),
         most: int = 1,
         among: Sequence[GemmTile] | None = None,
-        *,
-        only_powers_of_two: bool = False,
     ) -> list[Timed]:
         """Return the ``most`` fastest tiles that the library has, the fastest first.
 
         Tiles that :class:`GemmBounds` excludes are not timed. ``among`` names the candidates
-        instead of the library's tiles, ``cached`` is how much of operands the cache holds, and
-        ``only_powers_of_two`` says that the library has only tiles of such widths.
+        instead of the library's tiles, and ``cached`` is how much of operands the cache holds.
 
         Raises:
             MachineError: No tile fits, or the machine gives no rate for the dtype.
         """
         sip = machine.sip
         least = GemmBounds(problem, sip, cached)
-        known = tiles(problem, sip, only_powers_of_two) if among is None else among
+        known = tiles(problem, sip) if among is None else among
         bounds = sorted((least.least_ps(tile), index, tile) for index, tile in enumerate(known))
         numbers: list[tuple[int, int, GemmTile]] = []
         # Entered once here, not for every trace.
@@ -437,12 +432,11 @@ class GemmTuner:
         )
 
 
-def tiles(problem: Problem, sip: SipSpec, only_powers_of_two: bool = False) -> Iterator[GemmTile]:
+def tiles(problem: Problem, sip: SipSpec) -> Iterator[GemmTile]:
     """Yield the tiles of a source's library for the machine, with as many stages as fit."""
     from_shared = takes_shared_operands(sip)
-    wide = from_shared and not only_powers_of_two
     vector = problem.m == 1 and not from_shared
-    for tile in library_tiles(problem.k, problem.dtype, wide, vector):
+    for tile in library_tiles(problem.k, problem.dtype, from_shared, vector):
         staged = in_stages(tile, problem.dtype, sip)
         if staged is not None:
             yield staged

@@ -11,11 +11,11 @@ import yaml
 
 from kernbench.accuracy.calibration import calibrate, constants_of
 from kernbench.accuracy.calibration.constants import rates_of
-from kernbench.accuracy.calibration.rows import GemmRows, PredictedRows, RowModel
+from kernbench.accuracy.calibration.rows import GemmRows, PredictedRows, modeled_rows
 from kernbench.accuracy.predictors.gemm import GemmPredictor, problem_of
 from kernbench.accuracy.rows.devices import presets
 from kernbench.accuracy.rows.forms import Category
-from kernbench.accuracy.rows.predictor import part_of
+from kernbench.accuracy.rows.predictor import OWN, part_of
 from kernbench.accuracy.rows.reference import read_rows
 from kernbench.cli.commands.calibrate import CalibrateOptions
 from kernbench.cli.commands.calibrate import calibrate as calibrate_command
@@ -135,14 +135,14 @@ def test_products_are_fitted_by_the_kernels_that_answer_them(measured: Path) -> 
     path = measured.with_name("library.csv")
     path.write_text(text.replace(",triton", ",mine"))
     machine = load_machine("h100-sxm", 1)
-    of_library = RowModel().of(Category.GEMM, read_rows([path]), machine)
+    of_library = modeled_rows(Category.GEMM, read_rows([path]), machine, OWN)
     predictor = GemmPredictor(presets())
     assert of_library.times_us(machine).tolist() == [
         predictor.predict(row).time_us for row in of_library.rows
     ]
-    assert isinstance(RowModel().of(Category.GEMM, read_rows([measured]), machine), GemmRows)
+    assert isinstance(modeled_rows(Category.GEMM, read_rows([measured]), machine, OWN), GemmRows)
     without = changed_machine(machine, {"kernel_library": None})
-    assert isinstance(RowModel().of(Category.GEMM, read_rows([path]), without), GemmRows)
+    assert isinstance(modeled_rows(Category.GEMM, read_rows([path]), without, OWN), GemmRows)
 
 
 def test_a_fit_that_no_row_determines_says_so_and_changes_nothing(

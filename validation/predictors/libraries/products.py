@@ -129,13 +129,13 @@ def choices_of(
 def _of_aiter(dtype: str, fields: Mapping[str, str], library: KernelLibrary) -> str:
     """Return the name of the constants of AITER's kernel; none where torch multiplies.
 
-    A maker without constants takes those of the first for the dtype.
+    Raises:
+        NotModeledError: The dtype, or its maker, has none.
     """
     if "aiter" not in fields.get("source", "") or maker_of(fields["impl"]) == "torch":
         return ""
     stack = f"aiter_{re.sub(r'[^a-z0-9]+', '_', dtype.lower()).strip('_')}"
-    names = [name for name in library.names() if name.startswith(f"{stack}_")]
-    if not names:
-        raise NotModeledError(f"{library.architecture} has no products of {stack}")
     wanted = f"{stack}_{maker_of(fields['impl'])}"
-    return wanted if wanted in names else min(names)
+    if wanted not in library.names():
+        raise NotModeledError(f"{library.architecture} has no products of {wanted}")
+    return wanted

@@ -3,4 +3,3 @@
 from kernbench.accuracy.calibration.calibrate import Calibration, FittedConstant, calibrate
 from kernbench.accuracy.calibration.constants import constants_of, number_at
 from kernbench.accuracy.calibration.least_squares import Array, solve
-from kernbench.accuracy.calibration.rows import Measuring, RowModel

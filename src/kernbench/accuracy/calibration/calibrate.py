@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from kernbench.accuracy.calibration.constants import Constant, constants_of, rate_at, rates_of
 from kernbench.accuracy.calibration.least_squares import solve
-from kernbench.accuracy.calibration.rows import Array, Modeled, RowModel
-from kernbench.accuracy.rows import Category, Row, part_of
+from kernbench.accuracy.calibration.rows import Array, Modeled, modeled_rows
+from kernbench.accuracy.rows import OWN, Category, Predictors, Row, part_of
 from kernbench.accuracy.score import Errors, errors_of
 from kernbench.errors import UnknownNameError, UsageError, nearest
 from kernbench.hardware import (
@@ -44,7 +44,6 @@ _OF_BOTH = 0.25
 """A product is known where it varies by less than this share of what its factors do."""
 _FARTHEST = 12.0
 """The factor by which a constant may grow or shrink."""
-_PLAIN = RowModel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +101,7 @@ def calibrate(
     most_rows: int = 120,
     only: Sequence[str] = (),
     say: Callable[[str], None] = lambda line: None,
-    model: RowModel = _PLAIN,
+    predictors: Predictors = OWN,
 ) -> Calibration:
     """Return ``machine`` with its constants fitted to rows of its devices.
 
@@ -111,8 +110,8 @@ def calibrate(
     ``parts`` parts of the rows, by whole shapes, is held out and only scored; of each category at
     most ``most_rows`` are fitted to, and as many scored, chosen deterministically. ``only`` names
     the constants that may change; else they are those that no vendor states, and rates, bandwidths
-    and ports that no source states. ``say`` is called with lines that report progress; ``model`` is
-    how rows were measured.
+    and ports that no source states. ``say`` is called with lines that report progress;
+    ``predictors`` answer rows.
 
     Raises:
         UsageError: No row is of a device of the machine, or can be predicted.
@@ -133,7 +132,7 @@ def calibrate(
         )
     categories = [category for category in Category if any(row.category is category for row in own)]
     constants, stated = _constants(spec, categories, only)
-    fit = _Fit(start, constants, model, say)
+    fit = _Fit(start, constants, predictors, say)
     refused = [
         (row, f"of {row.device}, no device of {spec.name}") for row in rows if row not in own
     ]
@@ -185,10 +184,11 @@ class _Fit:
         self,
         machine: Machine,
         constants: Sequence[Constant],
-        model: RowModel,
+        predictors: Predictors,
         say: Callable[[str], None],
     ) -> None:
-        self.machine, self.constants, self.model, self.say = machine, constants, model, say
+        self.machine, self.constants, self.predictors = machine, constants, predictors
+        self.say = say
         data = dict(leaves(machine.spec.model_dump(mode="json")))
         self.start = np.array([data[constant.key] for constant in constants], dtype=np.float64)
         self.fitted: list[Modeled] = []
@@ -211,7 +211,7 @@ class _Fit:
             if not part:
                 continue
             refused += [(row, "more rows than --rows") for row in part[most_rows:]]
-            modeled = self.model.of(category, part[:most_rows], self.machine)
+            modeled = modeled_rows(category, part[:most_rows], self.machine, self.predictors)
             refused += modeled.refused
             if modeled.rows:
                 into.append(modeled)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -14,7 +13,7 @@ from kernbench.accuracy.rows import OWN, Answer, Category, Machines, Predictor, 
 from kernbench.errors import MachineError
 from kernbench.hardware import Machine, changed_machine
 from kernbench.ops import GemmTile
-from kernbench.plans import Cached, GemmTuner, Problem, Timed
+from kernbench.plans import GemmTuner, Timed
 
 Array = npt.NDArray[np.float64]
 
@@ -38,26 +37,6 @@ class Modeled(Protocol):
         ...
 
 
-class Measuring:
-    """How products were measured: one at a time, their operands in memory, by a device's clock."""
-
-    def machine(self, row: Row, machine: Machine) -> Machine:
-        """Return the machine as the measured kernels saw it."""
-        return machine
-
-    def cached(self, row: Row, machine: Machine, problem: Problem) -> Cached:
-        """Return how much of the operands the cache held."""
-        return ()
-
-    def only_powers_of_two(self, row: Row, machine: Machine) -> bool:
-        """Return whether the library had only tiles of such widths, whatever the machine has."""
-        return False
-
-    def time_us(self, row: Row, machine: Machine, kernel_us: float) -> float:
-        """Return what was measured of a kernel that takes so long."""
-        return kernel_us
-
-
 class GemmRows:
     """GEMM rows; the candidates for the fastest tile are updated by :meth:`narrow`.
 
@@ -65,16 +44,13 @@ class GemmRows:
     traces do not depend on constants, so timing the rows again is cheap.
     """
 
-    def __init__(
-        self, rows: Sequence[Row], machine: Machine, measuring: Measuring | None = None
-    ) -> None:
+    def __init__(self, rows: Sequence[Row], machine: Machine) -> None:
         self.rows = [row for row in rows if row.dtype in GEMM_DTYPES and row.op == "gemm"]
         self.refused = [
             (row, f"no kernel for op {row.op}" if row.op != "gemm" else _no_dtype(row.dtype))
             for row in rows
             if row not in self.rows
         ]
-        self._measuring = measuring or Measuring()
         self._tuner = GemmTuner(most_traces=None)
         self._tiles: list[list[GemmTile]] = []
         self.narrow(machine)
@@ -97,7 +73,7 @@ class GemmRows:
         numbers = []
         for row, tiles in zip(self.rows, self._tiles, strict=True):
             (best,) = self._fastest(row, machine, self._tuner, 1, tiles)
-            numbers.append(self._measuring.time_us(row, machine, best.kernel_us))
+            numbers.append(best.kernel_us)
         return np.array(numbers)
 
     def _fastest(
@@ -109,14 +85,7 @@ class GemmRows:
         among: Sequence[GemmTile] | None = None,
     ) -> list[Timed]:
         problem = problem_of(row, GEMM_DTYPES[row.dtype])
-        return tuner.fastest(
-            problem,
-            self._measuring.machine(row, machine),
-            self._measuring.cached(row, machine, problem),
-            most,
-            among,
-            only_powers_of_two=self._measuring.only_powers_of_two(row, machine),
-        )
+        return tuner.fastest(problem, machine, (), most, among)
 
 
 class _OneMachine(Machines):
@@ -171,21 +140,16 @@ class PredictedRows:
         return [predictor.predict(row) for row in self.rows]
 
 
-@dataclass(frozen=True, slots=True)
-class RowModel:
-    """How rows are modeled: how products were measured, and who predicts others."""
+def modeled_rows(
+    category: Category, rows: Sequence[Row], machine: Machine, predictors: Predictors
+) -> Modeled:
+    """Return the rows that can be predicted on a machine.
 
-    measuring: Measuring = field(default_factory=Measuring)
-    predictors: Predictors = OWN
-
-    def of(self, category: Category, rows: Sequence[Row], machine: Machine) -> Modeled:
-        """Return the rows that the model can predict on a machine.
-
-        Where its library has products, they are timed by its kernels, as those of programs are.
-        """
-        if category is Category.GEMM and not any(library_of(row, machine) for row in rows):
-            return GemmRows(rows, machine, self.measuring)
-        return PredictedRows(rows, machine, self.predictors)
+    Products are kernbench's own only where the machine's library has none, as those of programs.
+    """
+    if category is Category.GEMM and not any(library_of(row, machine) for row in rows):
+        return GemmRows(rows, machine)
+    return PredictedRows(rows, machine, predictors)
 
 
 def _no_dtype(name: str) -> str:

@@ -15,7 +15,8 @@ from kernbench.errors import UsageError
 from kernbench.outputs import Outputs
 
 if TYPE_CHECKING:
-    from kernbench.accuracy.calibration import Calibration, FittedConstant, RowModel
+    from kernbench.accuracy.calibration import Calibration, FittedConstant
+    from kernbench.accuracy.rows import Predictors
     from kernbench.accuracy.score import Errors
 
 
@@ -49,8 +50,8 @@ _MOST_ROWS, _MOST_REFUSED, _MOST_PAIRS = 3, 8, 4
 """How many rows are named of a constant, and of a reason; how many pairs of constants."""
 
 
-def make_app(model: Callable[[], RowModel] | None = None) -> typer.Typer:
-    """Return the command; ``model`` makes what says how rows were measured."""
+def make_app(predictors: Callable[[], Predictors] | None = None) -> typer.Typer:
+    """Return the command; ``predictors`` makes those that answer rows, kernbench's own if None."""
     app = typer.Typer()
 
     @options_command(app, "calibrate")
@@ -63,23 +64,20 @@ def make_app(model: Callable[[], RowModel] | None = None) -> typer.Typer:
 
         kernbench calibrate mychip.yaml rows.csv
         """
-        calibrate(options, None if model is None else model())
+        calibrate(options, None if predictors is None else predictors())
         return 0
 
     return app
 
 
-def calibrate(options: CalibrateOptions, model: RowModel | None = None) -> None:
-    """Fit, write the machine, and print the constants and the errors.
-
-    ``model`` is how rows were measured; one kernel at a time where it is None.
-    """
+def calibrate(options: CalibrateOptions, predictors: Predictors | None = None) -> None:
+    """Fit, write the machine, and print the constants and the errors."""
     from kernbench.hardware import file_of, load_machine
 
     name = load_machine(options.machine, 1).name
     asked = {"--out": options.out or f"{name}-calibrated.yaml"}
     with Outputs(asked, [*options.data, file_of(options.machine)]) as outputs:
-        calibrated = _calibrated(options, model)
+        calibrated = _calibrated(options, predictors)
         with outputs.writing("--out") as file:
             file.write(calibrated.text.encode())
         outputs.publish()
@@ -89,9 +87,9 @@ def calibrate(options: CalibrateOptions, model: RowModel | None = None) -> None:
     print(f"wrote {asked['--out']}")
 
 
-def _calibrated(options: CalibrateOptions, model: RowModel | None) -> Calibration:
-    from kernbench.accuracy.calibration import RowModel, calibrate
-    from kernbench.accuracy.rows import read_rows
+def _calibrated(options: CalibrateOptions, predictors: Predictors | None) -> Calibration:
+    from kernbench.accuracy.calibration import calibrate
+    from kernbench.accuracy.rows import OWN, read_rows
 
     rows = read_rows(options.data)
     if options.source:
@@ -109,7 +107,7 @@ def _calibrated(options: CalibrateOptions, model: RowModel | None) -> Calibratio
         most_rows=options.rows,
         only=tuple(options.only or ()),
         say=lambda line: print(line, file=sys.stderr, flush=True),
-        model=model or RowModel(),
+        predictors=predictors or OWN,
     )
 
 
