@@ -299,7 +299,8 @@ class NamedObjects:
         containers: list[Any] = []
         inner: list[dict[str, Any]] = []
         for module in modules:
-            if self.is_named(module) and self._owners.is_shared(module):
+            is_asked = self.is_named(module) and not vars(module).keys().isdisjoint(names)
+            if is_asked and self._owners.is_shared(module):
                 of_machinery = is_machinery(module.__name__)
                 held, kept = self._walk([vars(module)], names, of_machinery)
                 if of_machinery:
@@ -326,13 +327,17 @@ class NamedObjects:
         inner: list[dict[str, Any]] = []
         spaces = list(spaces)
         for space in spaces:
-            named = {name: space[name] for name in names & space.keys()}
-            results = {name: list(given_out(value, space)) for name, value in named.items()}
-            for name, value in named.items():
-                gives_out = results[name] or type(value) is MethodType
-                if type(value) is _CACHED or (of_machinery and gives_out):
+            holders: list[tuple[str, Any]] = []
+            for name in names & space.keys():
+                value = space[name]
+                of_kind = type(value)
+                if of_kind is str or (of_kind is ModuleType and id(value) in self._refused):
+                    continue
+                results = list(given_out(value, space))
+                gives_out = results or of_kind is MethodType
+                if of_kind is _CACHED or (of_machinery and gives_out):
                     self.unkept[id(value)] = name
-            holders = [*named.items(), *((n, held) for n in results for held in results[n])]
+                holders += [(name, holder) for holder in (value, *results)]
             for name, holder in holders:
                 kind = kind_of(holder)
                 if kind is not None:

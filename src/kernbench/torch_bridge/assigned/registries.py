@@ -172,16 +172,18 @@ def codes_of(code: CodeType) -> list[CodeType]:
     """Return a code object, and those of the functions in it."""
     codes = [code]
     for code_type in codes:
-        codes += [part for part in code_type.co_consts if type(part) is CodeType]
+        for part in code_type.co_consts:
+            if type(part) is CodeType:
+                codes.append(part)
     return codes
 
 
 def changes_containers(code: CodeType) -> bool:
     """Return whether code changes what is in some container."""
-    # Every other byte is an operand.
-    operations = code.co_code[::2]
-    is_by_item = _STORES_ITEM in operations or _DELETES_ITEM in operations
-    return is_by_item or not CHANGING.isdisjoint(code.co_names)
+    if not CHANGING.isdisjoint(code.co_names):
+        return True
+    operations = code.co_code[::2]  # every other byte is an operand
+    return _STORES_ITEM in operations or _DELETES_ITEM in operations
 
 
 def _assigned_by(code: CodeType) -> Iterator[tuple[str, bool]]:
@@ -247,6 +249,8 @@ def _has_functions(value: Any) -> bool:
 def kind_of(value: Any) -> Any:
     """Return the kind of container that a value is, whose own methods load nothing; or None."""
     kind = type(value)
+    if kind in CONTAINERS:
+        return kind
     if not issubclass(kind, CONTAINERS):
         return None
     return next(container for container in CONTAINERS if issubclass(kind, container))
