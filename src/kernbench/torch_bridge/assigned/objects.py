@@ -199,6 +199,32 @@ _PATCHING = frozenset(("unittest.mock", "_pytest.monkeypatch"))
 """Modules that assign what the program gives them."""
 
 
+class _Places:
+    """Shared modules by what is in them, and by their packages; known from run to run."""
+
+    def __init__(self) -> None:
+        self._lengths: dict[ModuleType, int] = {}
+        self._by_name: defaultdict[str, list[ModuleType]] = defaultdict(list)
+
+    def see(self, modules: Iterable[ModuleType], owners: Owners) -> None:
+        """Know what is in modules, looking through those alone whose length is another."""
+        for module in modules:
+            space, length = vars(module), self._lengths.get(module)
+            if length != len(space) and owners.is_shared(module):
+                self._lengths[module] = len(space)
+                for name in (f"{package_of(module)}.", *space):
+                    places = self._by_name[name]
+                    if length is None or module not in places:
+                        places.append(module)
+
+    def of(self, names: Iterable[str]) -> Iterable[ModuleType]:
+        """Return the modules that have some of these names."""
+        return dict.fromkeys(place for name in names for place in self._by_name.get(name, ()))
+
+
+_PLACES = _Places()
+
+
 class NamedObjects:
     """The objects that all share, and that the program names."""
 
@@ -226,8 +252,6 @@ class NamedObjects:
         """Names of functions whose results are all processes', by the functions' identities."""
         self._refused: set[int] = set()
         """What the present search has found not to be shared, by identity: many modules have it."""
-        self._by_name: defaultdict[str, list[ModuleType]] = defaultdict(list)
-        """Modules by what is in them, and by their packages."""
         self._spaces: list[Mapping[str, Any]] = []
         """What the objects have by names."""
         self._lengths: list[int] = []
@@ -254,19 +278,15 @@ class NamedObjects:
         if is_first:
             self._watch_all(*self._look_into(modules, names))
         elif names:
-            if not self._by_name:
-                for module in modules:
-                    self._place(module)
+            _PLACES.see(modules, self._owners)
             containers, inner = self._walk(self._spaces_with(names), names)
-            by_name = self._by_name
-            for name in names:
-                for places, asked in (
-                    (by_name.get(f"{name}.", ()), self.names),
-                    (by_name.get(name, ()), frozenset((name,))),
-                ):
-                    held, kept = self._look_into(places, asked)
-                    containers += held
-                    inner += kept
+            for places, asked in (
+                (_PLACES.of(f"{name}." for name in names), self.names),
+                (_PLACES.of(names), names),
+            ):
+                held, kept = self._look_into(places, asked)
+                containers += held
+                inner += kept
             self._watch_all(containers, inner)
 
     def _spaces_with(self, names: frozenset[str]) -> list[Mapping[str, Any]]:
@@ -282,14 +302,8 @@ class NamedObjects:
         positions = set().union(*(self._holders[name] for name in names & self._holders.keys()))
         return [self._spaces[position] for position in sorted(positions)]
 
-    def _place(self, module: ModuleType) -> None:
-        for name in (f"{package_of(module)}.", *vars(module)):
-            self._by_name[name].append(module)
-
     def meet(self, module: ModuleType) -> None:
         """Know the objects of a module that was imported."""
-        if self._by_name:
-            self._place(module)
         self._watch_all(*self._look_into([module], self.names))
 
     def _look_into(

@@ -172,9 +172,7 @@ def codes_of(code: CodeType) -> list[CodeType]:
     """Return a code object, and those of the functions in it."""
     codes = [code]
     for code_type in codes:
-        for part in code_type.co_consts:
-            if type(part) is CodeType:
-                codes.append(part)
+        codes += [part for part in code_type.co_consts if type(part) is CodeType]
     return codes
 
 
