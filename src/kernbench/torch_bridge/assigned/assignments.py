@@ -251,15 +251,18 @@ class Assignments:
             self._expect(frozenset(chain.from_iterable(map(_names_in, self._codes))))
 
     def _expect(self, names: frozenset[str]) -> None:
-        modules = [item for item in list(sys.modules.values()) if isinstance(item, ModuleType)]
+        modules = {
+            name: item for name, item in dict(sys.modules).items() if isinstance(item, ModuleType)
+        }
         is_first = not self._objects.names
         is_direct = self._writes_directly()
         self._objects.expect(names, modules)
         if is_first:
-            watched = modules if self._writes_directly() else filter(has_registries, modules)
+            everywhere = modules.values()
+            watched = everywhere if self._writes_directly() else filter(has_registries, everywhere)
             self._watch(chain.from_iterable(map(self._tables_of, watched)))
         elif self._writes_directly() and not is_direct:
-            self._watch(chain.from_iterable(map(self._tables_of, modules)))
+            self._watch(chain.from_iterable(map(self._tables_of, modules.values())))
         if "logging" in names:
             self._tell_of(logging.Logger)
 

@@ -199,30 +199,25 @@ _PATCHING = frozenset(("unittest.mock", "_pytest.monkeypatch"))
 """Modules that assign what the program gives them."""
 
 
-class _Places:
-    """Shared modules by what is in them, and by their packages; known from run to run."""
+class _Index:
+    """Where names are: the keys of spaces, looked through again where their length is another."""
 
     def __init__(self) -> None:
-        self._lengths: dict[ModuleType, int] = {}
-        self._by_name: defaultdict[str, list[ModuleType]] = defaultdict(list)
+        self._lengths: dict[Any, int] = {}
+        self._by_name: defaultdict[str, set[Any]] = defaultdict(set)
 
-    def see(self, modules: Iterable[ModuleType], owners: Owners) -> None:
-        """Know what is in modules, looking through those alone whose length is another."""
-        for module in modules:
-            space, length = vars(module), self._lengths.get(module)
-            if length != len(space) and owners.is_shared(module):
-                self._lengths[module] = len(space)
-                for name in (f"{package_of(module)}.", *space):
-                    places = self._by_name[name]
-                    if length is None or module not in places:
-                        places.append(module)
-
-    def of(self, names: Iterable[str]) -> Iterable[ModuleType]:
-        """Return the modules that have some of these names."""
-        return dict.fromkeys(place for name in names for place in self._by_name.get(name, ()))
+    def find(self, names: Iterable[str], spaces: Iterable[tuple[Any, Mapping[str, Any]]]) -> Any:
+        """Return the keys of the spaces in which some names are, in order."""
+        for key, space in spaces:
+            if self._lengths.get(key) != len(space):
+                self._lengths[key] = len(space)
+                for name in space:
+                    self._by_name[name].add(key)
+        return sorted(set().union(*(self._by_name.get(name, ()) for name in names)))
 
 
-_PLACES = _Places()
+_IN_MODULES = _Index()
+"""By the names of modules, from run to run: libraries have the same in each."""
 
 
 class NamedObjects:
@@ -254,10 +249,8 @@ class NamedObjects:
         """What the present search has found not to be shared, by identity: many modules have it."""
         self._spaces: list[Mapping[str, Any]] = []
         """What the objects have by names."""
-        self._lengths: list[int] = []
-        """Of each, its length when it was looked through."""
-        self._holders: defaultdict[str, set[int]] = defaultdict(set)
-        """The positions of those in which a name is."""
+        self._in_spaces = _Index()
+        """By their positions: each package that a program imports names more, few have any."""
 
     def __contains__(self, owner: Any) -> bool:
         if id(owner) in self._by_identity:
@@ -270,37 +263,25 @@ class NamedObjects:
         """Return whether a module is of a package that the program names."""
         return package_of(module) in self.names
 
-    def expect(self, names: frozenset[str], modules: Iterable[ModuleType]) -> None:
+    def expect(self, names: frozenset[str], modules: Mapping[str, ModuleType]) -> None:
         """Know what more names stand for in modules, and in objects that are known."""
         names -= self.names
         is_first = not self.names
         self.names |= names
         if is_first:
-            self._watch_all(*self._look_into(modules, names))
+            self._watch_all(*self._look_into(modules.values(), names))
         elif names:
-            _PLACES.see(modules, self._owners)
-            containers, inner = self._walk(self._spaces_with(names), names)
+            having = self._in_spaces.find(names, enumerate(self._spaces))
+            containers, inner = self._walk([self._spaces[key] for key in having], names)
+            keys = _IN_MODULES.find(names, ((key, vars(modules[key])) for key in modules))
             for places, asked in (
-                (_PLACES.of(f"{name}." for name in names), self.names),
-                (_PLACES.of(names), names),
+                ([item for item in modules.values() if package_of(item) in names], self.names),
+                ([modules[key] for key in keys if key in modules], names),
             ):
                 held, kept = self._look_into(places, asked)
                 containers += held
                 inner += kept
             self._watch_all(containers, inner)
-
-    def _spaces_with(self, names: frozenset[str]) -> list[Mapping[str, Any]]:
-        """Return what the known objects have by names, of those that have some of these.
-
-        Each package that a program imports names more, and few objects have any of it.
-        """
-        for position, space in enumerate(self._spaces):
-            if len(space) != self._lengths[position]:
-                self._lengths[position] = len(space)
-                for name in space:
-                    self._holders[name].add(position)
-        positions = set().union(*(self._holders[name] for name in names & self._holders.keys()))
-        return [self._spaces[position] for position in sorted(positions)]
 
     def meet(self, module: ModuleType) -> None:
         """Know the objects of a module that was imported."""
@@ -348,8 +329,7 @@ class NamedObjects:
                 if of_kind is str or (of_kind is ModuleType and id(value) in self._refused):
                     continue
                 results = list(given_out(value, space))
-                gives_out = results or of_kind is MethodType
-                if of_kind is _CACHED or (of_machinery and gives_out):
+                if of_kind is _CACHED or (of_machinery and (results or of_kind is MethodType)):
                     self.unkept[id(value)] = name
                 holders += [(name, holder) for holder in (value, *results)]
             for name, holder in holders:
@@ -369,7 +349,6 @@ class NamedObjects:
                     own = list(_spaces(value))
                     spaces += own
                     self._spaces += own
-                    self._lengths += [-1] * len(own)
                     if not issubclass(type(value), _TOLD_OF):
                         inner.append(own_dict(value))
         return containers, inner
