@@ -200,17 +200,19 @@ _PATCHING = frozenset(("unittest.mock", "_pytest.monkeypatch"))
 
 
 class _Index:
-    """Where names are: the keys of spaces, looked through again where their length is another."""
+    """Where names are: the keys of spaces, looked through again where a name was added."""
 
     def __init__(self) -> None:
-        self._lengths: dict[Any, int] = {}
+        self._seen: dict[Any, tuple[int, int, Any]] = {}
+        """Of each, which dictionary it was, its length and its last name, which is the newest."""
         self._by_name: defaultdict[str, set[Any]] = defaultdict(set)
 
-    def find(self, names: Iterable[str], spaces: Iterable[tuple[Any, Mapping[str, Any]]]) -> Any:
+    def find(self, names: Iterable[str], spaces: Iterable[tuple[Any, Any]]) -> list[Any]:
         """Return the keys of the spaces in which some names are, in order."""
         for key, space in spaces:
-            if self._lengths.get(key) != len(space):
-                self._lengths[key] = len(space)
+            now = (id(space), len(space), next(reversed(space), None))
+            if self._seen.get(key) != now:
+                self._seen[key] = now
                 for name in space:
                     self._by_name[name].add(key)
         return sorted(set().union(*(self._by_name.get(name, ()) for name in names)))
@@ -273,10 +275,11 @@ class NamedObjects:
         elif names:
             having = self._in_spaces.find(names, enumerate(self._spaces))
             containers, inner = self._walk([self._spaces[key] for key in having], names)
-            keys = _IN_MODULES.find(names, ((key, vars(modules[key])) for key in modules))
+            named = {name: item for name, item in modules.items() if self.is_named(item)}
+            keys = _IN_MODULES.find(names, ((name, vars(item)) for name, item in named.items()))
             for places, asked in (
-                ([item for item in modules.values() if package_of(item) in names], self.names),
-                ([modules[key] for key in keys if key in modules], names),
+                ([item for item in named.values() if package_of(item) in names], self.names),
+                ([named[key] for key in keys if key in named], names),
             ):
                 held, kept = self._look_into(places, asked)
                 containers += held
