@@ -251,9 +251,8 @@ class Assignments:
             self._expect(frozenset(chain.from_iterable(map(_names_in, self._codes))))
 
     def _expect(self, names: frozenset[str]) -> None:
-        modules = {
-            name: item for name, item in dict(sys.modules).items() if isinstance(item, ModuleType)
-        }
+        items = list(sys.modules.items())
+        modules = {name: item for name, item in items if isinstance(item, ModuleType)}
         is_first = not self._objects.names
         is_direct = self._writes_directly()
         self._objects.expect(names, modules)

@@ -204,13 +204,12 @@ class _Index:
 
     def __init__(self) -> None:
         self._seen: dict[Any, tuple[int, int, Any]] = {}
-        """Of each, which dictionary it was, its length and its last name, which is the newest."""
         self._by_name: defaultdict[str, set[Any]] = defaultdict(set)
 
     def find(self, names: Iterable[str], spaces: Iterable[tuple[Any, Any]]) -> list[Any]:
         """Return the keys of the spaces in which some names are, in order."""
         for key, space in spaces:
-            now = (id(space), len(space), next(reversed(space), None))
+            now = (id(space), len(space), next(reversed(space), None))  # its newest name
             if self._seen.get(key) != now:
                 self._seen[key] = now
                 for name in space:

@@ -247,11 +247,9 @@ def _has_functions(value: Any) -> bool:
 def kind_of(value: Any) -> Any:
     """Return the kind of container that a value is, whose own methods load nothing; or None."""
     kind = type(value)
-    if kind in CONTAINERS:
-        return kind
-    if not issubclass(kind, CONTAINERS):
-        return None
-    return next(container for container in CONTAINERS if issubclass(kind, container))
+    if kind not in CONTAINERS and issubclass(kind, CONTAINERS):
+        return next(container for container in CONTAINERS if issubclass(kind, container))
+    return kind if kind in CONTAINERS else None
 
 
 def is_function(value: Any) -> bool:

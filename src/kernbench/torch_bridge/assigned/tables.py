@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -30,7 +29,6 @@ KEPT_ELSEWHERE = {
 """Attributes of modules that ``globals`` exchanges, or that are alike on all ranks (of groups)."""
 
 
-@cache
 def kept_elsewhere(module: str) -> frozenset[str]:
     """Return the attributes of a module that others exchange."""
     return KEPT_ELSEWHERE.get(module, frozenset()) | frozenset(STATES.get(module, ()))
