@@ -272,7 +272,7 @@ def test_a_stream_of_whoever_runs_the_program_is_no_ranks_own(
     library.stream, library.plain = _Noting(), _Plain()
     monkeypatch.setitem(sys.modules, library.__name__, library)
     known = NamedObjects(Owners(set()), lambda kind: None, lambda *values: None)
-    known.expect(frozenset((library.__name__, "stream", "plain")), [library])
+    known.expect(frozenset((library.__name__, "stream", "plain")), {library.__name__: library})
     assert library.plain in known
     assert library.stream not in known
 

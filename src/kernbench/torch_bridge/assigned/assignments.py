@@ -210,13 +210,14 @@ class Assignments:
             registry = gc.get_referents(function.registry)[0]
             yield Dispatching(registry, owners, function)
         for container in registries.containers:
-            table = table_of(container, owners)
+            table = self._watched.get(id(container)) or table_of(container, owners)
             # Python's own libraries have hardly a cache, and none that C++ shares.
             table.is_changed_by_program |= package_of(module) in sys.stdlib_module_names
             yield table
         if registries.names:
             yield Assigned(module, registries.names, owners)
-        yield from self._spaces_of(module)
+        if self._writes_directly() and self._objects.is_named(module):
+            yield ModuleSpace(module, owners)
 
     def _watch(self, tables: Iterable[Table]) -> None:
         added: list[Table] = []
@@ -250,15 +251,17 @@ class Assignments:
             self._expect(frozenset(chain.from_iterable(map(_names_in, self._codes))))
 
     def _expect(self, names: frozenset[str]) -> None:
-        modules = [item for item in list(sys.modules.values()) if isinstance(item, ModuleType)]
+        items = list(sys.modules.items())
+        modules = {name: item for name, item in items if isinstance(item, ModuleType)}
         is_first = not self._objects.names
         is_direct = self._writes_directly()
         self._objects.expect(names, modules)
         if is_first:
-            watched = modules if self._writes_directly() else filter(has_registries, modules)
+            everywhere = modules.values()
+            watched = everywhere if self._writes_directly() else filter(has_registries, everywhere)
             self._watch(chain.from_iterable(map(self._tables_of, watched)))
         elif self._writes_directly() and not is_direct:
-            self._watch(chain.from_iterable(map(self._spaces_of, modules)))
+            self._watch(chain.from_iterable(map(self._tables_of, modules.values())))
         if "logging" in names:
             self._tell_of(logging.Logger)
 
@@ -268,18 +271,14 @@ class Assignments:
     def _watch_named(
         self, containers: list[Any], spaces: list[dict[str, Any]], by_program: list[Any]
     ) -> None:
-        self._watch(table_of(container, self._owners) for container in containers)
+        unseen = {id(item): item for item in containers if id(item) not in self._watched}
+        self._watch(table_of(container, self._owners) for container in unseen.values())
         for container in by_program:
             self._watched[id(container)].is_changed_by_program = True
         self._watch(ObjectSpace(space, self._owners) for space in spaces)
 
     def _writes_directly(self) -> bool:
         return not self._objects.names.isdisjoint(WRITES_DIRECTLY)
-
-    def _spaces_of(self, module: ModuleType) -> Iterator[Table]:
-        is_watched = not is_machinery(module.__name__) and self._owners.is_shared(module)
-        if is_watched and self._writes_directly() and self._objects.is_named(module):
-            yield ModuleSpace(module, self._owners)
 
     def start(self, process: Process, is_forked: bool) -> None:
         """Give a new process what it has of its parent's."""

@@ -199,6 +199,28 @@ _PATCHING = frozenset(("unittest.mock", "_pytest.monkeypatch"))
 """Modules that assign what the program gives them."""
 
 
+class _Index:
+    """Where names are: the keys of spaces, looked through again where a name was added."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Any, tuple[int, int, Any]] = {}
+        self._by_name: defaultdict[str, set[Any]] = defaultdict(set)
+
+    def find(self, names: Iterable[str], spaces: Iterable[tuple[Any, Any]]) -> list[Any]:
+        """Return the keys of the spaces in which some names are, in order."""
+        for key, space in spaces:
+            now = (id(space), len(space), next(reversed(space), None))  # its newest name
+            if self._seen.get(key) != now:
+                self._seen[key] = now
+                for name in space:
+                    self._by_name[name].add(key)
+        return sorted(set().union(*(self._by_name.get(name, ()) for name in names)))
+
+
+_IN_MODULES = _Index()
+"""By the names of modules, from run to run: libraries have the same in each."""
+
+
 class NamedObjects:
     """The objects that all share, and that the program names."""
 
@@ -226,14 +248,10 @@ class NamedObjects:
         """Names of functions whose results are all processes', by the functions' identities."""
         self._refused: set[int] = set()
         """What the present search has found not to be shared, by identity: many modules have it."""
-        self._by_name: defaultdict[str, list[ModuleType]] = defaultdict(list)
-        """Modules by what is in them, and by their packages."""
         self._spaces: list[Mapping[str, Any]] = []
         """What the objects have by names."""
-        self._lengths: list[int] = []
-        """Of each, its length when it was looked through."""
-        self._holders: defaultdict[str, set[int]] = defaultdict(set)
-        """The positions of those in which a name is."""
+        self._in_spaces = _Index()
+        """By their positions: each package that a program imports names more, few have any."""
 
     def __contains__(self, owner: Any) -> bool:
         if id(owner) in self._by_identity:
@@ -246,50 +264,29 @@ class NamedObjects:
         """Return whether a module is of a package that the program names."""
         return package_of(module) in self.names
 
-    def expect(self, names: frozenset[str], modules: Iterable[ModuleType]) -> None:
+    def expect(self, names: frozenset[str], modules: Mapping[str, ModuleType]) -> None:
         """Know what more names stand for in modules, and in objects that are known."""
         names -= self.names
         is_first = not self.names
         self.names |= names
         if is_first:
-            self._watch_all(*self._look_into(modules, names))
+            self._watch_all(*self._look_into(modules.values(), names))
         elif names:
-            if not self._by_name:
-                for module in modules:
-                    self._place(module)
-            containers, inner = self._walk(self._spaces_with(names), names)
-            by_name = self._by_name
-            for name in names:
-                for places, asked in (
-                    (by_name.get(f"{name}.", ()), self.names),
-                    (by_name.get(name, ()), frozenset((name,))),
-                ):
-                    held, kept = self._look_into(places, asked)
-                    containers += held
-                    inner += kept
+            having = self._in_spaces.find(names, enumerate(self._spaces))
+            containers, inner = self._walk([self._spaces[key] for key in having], names)
+            named = {name: item for name, item in modules.items() if self.is_named(item)}
+            keys = _IN_MODULES.find(names, ((name, vars(item)) for name, item in named.items()))
+            for places, asked in (
+                ([item for item in named.values() if package_of(item) in names], self.names),
+                ([named[key] for key in keys if key in named], names),
+            ):
+                held, kept = self._look_into(places, asked)
+                containers += held
+                inner += kept
             self._watch_all(containers, inner)
-
-    def _spaces_with(self, names: frozenset[str]) -> list[Mapping[str, Any]]:
-        """Return what the known objects have by names, of those that have some of these.
-
-        Each package that a program imports names more, and few objects have any of it.
-        """
-        for position, space in enumerate(self._spaces):
-            if len(space) != self._lengths[position]:
-                self._lengths[position] = len(space)
-                for name in space:
-                    self._holders[name].add(position)
-        positions = set().union(*(self._holders[name] for name in names & self._holders.keys()))
-        return [self._spaces[position] for position in sorted(positions)]
-
-    def _place(self, module: ModuleType) -> None:
-        for name in (f"{package_of(module)}.", *vars(module)):
-            self._by_name[name].append(module)
 
     def meet(self, module: ModuleType) -> None:
         """Know the objects of a module that was imported."""
-        if self._by_name:
-            self._place(module)
         self._watch_all(*self._look_into([module], self.names))
 
     def _look_into(
@@ -299,7 +296,8 @@ class NamedObjects:
         containers: list[Any] = []
         inner: list[dict[str, Any]] = []
         for module in modules:
-            if self.is_named(module) and self._owners.is_shared(module):
+            is_asked = self.is_named(module) and not vars(module).keys().isdisjoint(names)
+            if is_asked and self._owners.is_shared(module):
                 of_machinery = is_machinery(module.__name__)
                 held, kept = self._walk([vars(module)], names, of_machinery)
                 if of_machinery:
@@ -326,13 +324,16 @@ class NamedObjects:
         inner: list[dict[str, Any]] = []
         spaces = list(spaces)
         for space in spaces:
-            named = {name: space[name] for name in names & space.keys()}
-            results = {name: list(given_out(value, space)) for name, value in named.items()}
-            for name, value in named.items():
-                gives_out = results[name] or type(value) is MethodType
-                if type(value) is _CACHED or (of_machinery and gives_out):
+            holders: list[tuple[str, Any]] = []
+            for name in names & space.keys():
+                value = space[name]
+                of_kind = type(value)
+                if of_kind is str or (of_kind is ModuleType and id(value) in self._refused):
+                    continue
+                results = list(given_out(value, space))
+                if of_kind is _CACHED or (of_machinery and (results or of_kind is MethodType)):
                     self.unkept[id(value)] = name
-            holders = [*named.items(), *((n, held) for n in results for held in results[n])]
+                holders += [(name, holder) for holder in (value, *results)]
             for name, holder in holders:
                 kind = kind_of(holder)
                 if kind is not None:
@@ -350,7 +351,6 @@ class NamedObjects:
                     own = list(_spaces(value))
                     spaces += own
                     self._spaces += own
-                    self._lengths += [-1] * len(own)
                     if not issubclass(type(value), _TOLD_OF):
                         inner.append(own_dict(value))
         return containers, inner

@@ -178,10 +178,10 @@ def codes_of(code: CodeType) -> list[CodeType]:
 
 def changes_containers(code: CodeType) -> bool:
     """Return whether code changes what is in some container."""
-    # Every other byte is an operand.
-    operations = code.co_code[::2]
-    is_by_item = _STORES_ITEM in operations or _DELETES_ITEM in operations
-    return is_by_item or not CHANGING.isdisjoint(code.co_names)
+    if not CHANGING.isdisjoint(code.co_names):
+        return True
+    operations = code.co_code[::2]  # every other byte is an operand
+    return _STORES_ITEM in operations or _DELETES_ITEM in operations
 
 
 def _assigned_by(code: CodeType) -> Iterator[tuple[str, bool]]:
@@ -247,9 +247,9 @@ def _has_functions(value: Any) -> bool:
 def kind_of(value: Any) -> Any:
     """Return the kind of container that a value is, whose own methods load nothing; or None."""
     kind = type(value)
-    if not issubclass(kind, CONTAINERS):
-        return None
-    return next(container for container in CONTAINERS if issubclass(kind, container))
+    if kind not in CONTAINERS and issubclass(kind, CONTAINERS):
+        return next(container for container in CONTAINERS if issubclass(kind, container))
+    return kind if kind in CONTAINERS else None
 
 
 def is_function(value: Any) -> bool:
