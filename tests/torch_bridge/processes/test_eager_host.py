@@ -38,6 +38,12 @@ def host() -> HostSpec:
     return result
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _what_tests_before_have_left_is_gone() -> None:
+    """Collect garbage: a finalizer of another test is a call of Python, too."""
+    gc.collect()
+
+
 def spans_of(kind: str, count: int) -> list[HostSpan]:
     return simulated("eager_host.py", kind, count, machine=MACHINE, data=False).op_log.host_spans
 
