@@ -26,7 +26,11 @@ DAY_NS = 24 * 3600 * 10**9
 
 @pytest.fixture(scope="module", autouse=True)
 def _first_run() -> None:
-    """Let PyTorch do in Python what it does once in a process."""
+    """Let PyTorch do in Python what it does once in a process, and tests before be cleared away.
+
+    A finalizer of what they have left is a call of Python, too.
+    """
+    gc.collect()
     plain = ("calls", "views", "plain", "imports", "profiled", "casts", "sums", "uncast")
     for kind in (*plain, "captures", "buckets"):
         spans_of(kind, 1)
@@ -36,12 +40,6 @@ def host() -> HostSpec:
     result = load_machine(MACHINE, 1).spec.host
     assert result is not None
     return result
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _what_tests_before_have_left_is_gone() -> None:
-    """Collect garbage: a finalizer of another test is a call of Python, too."""
-    gc.collect()
 
 
 def spans_of(kind: str, count: int) -> list[HostSpan]:
