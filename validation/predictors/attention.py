@@ -120,10 +120,11 @@ def _kernel(row: Row, problem: AttentionProblem, machine: Machine) -> FlashKerne
     shared = _SHARED.get(stack, {}).get(architecture)
     if shared is not None:
         known = attention_kernels(architecture)
-        name = f"{shared}_{_KINDS[op]}"
+        name = f"{shared}_{_KINDS.get(op, op)}"
         # FlashAttention 3 takes queries of the keys' dtype.
-        narrow = f"{name}_fp8" if problem.kv_bytes == 1 else name
-        return known.get(narrow, known[name])
+        kernel = known.get(f"{name}_fp8" if problem.kv_bytes == 1 else name) or known.get(name)
+        if kernel is not None:
+            return kernel
     known = _of_stacks(architecture)
     for variant in _variants(row.fields.get("framework", ""), op, problem):
         name = f"{stack}_{op}{variant}"

@@ -1,6 +1,7 @@
 """Kernels of vendor libraries: what each does on tiles, and how long it takes."""
 
 from kernbench.library_kernels.attention import (
+    CUDNN_FIRST,
     AttentionProblem,
     FlashKernel,
     Splits,

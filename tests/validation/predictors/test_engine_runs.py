@@ -80,7 +80,7 @@ ROWS = [
     (SPLIT, "A100-SXM4-80GB,train_iteration,fp16,x,64,2,2,16,1,,,,1,1,1,9,,,,neusight-dist"),
     *((SPLIT, LAYER.format(name, 1)) for name in ("GeLU", "Q_mul_K", "total")),
     (SPLIT, LAYER.format("AllReduce_MHA", 2)),
-    (OWN_ATTENTION, "A100-SXM4-80GB,forward,bf16,4,96,96,8,2,128,9,mine"),
+    (OWN_ATTENTION, "A100-SXM4-80GB,forward,bf16,4,96,96,8,2,128,9,flash2"),
     (
         ATTENTION,
         "s,A100-SXM4-80GB,attention_prefill,sglang,flash_attention,bfloat16,bfloat16,4,96,96,8,2,128,0,yes,9",

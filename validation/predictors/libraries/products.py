@@ -88,7 +88,7 @@ def quantize(
     ``written_bytes`` are of an element of the result, ``cold`` is the share of the input that comes
     from HBM.
     """
-    name = f"quantize_input_{fields.get('framework', 'aiter')}_{fields['dtype']}"
+    name = f"quantize_input_{fields['framework']}_{fields['dtype']}"
     return quantize_rows(name, rows, columns, written_bytes, cold)
 
 

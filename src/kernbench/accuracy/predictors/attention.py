@@ -6,6 +6,7 @@ from kernbench.accuracy.rows import Answer, Machines, Ran, Row
 from kernbench.errors import KernbenchError
 from kernbench.hardware import Machine, load_library
 from kernbench.library_kernels import (
+    CUDNN_FIRST,
     AttentionProblem,
     LibraryKernel,
     attention_kernels,
@@ -17,11 +18,11 @@ from kernbench.library_kernels import (
 _LIBRARIES = {
     "cudnn": "cudnn", "v4": "flash4", "fa4": "flash4", "flash4": "flash4", "v3": "flash3",
     "fa3": "flash3", "tlx": "flash3", "flash3": "flash3", "v2": "flash2", "fa2": "flash2",
-    "flash2": "flash2", "efficient": "efficient", "sdpa": "flash2",
+    "flash2": "flash2", "efficient": "efficient",
 }  # fmt: skip
 """What an implementation's name has in it, and whose kernels those are."""
-_CUDNN_FIRST = ("sm90", "sm100")
-"""Where PyTorch asks cuDNN before FlashAttention 2."""
+_OF_PYTORCH = ("", "sdpa", "torch", "pytorch")
+"""Implementations that are what PyTorch chooses."""
 _DTYPES = {
     "bf16": ("bfloat16", 2), "fp16": ("float16", 2), "fp32": ("tf32", 4),
     "fp8": ("float8_e4m3fn", 1),
@@ -55,14 +56,15 @@ def launches_of(row: Row, machine: Machine, dtype: str | None = None) -> tuple[L
         KernbenchError: The machine's library has no such kernels, or the row names no pass or
             dtype that they have.
     """
-    architecture = machine.spec.kernel_library or ""
-    known = attention_kernels(architecture)
+    known = attention_kernels(machine.spec.kernel_library or "")
     impl = row.fields.get("impl", "").lower()
     named = [library for text, library in _LIBRARIES.items() if text in impl]
     dtype = dtype or row.dtype
     if dtype not in _DTYPES:
-        raise KernbenchError(f"no attention in {dtype}; known: {', '.join(_DTYPES)}")
-    first = "cudnn" if architecture in _CUDNN_FIRST else "flash2"
+        raise KernbenchError(f"no attention in {dtype} (known: {', '.join(_DTYPES)})")
+    if not named and impl not in _OF_PYTORCH:
+        raise KernbenchError(f"no attention of {impl} (known: {', '.join(_LIBRARIES)})")
+    first = "cudnn" if machine.spec.cuda_architecture in CUDNN_FIRST else "flash2"
     library = named[0] if named else "efficient" if dtype == "fp32" else first
     problem = _problem(row, *_DTYPES[dtype])
     launches: list[LibraryKernel] = []

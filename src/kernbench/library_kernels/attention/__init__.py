@@ -1,7 +1,11 @@
 """Attention kernels: forward, backward, how they split keys, and which libraries have which."""
 
 from kernbench.library_kernels.attention.backward import flash_backward_launches
-from kernbench.library_kernels.attention.catalogue import attention_kernels, described_kernels
+from kernbench.library_kernels.attention.catalogue import (
+    CUDNN_FIRST,
+    attention_kernels,
+    described_kernels,
+)
 from kernbench.library_kernels.attention.forward import (
     AttentionProblem,
     FlashKernel,

@@ -12,6 +12,9 @@ from kernbench.inputs import parse_yaml
 from kernbench.library_kernels.attention.forward import FlashKernel
 from kernbench.library_kernels.attention.splits import Splits
 
+CUDNN_FIRST = (90, 100)
+"""Compute capabilities on which PyTorch asks cuDNN before other kernels for attention."""
+
 
 @cache
 def attention_kernels(architecture: str) -> Mapping[str, FlashKernel]:

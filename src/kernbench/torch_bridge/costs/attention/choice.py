@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
+from kernbench.library_kernels import CUDNN_FIRST
+
 _C: Any = torch._C
 FLASH, EFFICIENT, CUDNN = "flash2", "efficient", "cudnn"
 MATH = "math"
-_LATER_CUDNN = (90, 100)
-"""Compute capabilities on which PyTorch asks cuDNN first."""
 OLDEST = 80
 """Compute capability from which on flash attention and cuDNN's run."""
 _OLDEST_OF_HALVES = 70
@@ -52,7 +52,7 @@ class AttentionCall:
 def priority(capability: int) -> tuple[str, ...]:
     """Return the kinds of kernels in the order that PyTorch asks them in."""
     asked = os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED", "0") != "1"
-    first = asked and capability in _LATER_CUDNN
+    first = asked and capability in CUDNN_FIRST
     rest = (FLASH, EFFICIENT)
     return (CUDNN, *rest) if first else (*rest, CUDNN)
 
