@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import sys
+from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -97,12 +98,37 @@ def state() -> dict[str, Any]:
     }
 
 
+@pytest.fixture
+def one_handler() -> Iterator[None]:
+    """Leave one handler to be closed, so that a program's own puts one in place of one."""
+    handlers: list[Any] = vars(logging)["_handlerList"]
+    others = handlers[1:]
+    del handlers[1:]
+    yield
+    handlers.extend(others)
+
+
+def test_a_list_that_has_another_last_item_has_changed() -> None:
+    words, items, other = MemoryWords(), [object()], [object()]
+    words.follow([items, other])
+    words.follow_end(items)
+    items[0] = object()
+    assert words.changed() == [0]
+    assert words.changed() == []
+    other.append(object())
+    items.clear()
+    assert words.changed() == [0, 1]
+    words.forget(0)
+    items[:] = [object()]
+    assert words.changed() == []
+
+
 @pytest.mark.adr("0226-D1")
 @pytest.mark.adr("0226-D2")
 @pytest.mark.adr("0226-D3")
 @pytest.mark.adr("0226-D6")
 def test_each_kind_of_state_is_a_ranks_own_as_in_real_processes_and_gone_afterwards(
-    tmp_path: Path,
+    tmp_path: Path, one_handler: None
 ) -> None:
     before = state()
     ours, theirs = both(tmp_path, "assigned.py", nprocs=2)

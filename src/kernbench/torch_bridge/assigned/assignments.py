@@ -275,6 +275,8 @@ class Assignments:
         self._watch(table_of(container, self._owners) for container in unseen.values())
         for container in by_program:
             self._watched[id(container)].is_changed_by_program = True
+            if type(container) is list:
+                self._words.follow_end(container)
         self._watch(ObjectSpace(space, self._owners) for space in spaces)
 
     def _writes_directly(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from operator import is_
 from types import ModuleType
 from typing import Any
 
@@ -55,7 +56,7 @@ class _AllMemory:
 
 
 class MemoryWords:
-    """One word of each of some objects, read at once."""
+    """One word of each of some objects, read at once; and the last items of some lists."""
 
     def __init__(self) -> None:
         self._memory = np.asarray(_AllMemory())
@@ -64,6 +65,9 @@ class MemoryWords:
         self._seen = b""
         self._constant = [self]
         self._nowhere = self._place(self._constant)
+        self._lists: dict[int, list[Any]] = {}
+        """Lists that may lose as many items as they get, by their positions."""
+        self._ends: list[Any] = []
 
     def _place(self, container: Any) -> int:
         return id(container) // _WORD_BYTES - _FIRST_WORD + _WORD[kind_of(container)]
@@ -76,25 +80,41 @@ class MemoryWords:
             self._now = np.append(self._now, self._memory[places])
             self._seen = self._now.tobytes()
 
+    def follow_end(self, items: list[Any]) -> None:
+        """Look at the last item, too, of a list that is followed."""
+        for position in np.flatnonzero(self._places == self._place(items)):
+            self._lists[int(position)] = items
+        self._ends = self._last_items()
+
+    def _last_items(self) -> list[Any]:
+        return [items[-1] if items else self for items in self._lists.values()]
+
     def see(self) -> None:
         """Take what there is now for what was there before."""
         self._now = self._memory[self._places]
         self._seen = self._now.tobytes()
+        self._ends = self._last_items()
 
     def forget(self, position: int) -> None:
         """Look at one no more."""
         self._places[position] = self._nowhere
+        self._lists.pop(position, None)
         self.see()
 
     def changed(self) -> list[int]:
         """Return the positions of those that differ from before, and see them."""
         now = self._memory[self._places]
-        seen = now.tobytes()
-        if seen == self._seen:
+        seen, ends = now.tobytes(), self._last_items()
+        if seen == self._seen and all(map(is_, ends, self._ends)):
             return []
-        result = np.flatnonzero(now != self._now)
-        self._now, self._seen = now, seen
-        return [int(number) for number in result]
+        result = {int(number) for number in np.flatnonzero(now != self._now)}
+        result.update(
+            number
+            for number, end, before in zip(self._lists, ends, self._ends, strict=True)
+            if end is not before
+        )
+        self._now, self._seen, self._ends = now, seen, ends
+        return sorted(result)
 
 
 class Table:
