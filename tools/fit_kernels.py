@@ -20,7 +20,7 @@ from validation.fits.kernel_fit import family_as_text, fit_kernels
 from validation.kernels import FOLDER
 from validation.sources.forms import FORMS
 
-_FOLDERS = Path(str(library_folder())), FOLDER
+_FOLDERS = library_folder(), FOLDER
 
 
 def main() -> None:

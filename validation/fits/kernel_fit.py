@@ -132,9 +132,7 @@ def fit_kernels(
     ]
     kept, apart = parts
     used = {name for measured_kernels in kept.measured for name in measured_kernels.names}
-    keys = [
-        (name, key) for name in named if name in used for key in _given(library.constants(name))
-    ]
+    keys = [(name, key) for name in named if name in used for key in library.constants(name).given]
     say(f"{len(kept.rows)} rows to fit {len(keys)} constants to, {len(apart.rows)} kept apart")
     if len(kept.rows) < _LEAST_ROWS_PER_CONSTANT * max(len(keys), 1):
         raise UsageError(
@@ -178,8 +176,9 @@ def family_as_text(family: KernelFamily, comment: str = "") -> str:
     """Return the YAML text of a family's kernels, in order of their names."""
     kernels = {
         name: {
-            **{key: _plain(getattr(kernel, key)) for key in _given(kernel)},
-            "source": kernel.source,
+            **({"like": kernel.like} if kernel.like else {}),
+            **{key: _plain(getattr(kernel, key)) for key in kernel.given},
+            **({} if kernel.source == f"assumed: as {kernel.like}" else {"source": kernel.source}),
         }
         for name, kernel in sorted(family.kernels.items())
     }
@@ -210,14 +209,6 @@ def _measured(
     return pairs
 
 
-def _given(constants: KernelConstants) -> list[str]:
-    return [
-        key
-        for key in KernelConstants.model_fields
-        if key in constants.model_fields_set - {"source"}
-    ]
-
-
 def _bounds(key: tuple[str, str]) -> tuple[float, float]:
     name = key[1]
     if name == "store_share":
@@ -244,9 +235,9 @@ def _with(
             kernels[name] = before[name][1]
             continue
         old = library.constants(name)
-        plains = {key: _plain(getattr(old, key)) for key in _given(old)}
         source = (sources or {}).get(name, old.source)
-        kernels[name] = KernelConstants.model_validate({**plains, **changed, "source": source})
+        entry = {**old.model_dump(include={"like", *old.given}), **changed, "source": source}
+        kernels[name] = KernelConstants.model_validate(entry).over(old)
         if before is not None:
             before[name] = (changed, kernels[name])
     return library.changed(kernels)

@@ -8,9 +8,10 @@ from fractions import Fraction
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
 from kernbench.errors import MachineError, UnknownNameError, nearest
 from kernbench.hardware.spec_base import NotNegative, Positive, Spec
@@ -49,8 +50,28 @@ class KernelConstants(Spec):
     """The time paid once per launch, beyond the machine's front end."""
     ramp_us: NotNegative = Fraction(0)
     """In which memory reaches its rate: half of what cold bytes take, where they take as long."""
+    like: str = ""
+    """An architecture whose constants of this kernel hold where the entry gives none."""
     source: str
     """What the constants were fitted to, or ``assumed`` and why."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _say_like_what(cls, entry: Any) -> Any:
+        if isinstance(entry, dict) and "like" in entry:
+            return {"source": f"assumed: as {entry['like']}", **entry}
+        return entry
+
+    @property
+    def given(self) -> list[str]:
+        """The names of the numbers that the entry gives itself."""
+        own = self.model_fields_set - {"like", "source"}
+        return [name for name in type(self).model_fields if name in own]
+
+    def over(self, other: KernelConstants) -> KernelConstants:
+        """Return these constants, with another entry's where this one gives none."""
+        own = {name: getattr(self, name) for name in (*self.given, "like", "source")}
+        return KernelConstants.model_construct(self.model_fields_set, **{**dict(other), **own})
 
 
 class KernelFamily(Spec):
@@ -136,29 +157,50 @@ def load_library(architecture: str) -> KernelLibrary:
 
 
 def read_families(
-    folder: Traversable, others: Mapping[str, KernelFamily] | None = None
+    folder: Path, others: Mapping[str, KernelFamily] | None = None
 ) -> dict[str, KernelFamily]:
     """Return the families of kernels that the files of a folder describe, beside ``others``.
 
     Raises:
-        MachineError: A file has a key that is unknown, an impossible value, or a kernel of another
-            file.
+        MachineError: A file has a key that is unknown, an impossible value, a kernel of another
+            file, or one like that of an architecture that has none.
     """
     families = dict(others or {})
-    for file in sorted(folder.iterdir(), key=lambda traversable: traversable.name):
-        origin = f"{folder.name}/{file.name}"
-        family = read_constants(KernelFamily, file, origin)
+    for file in sorted(folder.iterdir()):
+        kernels = {name: _constants_in(file, name) for name in _family_in(file).kernels}
+        family = KernelFamily(kernels=kernels)
         for other, before in families.items():
             twice = before.kernels.keys() & family.kernels.keys()
             if twice:
-                raise MachineError(f"{origin}: {min(twice)} is a kernel of {other}.yaml too")
+                raise MachineError(
+                    f"{folder.name}/{file.name}: {min(twice)} is a kernel of {other}.yaml too"
+                )
         families[file.name.removesuffix(".yaml")] = family
     return families
 
 
-def library_folder() -> Traversable:
+@cache
+def _family_in(file: Path) -> KernelFamily:
+    return read_constants(KernelFamily, file, f"{file.parent.name}/{file.name}")
+
+
+def _constants_in(file: Path, kernel: str, asking: tuple[Path, ...] = ()) -> KernelConstants:
+    """Return a kernel's constants, with what its entry leaves to another architecture's file."""
+    constants = _family_in(file).kernels[kernel]
+    if not constants.like:
+        return constants
+    other = file.parents[1] / constants.like / file.name
+    if other in asking or not other.is_file() or kernel not in _family_in(other).kernels:
+        raise MachineError(
+            f"{file.parent.name}/{file.name}: kernels.{kernel}: {constants.like} has no constants "
+            "of its own that these could be like"
+        )
+    return constants.over(_constants_in(other, kernel, (*asking, file)))
+
+
+def library_folder() -> Path:
     """Return the folder that has one folder per architecture."""
-    return resources.files("kernbench.hardware") / "kernel_libraries"
+    return Path(str(resources.files("kernbench.hardware"))) / "kernel_libraries"
 
 
 _S = TypeVar("_S", bound=Spec)

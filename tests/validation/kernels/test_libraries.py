@@ -46,7 +46,7 @@ def test_no_constant_is_fitted_to_six_rows_or_fewer(architecture: str) -> None:
 def test_a_kernel_that_programs_launch_too_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(Path(str(hardware.library_folder())) / "sm80", tmp_path / "sm80")
+    shutil.copytree(hardware.library_folder(), tmp_path, dirs_exist_ok=True)
     (tmp_path / "sm80" / "products.yaml").rename(tmp_path / "sm80" / "twice.yaml")
     monkeypatch.setattr(libraries, "FOLDER", tmp_path)
     with pytest.raises(MachineError, match=r"sm80/attention.yaml: \w+ is a kernel of attention"):
