@@ -17,7 +17,8 @@ from kernbench.accuracy.rows import read_rows
 from kernbench.accuracy.score import Errors
 from kernbench.hardware import KernelFamily, library_folder
 from validation.fits.kernel_fit import family_as_text, fit_kernels
-from validation.kernels import FOLDER
+from validation.fits.lean import lean_library
+from validation.kernels import FOLDER, load_library
 from validation.sources.forms import FORMS
 
 _FOLDERS = library_folder(), FOLDER
@@ -33,21 +34,26 @@ def main() -> None:
     parser.add_argument(
         "--hold", type=float, default=0.0, help="weight of a first guess, beside one row's error"
     )
+    parser.add_argument("--lean", type=float, metavar="PRICE", help="leave out what is worth less")
     parser.add_argument("--dry-run", action="store_true")
     args = parser.parse_args()
     rows = [
         row for row in read_rows(args.data, FORMS) if not args.device or row.device in args.device
     ]
-    kernels = fit_kernels(args.architecture, rows, args.only, print, args.hold)
+    if args.lean is None:
+        kernels = fit_kernels(args.architecture, rows, args.only, print, args.hold)
+    else:
+        kernels = lean_library(args.architecture, rows, args.only, args.lean, print)
     for change in kernels.changes:
         print(
             f"  {change.kernel + '.' + change.key:50} {change.before:10.4g} -> {change.after:10.4g}"
         )
     print(f"fitted: {_said(kernels.fitted)}\napart:  {_said(kernels.apart)}")
-    if not args.dry_run:
-        for family in {item.family for item in kernels.changes}:
-            paths = (folder / args.architecture / f"{family}.yaml" for folder in _FOLDERS)
-            _write(next(path for path in paths if path.exists()), kernels.library.families[family])
+    before = load_library(args.architecture).families
+    for name, family in kernels.library.families.items():
+        if family != before[name] and not args.dry_run:
+            paths = (folder / args.architecture / f"{name}.yaml" for folder in _FOLDERS)
+            _write(next(path for path in paths if path.exists()), family)
 
 
 def _write(path: Path, family: KernelFamily) -> None:

@@ -48,18 +48,17 @@ _LATENCIES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Change:
     """One constant before and after."""
 
-    family: str
     kernel: str
     key: str
     before: float
     after: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class KernelFit:
     """An architecture's kernels with fitted constants, and the errors."""
 
@@ -73,7 +72,9 @@ class KernelFit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class RowsOfKernels:
+    """Rows, the kernels that each launched, and what was modeled last."""
+
     rows: tuple[Row, ...]
     measured: tuple[MeasuredKernels, ...]
     last: list[tuple[tuple[KernelConstants, ...], float]] = field(default_factory=list)
@@ -98,6 +99,41 @@ class _Rows:
                 self.last[index] = (used, measured_kernels.time_us(lambda name: library))
         return np.array([time for _, time in self.last])
 
+    def errors(self, library: KernelLibrary) -> Errors:
+        """Return the errors of their times."""
+        return errors_of(self.modeled_us(library), self.times_us)
+
+    def names(self, only: Sequence[str] = ()) -> list[str]:
+        """Return the kernels that they launched, of patterns if there are any."""
+        names = sorted({name for measured in self.measured for name in measured.names})
+        return [name for name in names if _is_named(name, only)]
+
+    def launching(self, kernel: str) -> RowsOfKernels:
+        """Return those that launched a kernel."""
+        pairs = zip(self.rows, self.measured, strict=True)
+        return _of([pair for pair in pairs if kernel in pair[1].names])
+
+
+def rows_of_kernels(
+    architecture: str, rows: Sequence[Row], only: Sequence[str] = ()
+) -> tuple[RowsOfKernels, RowsOfKernels]:
+    """Return the rows that constants are fitted to and those kept apart, of kernels by patterns."""
+    named = [name for name in load_library(architecture).names() if _is_named(name, only)]
+    pairs = _measured(architecture, rows, named)
+    kept, apart = (
+        [pair for pair in pairs if is_apart(pair[0]) is is_kept_apart]
+        for is_kept_apart in (False, True)
+    )
+    return _of(kept), _of(apart)
+
+
+def _is_named(kernel: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatch(kernel, pattern) for pattern in patterns)
+
+
+def _of(pairs: Sequence[tuple[Row, MeasuredKernels]]) -> RowsOfKernels:
+    return RowsOfKernels(tuple(row for row, _ in pairs), tuple(item for _, item in pairs))
+
 
 def fit_kernels(
     architecture: str,
@@ -118,27 +154,27 @@ def fit_kernels(
         UsageError: No row launches a kernel of them, or too few for the constants.
     """
     library = load_library(architecture)
-    named = [
-        name
-        for name in library.names()
-        if not only or any(fnmatch(name, pattern) for pattern in only)
-    ]
-    pairs = _measured(architecture, rows, named)
-    parts = [
-        _Rows(tuple(row for row, _ in part), tuple(kernels for _, kernels in part))
-        for part in (
-            [pair for pair in pairs if is_apart(pair[0]) is apart] for apart in (False, True)
-        )
-    ]
-    kept, apart = parts
-    used = {name for measured_kernels in kept.measured for name in measured_kernels.names}
-    keys = [(name, key) for name in named if name in used for key in library.constants(name).given]
+    parts = kept, apart = rows_of_kernels(architecture, rows, only)
+    keys = [(name, key) for name in kept.names(only) for key in library.constants(name).given]
     say(f"{len(kept.rows)} rows to fit {len(keys)} constants to, {len(apart.rows)} kept apart")
     if len(kept.rows) < _LEAST_ROWS_PER_CONSTANT * max(len(keys), 1):
         raise UsageError(
             f"{len(keys)} constants of {architecture} need at least "
             f"{_LEAST_ROWS_PER_CONSTANT * max(len(keys), 1)} rows, but there are {len(kept.rows)}"
         )
+    kernel_library = fitted(library, kept, keys, hold)
+    both = library, kernel_library
+    changes = tuple(
+        Change(name, key, *(float(getattr(of.constants(name), key)) for of in both))
+        for name, key in keys
+    )
+    return KernelFit(kernel_library, changes, *(part.errors(kernel_library) for part in parts))
+
+
+def fitted(
+    library: KernelLibrary, kept: RowsOfKernels, keys: Sequence[tuple[str, str]], hold: float = 0.0
+) -> KernelLibrary:
+    """Return a library with constants, by kernels and keys, as rows ask for them."""
     start = np.array([float(getattr(library.constants(name), key)) for name, key in keys])
     lower, upper = (np.array(pair) for pair in zip(*map(_bounds, keys), strict=True))
     measured = kept.times_us
@@ -155,21 +191,7 @@ def fit_kernels(
     values = np.where(moved, values, start)
     unmoved = [key for key, is_moved in zip(keys, moved, strict=True) if not is_moved]
     sources = _sources(kept, {name for name, _ in keys}, unmoved)
-    kernel_library = _with(library, keys, values, sources)
-    family = {
-        name: family
-        for family, kernel_family in library.families.items()
-        for name in kernel_family.kernels
-    }
-    return KernelFit(
-        library=kernel_library,
-        changes=tuple(
-            Change(family=family[name], kernel=name, key=key, before=float(old), after=float(new))
-            for (name, key), old, new in zip(keys, start, values, strict=True)
-        ),
-        fitted=errors_of(kept.modeled_us(kernel_library), kept.times_us),
-        apart=errors_of(apart.modeled_us(kernel_library), apart.times_us),
-    )
+    return _with(library, keys, values, sources)
 
 
 def family_as_text(family: KernelFamily, comment: str = "") -> str:
@@ -255,7 +277,7 @@ def _moved(times_us: Callable[[Array], Array], values: Array) -> Array:
 
 
 def _sources(
-    rows: _Rows, names: set[str], unmoved: Sequence[tuple[str, str]] = ()
+    rows: RowsOfKernels, names: set[str], unmoved: Sequence[tuple[str, str]] = ()
 ) -> dict[str, str]:
     numbers: dict[str, tuple[int, set[str]]] = {}
     for row, measured_kernels in zip(rows.rows, rows.measured, strict=True):

@@ -11,6 +11,7 @@ from kernbench.accuracy.rows.reference import read_rows
 from kernbench.errors import UsageError
 from kernbench.hardware import KernelConstants
 from validation.fits.kernel_fit import family_as_text, fit_kernels
+from validation.fits.lean import lean_library
 from validation.kernels import load_library
 from validation.predictors.attention import AttentionPredictor
 
@@ -70,6 +71,22 @@ def test_a_constant_that_no_row_depends_on_stays_and_is_not_called_fitted(tmp_pa
     assert after.tensor_share != before.tensor_share
     assert after.memory_share == before.memory_share
     assert "; assumed, as no row depends on it: memory_share" in after.source
+
+
+@pytest.mark.adr("0128-D9")
+def test_constants_that_change_no_time_are_left_out(tmp_path: Path) -> None:
+    sizes = [(b, n, h) for b in (1, 4, 16) for n in (512, 1024, 2048) for h in (4, 8, 32)]
+    rows = read_rows([rows_of(tmp_path, sizes)])
+    predictor = AttentionPredictor(presets())
+    entry = {"tensor_share": 0.4, "fixed_us": 12, "source": "assumed: a test"}
+    true = load_library("sm80").changed({KERNEL: KernelConstants.model_validate(entry)})
+    timed = [
+        replace(row, time_us=predictor.measured(row).time_us(lambda name: true)) for row in rows
+    ]
+    lean = lean_library("sm80", timed, [KERNEL], 0.1)
+    assert lean.library.constants(KERNEL).given == ["tensor_share", "fixed_us"]
+    assert lean.fitted.mape is not None
+    assert lean.fitted.mape < 1
 
 
 def test_too_few_rows_are_refused(tmp_path: Path) -> None:
