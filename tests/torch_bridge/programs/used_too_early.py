@@ -1,4 +1,4 @@
-"""The host uses pinned memory while it is copied (``read`` or ``write``), or afterwards."""
+"""The host uses pinned memory while it is copied (``read``, ``view`` or ``write``), or later."""
 
 import sys
 
@@ -17,4 +17,10 @@ host.sum()
 if wrong != "write":
     torch.cuda.synchronize()
 host.zero_()
+torch.cuda.synchronize()
+view = x.to("cpu", non_blocking=True).numpy()
+if wrong != "view":
+    torch.cuda.synchronize()
+print(view[0])
+del view
 torch.cuda.synchronize()

@@ -19,7 +19,6 @@ from kernbench.errors import KernbenchError
 from kernbench.torch_bridge.base.operations import PLAIN, holds_memory
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.pinned import pinned
-from kernbench.torch_bridge.ordering.order import ProcessOrder
 from kernbench.torch_bridge.placement.moves import moving
 from kernbench.torch_bridge.placement.names import (
     CPU,
@@ -37,7 +36,7 @@ from kernbench.torch_bridge.placement.touched import (
     touch_by_host,
 )
 from kernbench.torch_bridge.processes.call_counts import unseen
-from kernbench.torch_bridge.processes.process import HERE, current
+from kernbench.torch_bridge.processes.process import HERE, Process, current
 
 _ASKED = "_kernbench_device"
 """The attribute of a wrapper that says for which device it was made."""
@@ -214,23 +213,26 @@ def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
             "Use Tensor.cpu() to copy the tensor to host memory first."
         )
     process = HERE.process
-    if process is None or process.order is None or EXECUTING.depth:
-        _read_in_memory(self, "numpy")
-        return _numpy(self, *args, **kwargs)
     result = _numpy(self, *args, **kwargs)
-    # Who takes a view, waits, and reads it is right: it is read until it goes, as far as is known.
-    finalize(result, _note_read, process.order, self).atexit = False
+    if process is not None and not EXECUTING.depth and (process.order or process.copies):
+        # Who takes a view, waits, and reads it is right: it is read until it goes, as far as is
+        # known.
+        finalize(result, _note_read, process, self).atexit = False
     return result
 
 
 @unseen
-def _note_read(order: ProcessOrder, tensor: Tensor) -> None:
+def _note_read(process: Process, tensor: Tensor) -> None:
     """Note that a view of numpy's has been read; what is raised here, Python would only print."""
-    try:
-        with torch._C.DisableTorchFunctionSubclass():
+    order = process.order
+    with torch._C.DisableTorchFunctionSubclass():
+        if order is None:
+            look_at_copies(process, [(tensor, False)], "Tensor.numpy", can_wait=False)
+            return
+        try:
             touch_by_host(order, tensor, "Tensor.numpy")
-    except KernbenchError as error:
-        order.late = error
+        except KernbenchError as error:
+            order.late = error
 
 
 def tolist(self: Tensor) -> Any:

@@ -209,7 +209,9 @@ def begin_copy(process: Process, host: Any, command: StreamCommand, *, writes: b
         process.copies.append((storage, command, writes, str(user_site())))
 
 
-def look_at_copies(process: Process, used: Iterable[tuple[Any, bool]], what: str) -> None:
+def look_at_copies(
+    process: Process, used: Iterable[tuple[Any, bool]], what: str, *, can_wait: bool = True
+) -> None:
     """Say in the report if the host uses (tensor, whether it writes) what is being copied."""
     for tensor, writes in used:
         used_storage = storage_or_none(tensor)
@@ -218,7 +220,8 @@ def look_at_copies(process: Process, used: Iterable[tuple[Any, bool]], what: str
         ):
             if storage._cdata != used_storage._cdata or not (writes or is_written) or command.done:
                 continue
-            process.host.reach()
+            if can_wait:
+                process.host.reach()
             if not command.done:
                 process.session.unordered.setdefault(
                     f"{what} at {user_site()} {'writes' if writes else 'reads'} pinned memory "
