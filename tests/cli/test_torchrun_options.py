@@ -175,3 +175,72 @@ def test_a_program_finds_the_names_that_torchrun_gives_it(
         status, output = run(f"--nproc-per-node={ranks}", *words)
         assert status == 0, output
         assert output.count(f"{real}\n") == int(ranks), (words, real, output)
+
+
+SERVER = """
+import http.server, sys, torch
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = str((torch.ones(4, device="cuda") * int(self.path[1:])).sum().item()).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+CLIENT = """
+import sys, time, urllib.request
+
+_, port, number, status = sys.argv
+while True:
+    try:
+        print(number, urllib.request.urlopen(f"http://127.0.0.1:{port}/{number}").read())
+        sys.exit(int(status))
+    except OSError:
+        time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("server.py").write_text(SERVER)
+    Path("client.py").write_text(CLIENT)
+    return "server.py"
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_commands_beside_a_server_are_clients_of_it_and_end_it(status: int, server: str) -> None:
+    beside = ["--beside", "client.py 8123 2 0", "--beside", f"-m client 8123 5 {status}"]
+    found, output = run(*beside, server, "8123")
+    assert found == status
+    assert "2 b'8.0'" in output
+    assert "5 b'20.0'" in output
+
+
+def test_a_server_that_fails_ends_those_beside_it(
+    server: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    status, output = run("--beside", "client.py 8123 2 0", server, "no-port")
+    assert status == 1
+    assert "invalid literal for int() with base 10: 'no-port'" in output
+    assert 'server.py", line 12' in output
+    assert "front/workers.py" not in output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--beside", "clint.py"], "no script clint.py: did you mean client.py?"),
+        (["--beside", "client.py '2"], "--beside client.py '2: No closing quotation"),
+        (["--beside", "-m no_client"], "-m no_client: no such module"),
+        (["--beside", ""], "name a program"),
+        (["--beside", "client.py", "--nproc-per-node=2"], "--beside is for one process"),
+    ],
+)
+def test_a_wrong_command_beside_is_refused(options: list[str], said: str, server: str) -> None:
+    status, output = run("--machine", "ahbm:2", *options, server)
+    assert status == 2
+    assert said in " ".join(output.split())

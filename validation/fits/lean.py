@@ -86,8 +86,8 @@ class _Leaner:
     def _without(self, constants: KernelConstants, key: str) -> KernelConstants:
         like, kernel = constants.like, self._kernel
         base = load_library(like).constants(kernel) if like else KernelConstants(source="assumed")
-        given = constants.model_dump(include={*constants.given} - {key})
-        entry = {**given, "like": like, "source": "assumed"}
+        kept = constants.model_dump(include={*constants.given} - {key})
+        entry = {**kept, "like": like, "source": "assumed"}
         return self._fitted(KernelConstants.model_validate(entry).over(base))
 
     def _fitted(self, constants: KernelConstants) -> KernelConstants:

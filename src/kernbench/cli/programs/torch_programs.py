@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernbench.cli import options as common
+from kernbench.cli.programs import beside
 from kernbench.cli.programs.folded import check_folding, run_ranks
 from kernbench.cli.programs.importing import import_to_stay
 from kernbench.cli.programs.reporting import DONE, context_of, guarded, make_room
@@ -75,6 +78,12 @@ class TorchrunOptions(common.FoldOptions):
     private: list[str] | None = common.option(
         None, metavar="PACKAGE", help="A package that each rank imports for itself; repeatable."
     )
+    beside: list[str] | None = common.option(
+        None,
+        metavar="COMMAND",
+        help="Another command of the run, as a client of the server that FILE is: a process of "
+        "its own; repeatable. When all of them have ended, so does FILE.",
+    )
     hash_seeds: bool = common.option(
         False,
         "--hash-seeds",
@@ -96,6 +105,11 @@ def torchrun(options: TorchrunOptions) -> int:
             name = nodes_of(name, nnodes, f"--nnodes {options.nnodes}")
         nprocs = _num_processes(options, name)
         check_ranks(nprocs, f"--nproc-per-node {options.nproc_per_node}")
+        if options.beside and nnodes * nprocs > 1:
+            raise UsageError(
+                f"--beside is for one process, which may start ranks, not {nnodes * nprocs}: leave "
+                "out --nproc-per-node and --nnodes"
+            )
         # A program in one process may start ranks itself, as many as there are devices.
         ranks = None if nprocs == 1 or nnodes > 1 else nprocs
         machine, changes = options.load_machine(name, ranks)
@@ -133,7 +147,6 @@ def _run(
     nnodes, nprocs = processes
     num_ranks = nnodes * nprocs
     shown = _ranks(options.ranks_print, num_ranks if num_ranks > 1 else machine.num_sips)
-    code = compile_program(path, "torchrun")
     args = options.args or []
     say_whose_options(path, args, options.own_options)
     import_bridge()
@@ -145,7 +158,13 @@ def _run(
     # As torchrun does: a `--` behind the program only says that options end there.
     args = args[1:] if args[:1] == ["--"] else args
     # A module's own name is that of its file.
-    argv = [str(path) if options.module else options.program, *args]
+    module = options.program if options.module else None
+    argv = [str(path) if module else options.program, *args]
+    if options.beside:
+        commands = [(module or "", [str(path), *args]), *map(_command, options.beside)]
+        path, module = Path(beside.__file__), None
+        argv = [str(path), json.dumps(commands)]
+    code = compile_program(path, "torchrun")
 
     def work(context: RuntimeContext) -> int:
         try:
@@ -157,7 +176,7 @@ def _run(
                 nprocs,
                 shown=shown,
                 with_rank=options.prefix,
-                module=options.program if options.module else None,
+                module=module,
                 variables={
                     **({"MASTER_ADDR": options.master_addr} if options.master_addr else {}),
                     "MASTER_PORT": str(options.master_port),
@@ -180,6 +199,21 @@ def _run(
         ),
         options.debug,
     )
+
+
+def _command(text: str) -> tuple[str, list[str]]:
+    """Return the module of a command, if it is one's, and its file with its arguments.
+
+    Raises:
+        UsageError: It is not a Python file, an installed command, or ``-m MODULE``.
+    """
+    try:
+        program, *args = shlex.split(text) or [""]
+    except ValueError as error:
+        raise UsageError(f"--beside {text}: {error}") from None
+    if program == "-m" and args:
+        return args[0], [str(_find_module(args[0])), *args[1:]]
+    return "", [str(find_script(program)), *args]
 
 
 def _log_dir(options: TorchrunOptions) -> Path | None:

@@ -32,6 +32,7 @@ from kernbench.lazy import refuse_lazy_result
 from kernbench.torch_bridge.base.device_limit import check_one_node, check_ranks
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.front import executors, signals
+from kernbench.torch_bridge.placement.call_stacks import is_ours
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.process import HERE, Process, current
 from kernbench.torch_bridge.python.endings import live
@@ -333,9 +334,13 @@ class _Started:
                 print(end.code, file=sys.stderr)
         except CtrlC:
             raise
-        except BaseException:
+        except BaseException as error:
             print(f"Process {child.name}:", file=sys.stderr)
-            traceback.print_exc()
+            frames = error.__traceback__
+            # Those of a started process begin behind what starts it.
+            while frames is not None and is_ours(frames.tb_frame.f_code.co_filename):
+                frames = frames.tb_next
+            traceback.print_exception(error.with_traceback(frames))
         finally:
             self.end(code)
         for pipe_end in found_in(held, lambda item: isinstance(item, PipeEnd)):
