@@ -154,7 +154,7 @@ def test_without_the_check_the_report_names_pinned_memory_that_is_used_too_early
     }
     assert said[""] == []
     assert ["reads pinned memory before the copy" in item for item in said["read"]] == [True]
-    assert ["Tensor.numpy at used_too_early.py:25 reads" in item for item in said["view"]] == [True]
+    assert ["Tensor.numpy at used_too_early.py:33 reads" in item for item in said["view"]] == [True]
     assert ["writes pinned memory before the copy" in item for item in said["write"]] == [True]
 
 

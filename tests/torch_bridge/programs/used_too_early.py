@@ -18,6 +18,14 @@ if wrong != "write":
     torch.cuda.synchronize()
 host.zero_()
 torch.cuda.synchronize()
+
+
+def view_of(x):
+    return x.to("cpu", non_blocking=True).numpy()
+
+
+unread = view_of(x)
+del unread
 view = x.to("cpu", non_blocking=True).numpy()
 if wrong != "view":
     torch.cuda.synchronize()

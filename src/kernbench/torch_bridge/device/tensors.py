@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
 from weakref import finalize
@@ -19,6 +20,7 @@ from kernbench.errors import KernbenchError
 from kernbench.torch_bridge.base.operations import PLAIN, holds_memory
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.pinned import pinned
+from kernbench.torch_bridge.placement.call_stacks import frames_of
 from kernbench.torch_bridge.placement.moves import moving
 from kernbench.torch_bridge.placement.names import (
     CPU,
@@ -217,17 +219,24 @@ def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
     if process is not None and not EXECUTING.depth and (process.order or process.copies):
         # Who takes a view, waits, and reads it is right: it is read until it goes, as far as is
         # known.
-        finalize(result, _note_read, process, self).atexit = False
+        finalize(result, _note_read, process, self, next(_calls(), None)).atexit = False
     return result
 
 
+def _calls() -> Iterator[tuple[str, str]]:
+    """Yield the file and the name of each function that runs, innermost first."""
+    return ((file, name) for file, _, name in frames_of(sys._getframe(1)))
+
+
 @unseen
-def _note_read(process: Process, tensor: Tensor) -> None:
+def _note_read(process: Process, tensor: Tensor, taker: tuple[str, str] | None) -> None:
     """Note that a view of numpy's has been read; what is raised here, Python would only print."""
     order = process.order
     with torch._C.DisableTorchFunctionSubclass():
         if order is None:
-            look_at_copies(process, [(tensor, False)], "Tensor.numpy", can_wait=False)
+            # A view that was given out may have gone unread.
+            if any(call == taker for call in _calls()):
+                look_at_copies(process, [(tensor, False)], "Tensor.numpy", can_wait=False)
             return
         try:
             touch_by_host(order, tensor, "Tensor.numpy")
