@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from typing import Literal
 
 from pydantic import Field
 
 from kernbench.hardware import Machine, SipSpec, changed_machine
 from kernbench.kernel_time import kept_share, nearest_step
 from validation.sources.tables import Entry, table
+
+TimedBy = Literal["launches", "events", "profiler"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +39,10 @@ class Harness:
 
     keeps_clock: bool = False
     """Whether the source runs so little at a time that the clock does not throttle."""
-    by_events: bool = False
-    """Whether it times each launch between two events behind a busy queue, as ``do_bench`` does:
-    the first one's stamp stands before it."""
-    by_profiler: bool = False
-    """Whether it times kernels from their first instruction to their last, without the launch."""
+    timed_by: TimedBy = "launches"
+    """What it times: many launches; each between two events behind a busy queue, as ``do_bench``
+    does (the first one's stamp stands before it); or, by a profiler, kernels from their first
+    instruction to their last."""
 
     def met(self, machine: Machine, repeated: float = 1.0) -> Machine:
         """Return the machine as the source's kernels see it.
@@ -61,9 +63,11 @@ class Harness:
 
     def added_us(self, machine: Machine) -> float:
         """Return what the source's way of measuring adds to a kernel of a machine."""
-        sip = machine.sip
-        by_events = float(sip.event_us) if self.by_events else 0.0
-        return self.fixed_us + by_events - self.by_profiler * sip.queued_front_end_ps / 1e6
+        if self.timed_by == "events":
+            return self.fixed_us + float(machine.sip.event_us)
+        if self.timed_by == "profiler":
+            return self.fixed_us - machine.sip.queued_front_end_ps / 1e6
+        return self.fixed_us
 
     def cached(
         self, input_bytes: int, weight_bytes: int, sip: SipSpec
@@ -96,8 +100,7 @@ class MeasuredBy(Entry):
     release: tuple[int, ...] = ()
     rate_share: float = Field(default=1.0, gt=0)
     keeps_clock: bool = False
-    by_events: bool = False
-    by_profiler: bool = False
+    timed_by: TimedBy = "launches"
 
     def key(self) -> Hashable:
         return self.source, self.machine, self.op

@@ -66,7 +66,7 @@ OPERANDS: dict[str, Operands] = {
 """Operands by what files call them."""
 
 
-def library_of(dtype: str, fields: Mapping[str, str], architecture: str) -> str:
+def library_of_stack(dtype: str, fields: Mapping[str, str], architecture: str) -> str:
     """Return whose kernels a row's product launches: a ``library`` of ``Product``."""
     framework, kernel = fields.get("framework", ""), fields.get("kernel", "").lower()
     if dtype == "fp8_block" or "deepgemm" in fields.get("impl", "").lower():
@@ -111,7 +111,7 @@ def choices_of(
         )
     aiter = _of_aiter(dtype, fields, library)
     if not aiter:
-        whose = library_of(dtype, fields, library.architecture)
+        whose = library_of_stack(dtype, fields, library.architecture)
         choices = product_candidates(replace(product, library=whose), sip, library)
         names = {kernel.name for choice in choices for kernel in choice}
         if missing := names - set(library.names()):
