@@ -7,11 +7,10 @@ launch while the device works: a row takes the longer of the two.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from kernbench.hardware import Machine, SipSpec, changed_machine
 from kernbench.kernel_time import kept_share, nearest_step
@@ -20,21 +19,22 @@ from validation.sources.tables import Entry, table
 TimedBy = Literal["launches", "events", "profiler"]
 
 
-@dataclass(frozen=True, slots=True)
-class Harness:
+class Harness(BaseModel):
     """What a source's way of measuring adds to a kernel, in microseconds."""
 
-    host_us: float = 0.0
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host_us: float = Field(default=0.0, ge=0)
     """The least time of a row: one launch through the framework."""
-    fixed_us: float = 0.0
+    fixed_us: float = Field(default=0.0, ge=0)
     """Added to every kernel: what does not overlap the host's work."""
-    weight_buffers: int = 0
+    weight_buffers: int = Field(default=0, ge=0)
     """How many weights are used in turn; warm if the cache holds them all. 0: always cold."""
 
     release: tuple[int, ...] = ()
     """The release of PyTorch whose kernels it timed; empty where the kernels are Triton's."""
 
-    rate_share: float = 1.0
+    rate_share: float = Field(default=1.0, gt=0)
     """The speed of the measured kernel relative to ours: below 1 if its accesses are not wide."""
 
     keeps_clock: bool = False
@@ -89,25 +89,14 @@ class Harness:
 _KERNEL = Harness()
 
 
-class MeasuredBy(Entry):
-    """How a source measured on a machine: the fields of a :class:`Harness`."""
+class MeasuredBy(Entry, Harness):
+    """How a source measured on a machine."""
 
     op: str = ""
     """The operation of a table by operations: empty for all others."""
-    host_us: float = Field(default=0.0, ge=0)
-    fixed_us: float = Field(default=0.0, ge=0)
-    weight_buffers: int = Field(default=0, ge=0)
-    release: tuple[int, ...] = ()
-    rate_share: float = Field(default=1.0, gt=0)
-    keeps_clock: bool = False
-    timed_by: TimedBy = "launches"
 
     def key(self) -> Hashable:
         return self.source, self.machine, self.op
-
-    def harness(self) -> Harness:
-        """Return how the source measured."""
-        return Harness(**{name: getattr(self, name) for name in _HARNESS})
 
 
 class HostTime(Entry):
@@ -129,15 +118,13 @@ class ChunkList(Entry):
     token_us: float = Field(gt=0)
 
 
-_HARNESS = tuple(field.name for field in fields(Harness))
 _FILE = "harness.yaml"
 GEMM = {
-    (measured.source, measured.machine): measured.harness()
-    for measured in table(_FILE, "gemm", MeasuredBy)
+    (measured.source, measured.machine): measured for measured in table(_FILE, "gemm", MeasuredBy)
 }
 """Loops by source and machine, empty for all."""
 MEMBOUND = {
-    (measured.source, measured.machine, measured.op): measured.harness()
+    (measured.source, measured.machine, measured.op): measured
     for measured in table(_FILE, "membound", MeasuredBy)
 }
 """Loops by source, machine and operation, empty for all others."""

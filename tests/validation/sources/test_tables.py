@@ -56,7 +56,7 @@ def test_a_wrong_entry_is_named_with_its_key(changed: dict[str, Any], message: s
 @pytest.mark.adr("0236-D4")
 def test_two_entries_of_the_same_and_a_table_that_is_missing_are_errors() -> None:
     (entry,) = read(ENTRY)
-    assert (entry.harness().host_us, entry.harness().rate_share) == (4.5, 1.0)
+    assert (entry.host_us, entry.rate_share) == (4.5, 1.0)
     with pytest.raises(UsageError, match=r"entry 2 of gemm is of the same as another: .*'me'"):
         read(ENTRY, {**ENTRY, "host_us": 9})
     with pytest.raises(UsageError, match=r"harness\.yaml has no list membound"):
