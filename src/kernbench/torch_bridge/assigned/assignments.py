@@ -207,12 +207,12 @@ class Assignments:
             return
         registries, owners = registries_of(module), self._owners
         for function in registries.dispatching:
-            registry = gc.get_referents(function.registry)[0]
-            yield Dispatching(registry, owners, function)
+            yield Dispatching(gc.get_referents(function.registry)[0], owners, function)
+        # Python's own libraries have hardly a cache, and none that C++ shares.
+        is_of_python = package_of(module) in sys.stdlib_module_names
         for container in registries.containers:
             table = self._watched.get(id(container)) or table_of(container, owners)
-            # Python's own libraries have hardly a cache, and none that C++ shares.
-            table.is_changed_by_program |= package_of(module) in sys.stdlib_module_names
+            table.is_changed_by_program |= is_of_python
             yield table
         if registries.names:
             yield Assigned(module, registries.names, owners)
@@ -223,9 +223,9 @@ class Assignments:
         added: list[Table] = []
         for table in tables:
             known = self._watched.setdefault(id(table.container), table)
-            known.is_changed_by_program |= table.is_changed_by_program
             if known is table:
                 added.append(table)
+            known.is_changed_by_program |= table.is_changed_by_program
         self._tables += added
         self._words.follow([item.container for item in added])
 
@@ -256,12 +256,10 @@ class Assignments:
         is_first = not self._objects.names
         is_direct = self._writes_directly()
         self._objects.expect(names, modules)
-        if is_first:
-            everywhere = modules.values()
-            watched = everywhere if self._writes_directly() else filter(has_registries, everywhere)
+        everywhere = self._writes_directly() and not is_direct
+        if everywhere or is_first:
+            watched = modules.values() if everywhere else filter(has_registries, modules.values())
             self._watch(chain.from_iterable(map(self._tables_of, watched)))
-        elif self._writes_directly() and not is_direct:
-            self._watch(chain.from_iterable(map(self._tables_of, modules.values())))
         if "logging" in names:
             self._tell_of(logging.Logger)
 
@@ -387,9 +385,8 @@ class Assignments:
     def _join(self, process: Process) -> None:
         self._shown = process
         self._is_paused = False
-        if process.registered:
-            for position, own in process.registered.items():
-                self._tables[position].show(own)
+        for position, own in process.registered.items():
+            self._tables[position].show(own)
         for place in process.assigned.values():
             place.show()
         if process.registered or process.assigned:
@@ -414,9 +411,7 @@ class Assignments:
 
     def _put_away(self, process: Process) -> None:
         """Put what all have into tables."""
-        changed = self._words.changed()
-        if changed:
-            self._split(changed, process)
+        self._split(self._words.changed(), process)
         if process.registered:
             for position, own in process.registered.items():
                 self._tables[position].hide(own)

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from types import ModuleType
 from typing import Any
 
@@ -157,16 +157,11 @@ def _present() -> Iterator[tuple[str, Call]]:
     yield _SET_DETERMINISTIC, (_SET_DETERMINISTIC, (is_deterministic,), (only_warns,))
     of_anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     yield _SET_ANOMALY, (_SET_ANOMALY, of_anomaly, ())
-    # Those of precision change each other: in this order.
-    for setter in dict.fromkeys((*(f"_set_{name}" for name in _OF_PRECISION), *dir(cxx))):
-        name = setter.removeprefix("_set_")
-        getter = getattr(cxx, f"_get_{name}", None)
-        is_other = name in _OF_THREADS or name in _OF_CUDA or setter == _SET_DETERMINISTIC
-        if name == setter or getter is None or is_other:
-            continue
+    for name in _names():
+        setter = f"_set_{name}"
         # One that takes arguments shows no switch; None is what nobody has chosen.
         with suppress(RuntimeError, TypeError):
-            result = getter()
+            result = getattr(cxx, f"_get_{name}")()
             args = result if isinstance(result, tuple) else (result,)
             if result is not None:
                 yield _part_of(setter), (setter, args, ())
@@ -174,6 +169,16 @@ def _present() -> Iterator[tuple[str, Call]]:
         with suppress(RuntimeError):
             value = cxx._get_fp32_precision_getter(backend, operation)
             yield "precision", (_SET_PRECISION, (backend, operation, value), ())
+
+
+@cache
+def _names() -> list[str]:
+    """Return what C++ has a setter and a getter of: found once for all runs of a real process."""
+    # Those of precision change each other: in this order.
+    setters = dict.fromkeys((*(f"_set_{name}" for name in _OF_PRECISION), *dir(torch._C)))
+    names = [name.removeprefix("_set_") for name in setters if name.startswith("_set_")]
+    others = (*_OF_THREADS, *_OF_CUDA, _SET_DETERMINISTIC.removeprefix("_set_"))
+    return [name for name in names if name not in others and hasattr(torch._C, f"_get_{name}")]
 
 
 @dataclass(frozen=True, slots=True)
