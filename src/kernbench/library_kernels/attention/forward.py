@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from kernbench.library_kernels.attention.splits import (
     Splits,
@@ -108,6 +108,12 @@ class FlashKernel:
     """The tile of few rows: the smallest of its doubles that takes them all; 0 for one size."""
     block_n_of_128: bool = False
     """Whether ``block_n`` is of head size 128, and shrinks or grows with others."""
+    blocks: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """Rows and keys of the head sizes (padded) that have others than ``block_m`` and ``block_n``."""
+    full_blocks: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """The same where queries see all keys."""
+    window_blocks: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """The same where queries see a window."""
     padding: str = "none"
     """The padding of head sizes: ``none``, ``flash`` (64, 96, 128, 192, 256), ``16``, or ``power``
     of two."""
@@ -128,6 +134,14 @@ class FlashKernel:
         if self.padding == "16":
             return -(-size // 16) * 16
         return 1 << (size - 1).bit_length() if self.padding == "power" else size
+
+    def block_of(self, problem: AttentionProblem, rows: int) -> tuple[int, int]:
+        """Return the rows and keys of a block, of which a sequence has ``rows`` for a tile."""
+        head = self.head_padded(problem.head_dim)
+        others = {} if problem.causal else self.full_blocks
+        masked = self.window_blocks if problem.window else others
+        block = masked.get(head) or self.blocks.get(head)
+        return block or (self.rows_of_tile(rows), self.keys_of_block(problem.head_dim))
 
     def rows_of_tile(self, rows: int) -> int:
         """Return ``block_m``, less where there are few rows."""
@@ -170,8 +184,7 @@ def ragged_launches(
     longest = max(problems, key=lambda problem: (problem.q_len, problem.kv_len))
     single = kernel.splits is Splits.SINGLE_QUERY and longest.is_single_of_group
     packed = longest.group if kernel.packs_groups or single else 1
-    m = kernel.rows_of_tile(longest.q_len * packed)
-    block = m, kernel.keys_of_block(longest.head_dim)
+    block = kernel.block_of(longest, longest.q_len * packed)
     tiles = [_tiles(problem, kernel, block, packed) for problem in problems]
     counts = Counter[int]()
     for tile in tiles:
@@ -187,7 +200,13 @@ def ragged_launches(
     splits = [chosen.of(max(tile.counts)) for tile in tiles]
     mains = [
         _main(
-            problem, kernel, block, min(m, problem.q_len * packed), counted, parts, chosen.combined
+            problem,
+            kernel,
+            block,
+            min(block[0], problem.q_len * packed),
+            counted,
+            parts,
+            chosen.combined,
         )
         for problem, counted, parts in zip(problems, tiles, splits, strict=True)
     ]
