@@ -172,9 +172,7 @@ def _candidates(
         yield (_direct(conv, library),)
         return
     if _is_in_float32(conv):
-        product = _product(replace(conv, dtype="float32"), padded=False)
-        kernels = product_kernels(product, sip, library).kernels
-        yield tuple(replace(kernel, overlap=_OVERLAP_UNSTAGED) for kernel in kernels)
+        yield _in_float32(conv, sip, library)
         return
     if by_matrix and conv.groups > 1 and not conv.planar and not _has_grouped_kernel(conv):
         yield from _of_other_groups(conv, sip, library)
@@ -197,6 +195,8 @@ def _candidates(
         kernels = tuple(replace(kernel, overlap=_OVERLAP) for kernel in kernels)
     if not (has_planar and _is_thin(conv)):
         yield (*moves, *kernels * launches)
+        if _is_planar_image(conv):
+            yield _in_float32(conv, sip, library)
     if conv.planar and moves and has_planar:
         product = _product(conv, padded=False)
         kernels = product_kernels(product, sip, library).kernels
@@ -213,6 +213,18 @@ def _candidates(
         kernels = product_kernels(fewer, sip, library).kernels
         names = {"conv_float32": "conv_winograd"}
         yield (*moves, *(replace(one, name=names.get(one.name, one.name)) for one in kernels))
+
+
+def _in_float32(
+    conv: Convolution, sip: SipSpec, library: KernelLibrary
+) -> tuple[LibraryKernel, ...]:
+    """Return the launches of ``implicit_convolve_sgemm``, which takes planes as they are.
+
+    So where rearranging costs more than tensor cores save: one tap, many channels that make few.
+    """
+    product = _product(replace(conv, dtype="float32"), padded=False)
+    kernels = product_kernels(product, sip, library).kernels
+    return tuple(replace(kernel, overlap=_OVERLAP_UNSTAGED) for kernel in kernels)
 
 
 def _of_other_groups(
@@ -245,15 +257,16 @@ def _has_grouped_kernel(conv: Convolution) -> bool:
     return not conv.in_channels % _AT_A_TIME if number <= _NARROW else conv.groups >= _AT_A_TIME
 
 
-def _is_in_float32(conv: Convolution) -> bool:
-    """Return whether planes of TF32 have channels for which no tensor-core kernel is taken.
-
-    Pictures go to ``implicit_convolve_sgemm``, which takes planes.
-    """
-    channels = conv.in_channels
+def _is_planar_image(conv: Convolution) -> bool:
+    """Return whether a forward pass takes planes of TF32, for which there is a kernel of float32."""
     is_tf32 = conv.dtype == "tf32" and conv.planar and conv.dims < _VOLUME and conv.groups == 1
-    is_thin = channels % _AT_ONCE > 0 or channels <= _THIN
-    return is_tf32 and is_thin and conv.which is ConvolutionPass.FORWARD
+    return is_tf32 and conv.which is ConvolutionPass.FORWARD
+
+
+def _is_in_float32(conv: Convolution) -> bool:
+    """Return whether planes of TF32 have channels for which no tensor-core kernel is taken."""
+    is_thin = conv.in_channels % _AT_ONCE > 0 or conv.in_channels <= _THIN
+    return is_thin and _is_planar_image(conv)
 
 
 def _is_moved(conv: Convolution) -> bool:
