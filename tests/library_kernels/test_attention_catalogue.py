@@ -57,7 +57,7 @@ def test_an_architecture_that_nobody_described_has_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "name, head_dim, window, causal, block",
+    ("name", "head_dim", "window", "causal", "block"),
     [
         ("flash3_forward", 64, 0, False, (192, 192)),
         ("flash3_forward", 64, 0, True, (192, 128)),

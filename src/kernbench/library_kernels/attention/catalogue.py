@@ -39,6 +39,4 @@ def described_kernels(file: Any) -> Mapping[str, FlashKernel]:
 def _kernel(name: str, described: Mapping[str, Any]) -> FlashKernel:
     values = dict(described)
     splits = Splits(values.pop("splits", Splits.NONE))
-    for key in values.keys() & {"blocks", "full_blocks", "window_blocks"}:
-        values[key] = {head: (rows, keys) for head, (rows, keys) in values[key].items()}
     return FlashKernel(name=name, splits=splits, **values)
