@@ -113,7 +113,9 @@ def test_planes_are_multiplied_in_float32_where_rearranging_them_costs_more() ->
     assert few.total_us < 3 * planes.in_bytes / 2.039e6 / 0.85
     # Nine taps of as many channels as they make are worth it.
     assert moves(chosen(replace(planes, out_channels=480, taps=9))) == 1
-    # A gradient has no such kernel.
+    # Version 7's calls do not go to it (EfficientNets with PyTorch 1.9, too fast without it, too),
+    # and a gradient has no such kernel.
+    assert moves(chosen(replace(planes, by_graph=False)))
     assert moves(chosen(replace(planes, which=TO_INPUT)))
 
 

@@ -196,7 +196,7 @@ def _candidates(
         kernels = tuple(replace(kernel, overlap=_OVERLAP) for kernel in kernels)
     if not (has_planar and _is_thin(conv)):
         yield (*moves, *kernels * launches)
-        yield from in_float32
+        yield from in_float32 * conv.by_graph
     if conv.planar and moves and has_planar:
         product = _product(conv, padded=False)
         kernels = product_kernels(product, sip, library).kernels
