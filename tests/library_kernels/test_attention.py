@@ -14,7 +14,6 @@ from kernbench.library_kernels import (
     LibraryKernel,
     Splits,
     efficient_splits,
-    flash_forward,
     flash_launches,
     ragged_launches,
 )
@@ -57,7 +56,7 @@ def test_tiles_go_over_the_keys_that_their_queries_see(
         causal=causal, window=window,
     )  # fmt: skip
     described = replace(KERNEL, packs_groups=packs)
-    kernel = flash_forward(problem, described)
+    kernel = flash_launches(problem, described, 1)[0]
     assert sum(tile.count * tile.trips for tile in kernel.tiles) == blocks_seen(problem, described)
     rows, sequences = (2 * q_len, 2) if packs else (q_len, 4)
     assert kernel.num_tiles == -(-rows // 16) * batch * sequences
@@ -66,8 +65,8 @@ def test_tiles_go_over_the_keys_that_their_queries_see(
 def test_packed_groups_fill_tiles_with_the_rows_of_heads_that_share_keys() -> None:
     problem = AttentionProblem(batch=2, q_len=1, kv_len=64, heads=8, kv_heads=2, head_dim=64)
     packed = FlashKernel(name="test", block_m=16, block_n=8, packs_groups=True)
-    assert flash_forward(problem, KERNEL).num_tiles == 16
-    assert flash_forward(problem, packed).num_tiles == 4
+    assert flash_launches(problem, KERNEL, 1)[0].num_tiles == 16
+    assert flash_launches(problem, packed, 1)[0].num_tiles == 4
 
 
 def decode(batch: int, kv_len: int, heads: int = 8, kv_heads: int = 2) -> AttentionProblem:
@@ -186,9 +185,9 @@ def test_masked_loads_are_of_the_keys_that_a_tile_sees(
         causal=causal, window=window,
     )  # fmt: skip
     each_key = replace(KERNEL, block_n=1)
-    whole = flash_forward(problem, each_key)
-    masked = flash_forward(problem, replace(KERNEL, loads_seen_keys=True))
-    boxes = flash_forward(problem, KERNEL)
+    whole = flash_launches(problem, each_key, 1)[0]
+    masked = flash_launches(problem, replace(KERNEL, loads_seen_keys=True), 1)[0]
+    boxes = flash_launches(problem, KERNEL, 1)[0]
 
     def loaded(kernel: LibraryKernel) -> float:
         return sum(tile.count * tile.trips * tile.trip.loaded_bytes for tile in kernel.tiles)

@@ -100,6 +100,25 @@ def test_planes_of_few_channels_are_multiplied_in_float32_as_they_are(
     assert chosen(replace(picture, planar=False)).kernels[-1].name == "conv_tf32"
 
 
+def test_planes_are_multiplied_in_float32_where_rearranging_them_costs_more() -> None:
+    """One tap that makes few channels of many, as a network's reductions do."""
+    positions = 10 * 224 * 224
+    planes = Convolution(
+        in_channels=480, out_channels=16, in_positions=positions, out_positions=positions, taps=1,
+        planar=True, dtype="tf32", itemsize=4,
+    )  # fmt: skip
+    few = chosen(planes)
+    assert not moves(few)
+    # Rearranged, they would cross memory three times before the first product.
+    assert few.total_us < 3 * planes.in_bytes / 2.039e6 / 0.85
+    # Nine taps of as many channels as they make are worth it.
+    assert moves(chosen(replace(planes, out_channels=480, taps=9))) == 1
+    # Version 7's calls do not go to it (EfficientNets with PyTorch 1.9, too fast without it, too),
+    # and a gradient has no such kernel.
+    assert moves(chosen(replace(planes, by_graph=False)))
+    assert moves(chosen(replace(planes, which=TO_INPUT)))
+
+
 @pytest.mark.parametrize(
     ("changes", "is_planar"),
     [

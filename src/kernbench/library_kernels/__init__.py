@@ -9,7 +9,6 @@ from kernbench.library_kernels.attention import (
     described_kernels,
     efficient_splits,
     flash_backward_launches,
-    flash_forward,
     flash_launches,
     ragged_launches,
 )

@@ -171,10 +171,9 @@ def _candidates(
     if conv.is_depthwise:
         yield (_direct(conv, library),)
         return
-    if _is_in_float32(conv):
-        product = _product(replace(conv, dtype="float32"), padded=False)
-        kernels = product_kernels(product, sip, library).kernels
-        yield tuple(replace(kernel, overlap=_OVERLAP_UNSTAGED) for kernel in kernels)
+    in_float32 = _in_float32(conv, sip, library)
+    if in_float32 and (conv.in_channels % _AT_ONCE or conv.in_channels <= _THIN):
+        yield from in_float32
         return
     if by_matrix and conv.groups > 1 and not conv.planar and not _has_grouped_kernel(conv):
         yield from _of_other_groups(conv, sip, library)
@@ -197,6 +196,7 @@ def _candidates(
         kernels = tuple(replace(kernel, overlap=_OVERLAP) for kernel in kernels)
     if not (has_planar and _is_thin(conv)):
         yield (*moves, *kernels * launches)
+        yield from in_float32 * conv.by_graph
     if conv.planar and moves and has_planar:
         product = _product(conv, padded=False)
         kernels = product_kernels(product, sip, library).kernels
@@ -213,6 +213,18 @@ def _candidates(
         kernels = product_kernels(fewer, sip, library).kernels
         names = {"conv_float32": "conv_winograd"}
         yield (*moves, *(replace(one, name=names.get(one.name, one.name)) for one in kernels))
+
+
+def _in_float32(
+    conv: Convolution, sip: SipSpec, library: KernelLibrary
+) -> tuple[tuple[LibraryKernel, ...], ...]:
+    """Return the launches of ``implicit_convolve_sgemm``, if it may take planes of TF32."""
+    is_image = conv.planar and conv.dims < _VOLUME and conv.groups == 1
+    if conv.dtype != "tf32" or not is_image or conv.which is not ConvolutionPass.FORWARD:
+        return ()
+    product = _product(replace(conv, dtype="float32"), padded=False)
+    kernels = product_kernels(product, sip, library).kernels
+    return (tuple(replace(kernel, overlap=_OVERLAP_UNSTAGED) for kernel in kernels),)
 
 
 def _of_other_groups(
@@ -243,17 +255,6 @@ def _has_grouped_kernel(conv: Convolution) -> bool:
     if number not in _GROUP_WIDTHS:
         return number in _GRADIENT_WIDTHS
     return not conv.in_channels % _AT_A_TIME if number <= _NARROW else conv.groups >= _AT_A_TIME
-
-
-def _is_in_float32(conv: Convolution) -> bool:
-    """Return whether planes of TF32 have channels for which no tensor-core kernel is taken.
-
-    Pictures go to ``implicit_convolve_sgemm``, which takes planes.
-    """
-    channels = conv.in_channels
-    is_tf32 = conv.dtype == "tf32" and conv.planar and conv.dims < _VOLUME and conv.groups == 1
-    is_thin = channels % _AT_ONCE > 0 or channels <= _THIN
-    return is_tf32 and is_thin and conv.which is ConvolutionPass.FORWARD
 
 
 def _is_moved(conv: Convolution) -> bool:
@@ -348,9 +349,7 @@ def _moves(conv: Convolution, sip: SipSpec, library: KernelLibrary) -> tuple[Lib
     name = "conv_rearrange"
     if conv.itemsize < _WIDE and f"{name}_half" in library.names():
         name = f"{name}_half"
-    sizes = [conv.in_bytes, conv.out_bytes]
-    if _stores_planes(conv, sip):
-        sizes.pop()
+    sizes = [conv.in_bytes, *([] if _stores_planes(conv, sip) else [conv.out_bytes])]
     is_in_phases = conv.strided and conv.which is ConvolutionPass.TO_INPUT
     moves = [stream(name, size, size, warm=False) for size in sizes]
     if is_in_phases and conv.planar and conv.itemsize == _WIDE:

@@ -12,7 +12,7 @@ from kernbench.library_kernels import (
     AttentionProblem,
     FlashKernel,
     LibraryKernel,
-    flash_forward,
+    flash_launches,
     stream,
 )
 from validation.kernels import LatentKernel, batched_product, latent_decode
@@ -129,7 +129,7 @@ def _attend(row: Row, context: _Context, name: str) -> tuple[LibraryKernel, ...]
         value_dim=_LATENT if context.absorbed else _VALUE,
         causal=True,
     )
-    flash = flash_forward(
+    (flash,) = flash_launches(
         problem,
         FlashKernel(
             name=name,
@@ -138,13 +138,13 @@ def _attend(row: Row, context: _Context, name: str) -> tuple[LibraryKernel, ...]
             resident=context.resident,
             packs_groups=context.absorbed,
         ),
+        num_pes=1,
     )
     # Before: queries and their rotary parts are put beside each other, and so are keys and values
     # where each head has its own.
     head_dim = problem.head_dim if context.absorbed else 2 * problem.head_dim + problem.values
-    elements = batch * tokens * heads * head_dim
-    prepare = stream(f"{name}_prepare", 2.0 * elements, 2.0 * elements)
-    return prepare, flash
+    moved = 2.0 * batch * tokens * heads * head_dim
+    return stream(f"{name}_prepare", moved, moved), flash
 
 
 def _generation(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:

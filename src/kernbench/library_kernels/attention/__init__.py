@@ -9,7 +9,6 @@ from kernbench.library_kernels.attention.catalogue import (
 from kernbench.library_kernels.attention.forward import (
     AttentionProblem,
     FlashKernel,
-    flash_forward,
     flash_launches,
     ragged_launches,
 )

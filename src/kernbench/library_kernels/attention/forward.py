@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from kernbench.library_kernels.attention.splits import (
     Splits,
@@ -28,8 +28,6 @@ _TRANSPOSE_SIMPLE = 12
 """Per value of 8 bits: loads, permutations and stores that put those of several keys together."""
 _FLASH_HEAD_DIMS = (64, 96, 128, 192, 256)
 """What flash kernels are compiled for: others are padded to the next."""
-_COMBINE, _COPY = "flash_combine", "flash_copy"
-"""Launches beside the kernels: results of splits together, and queries of a group."""
 _PARTIAL_BYTES = 4
 """Results that are combined later are float32."""
 
@@ -108,6 +106,9 @@ class FlashKernel:
     """The tile of few rows: the smallest of its doubles that takes them all; 0 for one size."""
     block_n_of_128: bool = False
     """Whether ``block_n`` is of head size 128, and shrinks or grows with others."""
+    blocks: Mapping[str, Mapping[int, tuple[int, int]]] = field(default_factory=dict)
+    """Rows and keys of head sizes (padded) that have others, where queries see ``all`` keys or a
+    ``window``, and else ``any``."""
     padding: str = "none"
     """The padding of head sizes: ``none``, ``flash`` (64, 96, 128, 192, 256), ``16``, or ``power``
     of two."""
@@ -128,6 +129,14 @@ class FlashKernel:
         if self.padding == "16":
             return -(-size // 16) * 16
         return 1 << (size - 1).bit_length() if self.padding == "power" else size
+
+    def block_of(self, problem: AttentionProblem, rows: int) -> tuple[int, int]:
+        """Return the rows and keys of a block, of which a sequence has ``rows`` for a tile."""
+        seen = "window" if problem.window else "any" if problem.causal else "all"
+        sizes = {**self.blocks.get("any", {}), **self.blocks.get(seen, {})}
+        own = self.rows_of_tile(rows), self.keys_of_block(problem.head_dim)
+        m, n = sizes.get(self.head_padded(problem.head_dim), own)
+        return m, n
 
     def rows_of_tile(self, rows: int) -> int:
         """Return ``block_m``, less where there are few rows."""
@@ -170,9 +179,12 @@ def ragged_launches(
     longest = max(problems, key=lambda problem: (problem.q_len, problem.kv_len))
     single = kernel.splits is Splits.SINGLE_QUERY and longest.is_single_of_group
     packed = longest.group if kernel.packs_groups or single else 1
-    m = kernel.rows_of_tile(longest.q_len * packed)
-    block = m, kernel.keys_of_block(longest.head_dim)
-    tiles = [_tiles(problem, kernel, block, packed) for problem in problems]
+    block = kernel.block_of(longest, longest.q_len * packed)
+    sequences = longest.heads if packed == 1 else longest.kv_heads
+    tiles = [
+        count_tiles(problem, block, packed, kernel.skips_window).times(problem.batch * sequences)
+        for problem in problems
+    ]
     counts = Counter[int]()
     for tile in tiles:
         counts.update(tile.counts)
@@ -187,7 +199,13 @@ def ragged_launches(
     splits = [chosen.of(max(tile.counts)) for tile in tiles]
     mains = [
         _main(
-            problem, kernel, block, min(m, problem.q_len * packed), counted, parts, chosen.combined
+            problem,
+            kernel,
+            block,
+            min(block[0], problem.q_len * packed),
+            counted,
+            parts,
+            chosen.combined,
         )
         for problem, counted, parts in zip(problems, tiles, splits, strict=True)
     ]
@@ -196,29 +214,13 @@ def ragged_launches(
     results = sum(sizes)
     if chosen.combined:
         partial = sum(parts * size for parts, size in zip(splits, sizes, strict=True))
-        launches.append(
-            stream(_COMBINE, float(_PARTIAL_BYTES * partial), 2.0 * results, trips=max(splits))
-        )
+        read = float(_PARTIAL_BYTES * partial)
+        launches.append(stream("flash_combine", read, 2.0 * results, trips=max(splits)))
     if single and longest.kv_heads > 1 and sum(problem.batch for problem in problems) > 1:
         # Queries of a group are put beside each other before, and their results back after.
-        copy = stream(_COPY, 2.0 * results, 2.0 * results)
+        copy = stream("flash_copy", 2.0 * results, 2.0 * results)
         launches = [copy, *launches, copy]
     return tuple(launches)
-
-
-def _tiles(
-    problem: AttentionProblem, kernel: FlashKernel, block: tuple[int, int], packed: int
-) -> TileCounts:
-    sequences = problem.batch * (problem.heads if packed == 1 else problem.kv_heads)
-    return count_tiles(problem, block, packed, kernel.skips_window).times(sequences)
-
-
-def flash_forward(
-    problem: AttentionProblem, kernel: FlashKernel, num_pes: int = 1
-) -> LibraryKernel:
-    """Return the launch of a forward pass alone."""
-    launches = flash_launches(problem, kernel, num_pes)
-    return next(launch for launch in launches if launch.name == kernel.name)
 
 
 def _main(
