@@ -35,9 +35,7 @@ def times(x: Tensor, count: int) -> Tensor:
 
 @torch.jit.script
 def later(x: Tensor) -> tuple[list[Tensor], torch.jit.Future[Tensor]]:
-    kept: list[torch.jit.Future[Tensor]] = []
-    for i in range(2):
-        kept.append(torch.jit.fork(times, x, i))
+    kept = [torch.jit.fork(times, x, i) for i in range(2)]
     return [torch.jit.wait(item) for item in kept], kept[1]
 
 
