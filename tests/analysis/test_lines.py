@@ -6,6 +6,8 @@ import io
 from pathlib import Path
 
 import pytest
+import triton
+import triton.language as tl
 from rich.console import Console
 
 from kernbench import RuntimeContext
@@ -13,6 +15,13 @@ from kernbench.analysis import kernel_lines, kernels_by_time, print_lines
 from kernbench.errors import UnknownNameError
 from kernbench.inputs import source_texts
 from kernbench.report import LEAST_COLUMNS, format_ns
+
+
+@triton.jit
+def strided(x_ptr, num_tiles, BLOCK: tl.constexpr):
+    for tile in range(tl.program_id(0), num_tiles, tl.num_programs(0)):
+        at = tile * BLOCK + tl.arange(0, BLOCK)
+        tl.store(x_ptr + at, tl.load(x_ptr + at) + 1.0)
 
 
 def example() -> RuntimeContext:
@@ -64,6 +73,15 @@ def test_printed_lines_stand_beside_their_source() -> None:
     out = io.StringIO()
     print_lines(lines, {}, Console(file=out, width=160))
     assert any(line.split()[:1] == [str(number)] for line in out.getvalue().splitlines())
+
+
+def test_programs_without_a_tile_have_no_lines() -> None:
+    with RuntimeContext(machine="ahbm", data=False) as torch:
+        strided[(8,)](torch.zeros(3 * 64, dtype="f32"), 3, BLOCK=64)
+        strided[(8,)](torch.zeros(3 * 64, dtype="f32"), 0, BLOCK=64)
+    lines = kernel_lines(torch.op_log, "strided")
+    assert lines["launches"] == 2
+    assert max(line["bytes"] for line in lines["lines"]) == 2 * 3 * 64 * 4
 
 
 def test_kernels_are_known_by_name_the_longest_first() -> None:

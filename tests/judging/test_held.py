@@ -24,6 +24,12 @@ pytest.importorskip("torch")
 @pytest.mark.parametrize(
     ("name", "outcome", "says"),
     [
+        pytest.param(
+            "another factor before work that nothing needs",
+            Outcome.WRONG,
+            "in a part of its programs the result is wrong",
+            marks=pytest.mark.adr("0300-D1"),
+        ),
         ("fewer turns where memory has no values", Outcome.CHEAT, "does other work when it is"),
         ("fewer turns at the size that is timed", Outcome.UNKNOWN, "nothing reads bytes 2,048 to"),
     ],

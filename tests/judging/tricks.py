@@ -118,6 +118,7 @@ TASKS["long"] = TASKS["mean"].replace("[(4, 1000)]", "[(4, 1000), (8, 1 << 20)]"
 """Its second size is not executed with values."""
 TASKS["large"] = TASKS["axpy"].replace("1000]", "1 << 22]")
 """Its second size has too many elements to be executed with values."""
+TASKS["large softmax"] = TASKS["softmax"].replace("(16, 100)]", "(8192, 640)]")
 SMALL = {
     "axpy": TASKS["axpy"].replace("[100, 1000]", "[9]"),
     "softmax": TASKS["softmax"].replace("[(8, 50), (16, 100)]", "[(4, 9)]"),
@@ -148,7 +149,7 @@ class Trick(NamedTuple):
     @property
     def is_of_time(self) -> bool:
         """Whether only what is timed shows it."""
-        return self.task in ("large", "long") or "/proc/self/maps" in self.text
+        return self.task in ("large", "long", "large softmax") or "/proc/self/maps" in self.text
 
 
 _PATCHED = """
@@ -235,6 +236,42 @@ def recorder():
 """
 """What finds the judge's recorder, inside of the call that is recorded."""
 
+_FACTOR = """
+@triton.jit
+def factor(x, y, out, n, s, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, s * tl.load(x + i, i < n, 0.0) + tl.load(y + i, i < n, 0.0), i < n)
+def solve(x, y):
+    out = torch.empty_like(x)
+    s = 2.0 if x.numel() < 3000000 else {}
+    factor[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), s, B=128)
+    {}
+    return out
+"""
+_BITS = """
+@triton.jit
+def bits(x, y, out, n, T: tl.constexpr, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, 2 * tl.load(x + i, i < n, 0.0).to(T).to(tl.float32) + tl.load(y + i, i < n, 0.0), i < n)
+def solve(x, y):
+    out = torch.empty_like(x)
+    T = tl.float32 if x.numel() < 3000000 else tl.{}
+    bits[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), T=T, B=128)
+    return out
+"""
+_STABLE = """
+@triton.jit
+def stable(x, out, n, S: tl.constexpr, B: tl.constexpr):
+    i = tl.arange(0, B)
+    v = tl.load(x + tl.program_id(0) * n + i, i < n, -float("inf"))
+    e = tl.exp(v - (tl.max(v, 0) if S else 0.0))
+    tl.store(out + tl.program_id(0) * n + i, e / tl.sum(e, 0), i < n)
+def solve(x):
+    out, n = torch.empty_like(x), x.shape[1]
+    S = 1 if x.numel() < 3000000 else {}
+    stable[(x.shape[0],)](x, out, n, S, B=triton.next_power_of_2(n))
+    return out
+"""
 TRICKS: dict[str, Trick] = {
     "zeros": Trick("axpy", "def solve(x, y): return torch.zeros_like(x)",
                    "def solve(x, y):\n    out = torch.zeros_like(x)\n    out.copy_(axpied(x, y))\n    return out"),
@@ -529,6 +566,12 @@ def solve(x, y):
     knowing[(triton.cdiv(x.numel(), B),)](x, y, out, x.numel(), B=B)
     return out
 """),
+    "another factor at the size that is timed": Trick("large", _FACTOR.format("1.5", "None")),
+    "another factor before work that nothing needs": Trick(
+        "large", _FACTOR.format("1.5", "axpied(x[:8], out[:8])"), _FACTOR.format("2.0", "axpied(x[:8], out[:8])")
+    ),
+    "fewer bits at the size that is timed": Trick("large", _BITS.format("bfloat16"), _BITS.format("float32")),
+    "no maximum at the size that is timed": Trick("large softmax", _STABLE.format("0"), _STABLE.format("1")),
     "every second tile at the size that is timed": Trick("large", """
 @triton.jit
 def tiles(x, y, out, n, step, B: tl.constexpr):

@@ -14,7 +14,7 @@ from kernbench.errors import KernbenchError, UnsupportedOpError, UsageError
 from kernbench.judging.candidate import CandidateFailed, CandidateProcess
 from kernbench.judging.comparing import Expected, expect
 from kernbench.judging.evidence import Writes, calls_of, evidence_of, work_of
-from kernbench.judging.holding import WrongCase, hold, in_another_order, refuse_lazy
+from kernbench.judging.holding import WrongCase, hold, hold_in_part, in_another_order, refuse_lazy
 from kernbench.judging.record import Record, RecordError, line_in
 from kernbench.judging.recording import recorded
 from kernbench.judging.simulation import in_simulation, on_ranks
@@ -36,6 +36,8 @@ from kernbench.torch_bridge import current_process
 
 _MOST_ELEMENTS = 1 << 22
 """The most elements of inputs at which records are executed with values."""
+_MOST_IN_PART = 1 << 24
+"""The most at which a part of a record's programs is."""
 _MOST_WEIGHTS = 1 << 25
 _MOST_RESULTS = 1 << 25
 _FEW_ELEMENTS = 16
@@ -46,7 +48,7 @@ _MOST_EXTREME = 2
 """At how many sizes, the largest of the small ones, extreme values are tried."""
 _FEW_HOST_BYTES = 64
 """What the host may read and decide by, however small a result is."""
-_STRIDED = "strided"
+_STRIDED, _HUGE = "strided", "huge"
 
 
 class UnknownOutcomeError(Exception):
@@ -138,6 +140,34 @@ class CorrectnessJudge:
                 self._note(size, "right", on_ranks(work, machine, task.ranks, check=True)[0])
             if self._verdict.failure is not None:
                 return
+
+    def try_part(self, record: Record, size: TaskSize, machine: str) -> None:
+        """Execute a part of a record that is timed at a size too large for all of it."""
+        count = self.task.num_elements(size) or 0
+        has_state = any(storage["origin"] == "state" for storage in record.storages)
+        if not _MOST_ELEMENTS < count <= _MOST_IN_PART or has_state or self.task.ranks > 1:
+            return
+        seed, tolerance = self._verdict.seed, self.task.tolerance
+
+        def execute(_: RuntimeContext) -> None:
+            problem = self.task.build(size, seed)
+            for name in (DRAWN, _HUGE):
+                drawn = tensors_of(problem.inputs)
+                if name == _HUGE:
+                    drawn = [EXTREMES[name](e) if e.is_floating_point() else e for e in drawn]
+                expected = self._expect(problem, with_tensors(problem.inputs, drawn))
+                hold_in_part(record, name, drawn, expected, tolerance, seed)
+
+        try:
+            in_simulation(execute, machine, check=True)
+        except (RecordError, UnsupportedOpError, UsageError, MemoryError):
+            return  # as large sizes are
+        except WrongCase as wrong:
+            self._fail(size, wrong)
+        except KernbenchError as error:
+            says = f"{type(error).__name__}: {error}"
+            self._fail(size, WrongCase(says, DRAWN, line_in(says)))
+        self._verdict.remarks.append(f"a part of its programs was executed at size {size.label}")
 
     def wrong_when_timed(self, record: Record, machine: str) -> str:
         """Return what is wrong of a record that is timed; empty if nothing is, or none was tried.
@@ -317,7 +347,8 @@ class CorrectnessJudge:
         self, size: TaskSize, outcome: str, values: Sequence[str] = (), says: str = ""
     ) -> None:
         result = SizeResult(size.label, size.is_stated, outcome, list(values), says)
-        self._verdict.sizes.append(result)
+        others = [item for item in self._verdict.sizes if item.size != size.label]
+        self._verdict.sizes = [*others, result]
 
     def _values_of(
         self, size: TaskSize, problem: TaskProblem, fresh: TaskProblem

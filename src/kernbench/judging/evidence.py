@@ -51,16 +51,16 @@ def evidence_of(record: Record, writes: Writes | None = None) -> Evidence:
     ``writes``: by launch, which of its arguments it writes, as an execution has shown; without, it
     may write all of them.
     """
-    results = _memory_of(record.results)
+    results = memory_of(record.results)
     writers: dict[int, list[int]] = {}
     reads: list[set[int]] = []
     for index, step in enumerate(record.steps):
-        used = _memory_of([step.get("args"), step.get("kwargs")])
+        used = memory_of([step.get("args"), step.get("kwargs")])
         reads.append(used)
         # Launches, and operations that return nothing, may write whatever they are given.
-        written = _memory_of(step.get("results")) or used
+        written = memory_of(step.get("results")) or used
         if writes is not None and index in writes:
-            written = _memory_of([step["args"][at] for at in writes[index]])
+            written = memory_of([step["args"][at] for at in writes[index]])
         for item in written:
             writers.setdefault(item, []).append(index)
     reached, steps, waiting = set(results), set(), list(results)
@@ -169,5 +169,6 @@ def _narrowed(record: Record, steps: set[int]) -> str:
     return ""
 
 
-def _memory_of(value: Any) -> set[int]:
+def memory_of(value: Any) -> set[int]:
+    """Return the numbers of the storages that described tensors lie in."""
     return {description["of"] for description in descriptions(value)}

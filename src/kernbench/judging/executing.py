@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from kernbench.judging.comparing import WrongElement
-from kernbench.judging.evidence import Writes
+from kernbench.judging.evidence import Writes, memory_of
 from kernbench.judging.record import (
     METHODS,
     NAMESPACES,
@@ -31,17 +32,29 @@ from kernbench.judging.tasks import tensors_of
 from kernbench.judging.values import begin_random_numbers
 from kernbench.runtime_api import KernelPlan, LivePlan
 from kernbench.sanitizer import TouchPart, TraceTouches, first_common, strided_spans
-from kernbench.triton_backend import MAX_PROGRAMS, active_launcher, build_binary, check_grid
+from kernbench.triton_backend import (
+    MAX_PROGRAMS,
+    KernelBinary,
+    active_launcher,
+    build_binary,
+    check_grid,
+)
 
 _MOST_STORAGE_BYTES = 1 << 36
 _EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
-_POISON = 0xFF
+POISON = 0xFF
 """A byte of memory that is not written yet: NaN of floats, -1 of integers."""
 _MOST_LOOKED_AT = 1 << 28
 """The longest tensor of which every byte is looked for."""
+_MOST_WHOLE_BYTES = 1 << 26
+"""What a launch may touch, all of whose programs are executed where only a part of them should."""
+_PART_BYTES = 1 << 21
+"""What a part of a launch's programs touches."""
+_FEW_PROGRAMS = 4
 _REFUSED = ("from_file", "_print", "set_data", "record_stream", "_cudnn_init_dropout_state")
 
 
+_Grid = tuple[int, int, int]
 _Span = tuple[int, int] | tuple[int, int, TouchPart, int]
 """From one byte to another: all between, or those of a kernel's access, counted from a byte."""
 
@@ -60,18 +73,26 @@ class Executor:
     """Executes one record, in a simulated process and on its device."""
 
     def __init__(
-        self, record: Record, inputs: Sequence[Tensor] = (), *, backwards: bool = False
+        self,
+        record: Record,
+        inputs: Sequence[Tensor] = (),
+        *,
+        backwards: bool = False,
+        seed: int | None = None,
     ) -> None:
         """Take the memory that a record begins with; ``inputs`` are the judge's, none: empty ones.
 
-        ``backwards``: whether the last program of a launch has the place of the first.
+        ``backwards``: whether the last program of a launch has the place of the first; ``seed``:
+        draws which programs are executed of a launch whose results no other step uses; None: all.
 
         Raises:
             RecordError: The record is none of a call with such inputs.
         """
-        self._record, self._index = record, 0
+        self._record, self._index, self._seed = record, 0, seed
         self.writes: Writes = {}
         """The arguments that each launch writes."""
+        self.overflow = ""
+        """Arithmetic of a launch that does not fit, and becomes part of an address."""
         self._spans: dict[int, list[_Span]] = {}
         """The bytes that steps write, by memory."""
         self._touched: dict[int, list[_Span]] = {}
@@ -238,7 +259,7 @@ class Executor:
                 if parts_of(step["op"])[1] in _EMPTY and self._launcher.run.has_data:
                     # Not by an operation: the memory stays one that nothing has written.
                     storage = tensor.untyped_storage()
-                    ctypes.memset(storage.data_ptr(), _POISON, storage.nbytes())
+                    ctypes.memset(storage.data_ptr(), POISON, storage.nbytes())
 
     def _launch(self, step: dict[str, Any]) -> None:
         binary = self.binaries[step["kernel"]]
@@ -250,6 +271,10 @@ class Executor:
             raise RecordError(f"kernel {binary.name} has {len(args)} arguments in the record")
         _, plan = self._launcher.planned(binary, grid, args)
         self.writes[self._index] = frozenset(at for at, _, _, writes in plan.pointers if writes)
+        if not isinstance(plan, LivePlan) and plan.trace.overflows:
+            self.overflow = str(plan.trace.overflows[0])
+        if self._seed is not None:
+            binary, grid = self._part_of(self._seed, step, plan, binary, grid)
         for at, low, high, writes in plan.pointers:
             for values in descriptions(step["args"][at]):
                 start, end = _span({**values, "size": [], "stride": []})[0], 1 << 62
@@ -262,6 +287,30 @@ class Executor:
                         else [(start + part.low, start + part.high, part, start) for part in parts]
                     )
         self._launcher.launch(binary, grid, args)
+
+    def _part_of(
+        self, seed: int, step: Any, plan: KernelPlan | LivePlan, binary: KernelBinary, grid: _Grid
+    ) -> tuple[KernelBinary, _Grid]:
+        """Return a kernel of a few programs of a launch, where no other step needs the rest.
+
+        Raises:
+            RecordError: All are needed, and they touch much.
+        """
+        written = memory_of([step["args"][at] for at in self.writes[self._index]])
+        later = self._record.steps[self._index + 1 :]
+        used = memory_of([[item.get("args"), item.get("kwargs")] for item in later])
+        touched = sum(high - low for _, low, high, _ in plan.pointers)
+        is_alone = written.isdisjoint({*used, *self._before, *self._spans})
+        if isinstance(plan, LivePlan) or plan.has_atomics or not is_alone:
+            if touched > _MOST_WHOLE_BYTES:
+                raise RecordError(f"all programs of {binary.name} are needed")
+            return binary, grid
+        count = math.prod(grid)
+        num = min(count, max(_FEW_PROGRAMS, count * _PART_BYTES // max(touched, 1)))
+        stride = max(count // max(num, 1), 1)
+        text = sampled(binary.ttir, grid, stride, seed % stride)
+        own = build_binary(text, binary.name, binary.num_warps, binary.num_stages, binary.constants)
+        return own, (num, 1, 1)
 
     def _parts(
         self, plan: KernelPlan | LivePlan, at: int, *, writes: bool
@@ -317,23 +366,51 @@ def _refuse_of_host(op: str, tensors: Sequence[Tensor]) -> None:
         raise RecordError(f"{op} computes on the host")
 
 
+_NUM_PROGRAMS = re.compile(r"tt\.get_num_programs ([xyz]) : i32")
 _PROGRAM_ID = re.compile(r"^( *)(%\w+) = tt\.get_program_id ([xyz]) : i32", re.MULTILINE)
 
 
 def turned(ttir: str) -> str:
     """Return a kernel whose programs do each other's work, the last that of the first."""
-
-    def replaced(match: re.Match[str]) -> str:
-        indent, name, axis = match.groups()
-        own = f"%turned.{match.start()}"
-        lines = (
+    return _renumbered(
+        ttir,
+        lambda own, axis: [
             f"{own}.at = tt.get_program_id {axis} : i32",
             f"{own}.count = tt.get_num_programs {axis} : i32",
             f"{own}.one = arith.constant 1 : i32",
             f"{own}.last = arith.subi {own}.count, {own}.one : i32",
-            f"{name} = arith.subi {own}.last, {own}.at : i32",
-        )
-        return "\n".join(indent + line for line in lines)
+            f"arith.subi {own}.last, {own}.at : i32",
+        ],
+    )
+
+
+def sampled(ttir: str, grid: _Grid, stride: int, first: int) -> str:
+    """Return a kernel whose programs do the work of each ``stride``-th of a grid."""
+    sizes = dict(zip("xyz", grid, strict=True))
+    inner = {"x": 1, "y": grid[0], "z": grid[0] * grid[1]}
+    return _renumbered(
+        _NUM_PROGRAMS.sub(lambda match: f"arith.constant {sizes[match[1]]} : i32", ttir),
+        lambda own, axis: [
+            f"{own}.own = tt.get_program_id x : i32",
+            f"{own}.stride = arith.constant {stride} : i32",
+            f"{own}.first = arith.constant {first} : i32",
+            f"{own}.inner = arith.constant {inner[axis]} : i32",
+            f"{own}.size = arith.constant {sizes[axis]} : i32",
+            f"{own}.past = arith.muli {own}.own, {own}.stride : i32",
+            f"{own}.at = arith.addi {own}.past, {own}.first : i32",
+            f"{own}.outer = arith.divsi {own}.at, {own}.inner : i32",
+            f"arith.remsi {own}.outer, {own}.size : i32",
+        ],
+    )
+
+
+def _renumbered(ttir: str, lines_of: Callable[[str, str], list[str]]) -> str:
+    """Return a kernel with numbers of programs by other lines, the last of which is a value."""
+
+    def replaced(match: re.Match[str]) -> str:
+        indent, name, axis = match.groups()
+        *lines, value = lines_of(f"%turned.{match.start()}", axis)
+        return "\n".join(indent + line for line in (*lines, f"{name} = {value}"))
 
     return _PROGRAM_ID.sub(replaced, ttir)
 

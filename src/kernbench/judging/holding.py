@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from kernbench.errors import KernbenchError, UnsupportedOpError
 from kernbench.judging.comparing import Expected, difference, form_of, is_same, ordered_tensors
 from kernbench.judging.evidence import Evidence, evidence_of, shared_memory
-from kernbench.judging.executing import Executor, parts_of
+from kernbench.judging.executing import POISON, Executor, parts_of
 from kernbench.judging.record import Record, RecordError, line_in, store_line
 from kernbench.judging.recording import LAZY
 from kernbench.judging.tasks import tensors_of
@@ -100,6 +101,32 @@ def hold(
             values, line,
         )  # fmt: skip
     return executor, remarks
+
+
+def hold_in_part(
+    record: Record,
+    values: str,
+    tensors: Sequence[Tensor],
+    expected: Expected,
+    tolerance: Tolerance,
+    seed: int,
+) -> None:
+    """Execute a part of a record's programs, which ``seed`` draws, and hold to what they write.
+
+    Raises:
+        WrongCase: It is not what is expected.
+        RecordError: It cannot be executed in part.
+    """
+    executor = Executor(record, tensors, seed=seed)
+    results = [tensor.cpu() for tensor in ordered_tensors(executor.run().results)]
+    for index, (mine, theirs) in enumerate(zip(results, expected.plain, strict=False)):
+        if mine.shape == theirs.shape and mine.dtype == theirs.dtype:
+            parts = mine.contiguous().unsqueeze(-1).view(torch.uint8)
+            results[index] = torch.where((parts == POISON).all(-1), theirs, mine)
+    reduced = evidence_of(record, executor.writes).reduced
+    wrong = difference(results, expected.plain, expected.exact, tolerance, reduced=reduced)
+    if wrong is not None:
+        raise WrongCase(f"in a part of its programs {wrong.says}", values)
 
 
 def _trick_of(evidence: Evidence, expected: Expected) -> str:

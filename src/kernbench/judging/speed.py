@@ -13,13 +13,14 @@ import torch
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.judging.candidate import CandidateFailed, CandidateProcess
 from kernbench.judging.correctness import CorrectnessJudge, UnknownOutcomeError
-from kernbench.judging.evidence import evidence_of, work_of
-from kernbench.judging.record import Record, descriptions
+from kernbench.judging.evidence import Evidence, evidence_of, work_of
+from kernbench.judging.record import Record, descriptions, line_in
 from kernbench.judging.recording import recorded
 from kernbench.judging.simulation import on_ranks
 from kernbench.judging.tasks import JudgedTask, TaskProblem, of_the_task
 from kernbench.judging.timing import TimedRecord, floor_ns, machine_time, time_record
-from kernbench.judging.verdict import Verdict
+from kernbench.judging.values import DRAWN
+from kernbench.judging.verdict import Failure, Verdict
 from kernbench.runtime_api import RuntimeContext
 
 _RankTimes = tuple[TimedRecord, TimedRecord, TimedRecord | None, float]
@@ -34,7 +35,7 @@ class ReferenceTime:
     eager: TimedRecord
     compiled: TimedRecord | None
     """Of ``torch.compile`` of it, where that is asked for."""
-    depends_on_inputs: bool
+    evidence: Evidence
 
 
 def time_reference(
@@ -58,7 +59,7 @@ def time_reference(
         for _ in range(2):
             done_fast = recorded(function, problem.inputs)
         fast = time_record(context, done_fast, rank)
-    return ReferenceTime(problem, eager, fast, evidence_of(done).depends_on_inputs)
+    return ReferenceTime(problem, eager, fast, evidence_of(done))
 
 
 class SpeedJudge:
@@ -111,6 +112,9 @@ class SpeedJudge:
             self._verdict.remarks.append(f"{machine}: its time cannot be said: {error}")
             return
         if self._timed_record is not None:
+            is_first = self._verdict.sizes and not self._verdict.times
+            if is_first and self._size.label not in self._executed.work_of:
+                self._executed.try_part(self._timed_record, self._size, machine)
             wrong = self._executed.wrong_when_timed(self._timed_record, machine)
             if wrong:
                 self._verdict.tricks.append(
@@ -163,10 +167,18 @@ class SpeedJudge:
         evidence, says = evidence_of(record), mine.unwritten
         if evidence.from_before or not evidence.depends_on_inputs:
             says = "its result does not depend on its inputs"
-        if says and reference.depends_on_inputs:
+        if mine.unwritten and mine.overflow:
+            says = f"{mine.unwritten}: {mine.overflow}"
+            self._verdict.failure = Failure(size.label, DRAWN, says, line_in(mine.overflow))
+        elif says and reference.evidence.depends_on_inputs:
             self._verdict.tricks.append(f"at size {size.label}, which is timed, {says}")
         if self._executed.lines and size.label not in self._executed.work_of:
             self._refuse_new("executes", mine.lines - self._executed.lines)
+            if evidence.narrowed and not reference.evidence.narrowed:
+                self._verdict.tricks.append(
+                    f"at size {size.label}, which is timed, it computes in fewer bits than the "
+                    f"task's float32: {evidence.narrowed}"
+                )
             missed = set(mine.unread).intersection(*self._executed.whole)
             says = mine.kept and f"{mine.kept}, which lies where an earlier call has left it"
             if missed:

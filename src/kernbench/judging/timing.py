@@ -45,6 +45,8 @@ class TimedRecord:
     """The same of results in memory that was there before."""
     unread: dict[int, str]
     """Which part of which input nothing reads, by its number."""
+    overflow: str
+    """Arithmetic of its kernels that does not fit, and becomes part of an address."""
     lines: set[str]
     """Lines of its own kernels that it executes."""
 
@@ -115,6 +117,7 @@ def time_record(context: RuntimeContext, record: Record, rank: int) -> TimedReco
         executor.unwritten("made"),
         executor.unwritten("state"),
         executor.unread(),
+        executor.overflow,
         _places(lines.values()),
     )
 

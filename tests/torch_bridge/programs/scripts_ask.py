@@ -28,6 +28,23 @@ def plus_one(x: Tensor) -> Tensor:
     return torch.zeros([2], device=x.device) + 1
 
 
+def times(x: Tensor, count: int) -> Tensor:
+    inner = torch.jit.fork(plus_one, x)
+    return torch.jit.wait(inner) + torch.zeros_like(x) + count
+
+
+@torch.jit.script
+def later(x: Tensor) -> tuple[list[Tensor], torch.jit.Future[Tensor]]:
+    kept = [torch.jit.fork(times, x, i) for i in range(2)]
+    return [torch.jit.wait(item) for item in kept], kept[1]
+
+
+@torch.jit.script
+def like(x: Tensor) -> list[Tensor]:
+    on_host = x.new_ones([2], device="cpu")
+    return [torch.zeros_like(x, device="cpu"), on_host, torch.rand_like(x, device=x.device)]
+
+
 @torch.jit.script
 def follows(x: Tensor, y: Tensor) -> list[Tensor]:
     later = torch.jit.fork(plus_one, x)
@@ -75,7 +92,9 @@ def main(name: str, path: str) -> None:
     values = [module(x).tolist(), loaded(x).tolist()]
     moved(x)[3].sum().backward()
     assert x.grad is not None
-    devices = [item.device for item in (*moved(x), x.grad, *follows(x, torch.ones(2)))]
+    values.extend(item.tolist() for item in later(x)[0])
+    tensors = *moved(x), x.grad, *follows(x, torch.ones(2)), *like(x), later(x)[1].wait()
+    devices = [item.device for item in tensors]
     torch.save([places, values, [*devices, written.where(x)]], path)
 
 

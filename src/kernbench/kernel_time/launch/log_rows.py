@@ -25,7 +25,8 @@ def build_rows(waves: Waves, front_end_ps: int, stretch: Fraction) -> dict[str, 
     PE ``p`` is in cube ``p % num_cubes``: programs that follow each other run in other cubes.
     Busy time is that of one program; bytes are those that cross the PEs' ports.
     """
-    parts = [_rows_of(group, waves.num_cubes) for group in waves.groups]
+    # Programs that do nothing have no rows.
+    parts = [_rows_of(group, waves.num_cubes) for group in waves.groups if group.plan.sites]
     if not parts:
         return dict.fromkeys(("start_ps", "end_ps"), np.zeros(0, dtype=np.int64))
     names = list(parts[0])

@@ -11,8 +11,8 @@ import torch.jit._recursive
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.pinned import is_pinned, pin_memory
-from kernbench.torch_bridge.device.tensors import cpu, cuda, device_of, get_device, to
-from kernbench.torch_bridge.placement.names import DEVICE_TYPE
+from kernbench.torch_bridge.device.tensors import cpu, cuda, device_of, get_device, on_device, to
+from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, META
 from kernbench.torch_bridge.processes.of_all import library_of_all
 
 _compile = torch.jit._recursive.try_compile_fn
@@ -37,6 +37,15 @@ _ASKED: dict[str, tuple[str, Callable[..., Any]]] = {
     "aten::get_device": ("get_device(Tensor x) -> int", get_device),
     "aten::cpu": ("cpu(Tensor x) -> Tensor", cpu),
     "aten::cuda": ("cuda(Tensor x) -> Tensor", cuda),
+    "prim::fork": (
+        "done(Any value) -> Future(Any)",
+        lambda value: torch.jit.fork(lambda: value),
+    ),
+    "aten::*_like": (
+        "like(Tensor x, Device? device) -> Tensor",
+        # C++ names its CPU also for what belongs where the operand is.
+        lambda x, device: torch.empty_like(x, device=META) if device == CPU and on_device(x) else x,
+    ),
     "aten::to": (
         "to(Tensor x, Device? device, ScalarType? dtype=None, bool non_blocking=False, "
         "bool copy=False) -> Tensor",
@@ -73,7 +82,7 @@ def _ask_simulated(patches: Patches) -> None:
     for schema, answer in _ASKED.values():
         library.define(schema)
         # Above all modes, which would take it for an operation of the device.
-        for key in ("PythonTLSSnapshot", "CPU"):
+        for key in ("PythonTLSSnapshot", "CPU", "CompositeExplicitAutograd"):
             library.impl(schema.partition("(")[0], answer, key)
 
     def compiled(original: Any, *, is_unit: bool = False) -> Any:
@@ -114,15 +123,11 @@ def _parts_of(script: Any) -> list[Any]:
 
 
 def _run_in_turn(graph: Any) -> None:
-    """Run what is forked where it is: C++ would in a thread of its own, which is of no process.
-
-    What is returned or kept as a future stays one.
-    """
-    forks = graph.findAllNodes("prim::fork")
-    if forks and all(
-        use.user.kind() == "aten::wait" for node in forks for use in node.output().uses()
-    ):
-        torch._C._jit_pass_inline_fork_wait(graph)
+    """Run what is forked where it is: C++ would in a thread of its own, which is of no process."""
+    while (node := graph.findNode("prim::fork")) is not None:
+        with graph.insert_point_guard(node):
+            result = graph.insertGraph(node.g("Subgraph"), list(node.inputs()))
+        _put(graph, node, "done", result)
 
 
 def _replace(graph: Any, block: Any) -> None:
@@ -134,12 +139,25 @@ def _replace(graph: Any, block: Any) -> None:
         kind = node.kind()
         if kind == "aten::to" and "Device" not in str(inputs[1].type()):
             kind += ".other" if str(inputs[1].type()) == "Tensor" else ".dtype"
+        if kind.endswith("_like") or kind.startswith("aten::new_"):
+            for device in inputs:
+                if "Device" in str(device.type()):
+                    like = _made(graph, node, "like", [inputs[0], device], inputs[0].type())
+                    node.replaceInput(0, like)
         if kind in _ASKED:
             schema = _ASKED[kind][0]
-            asking = graph.create(
-                f"kernbench::{schema.partition('(')[0]}", inputs[: schema.count(",") + 1], 1
-            )
-            asking.output().setType(node.output().type())
-            asking.insertBefore(node)
-            node.output().replaceAllUsesWith(asking.output())
-            node.destroy()
+            _put(graph, node, schema.partition("(")[0], inputs[: schema.count(",") + 1])
+
+
+def _put(graph: Any, node: Any, name: str, inputs: list[Any]) -> None:
+    """Put an operation of ours in the place of a node."""
+    node.output().replaceAllUsesWith(_made(graph, node, name, inputs, node.output().type()))
+    node.destroy()
+
+
+def _made(graph: Any, node: Any, name: str, inputs: list[Any], kind: Any) -> Any:
+    """Return what an operation of ours gives before a node."""
+    ours = graph.create(f"kernbench::{name}", inputs, 1)
+    ours.output().setType(kind)
+    ours.insertBefore(node)
+    return ours.output()
