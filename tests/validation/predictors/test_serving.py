@@ -90,6 +90,7 @@ def test_a_line_has_a_row_of_the_first_token_and_one_of_a_further_one(tmp_path: 
 
 
 @pytest.mark.adr("0292-D1")
+@pytest.mark.adr("0304-D1")
 def test_both_are_answered_by_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[Program] = []
 
