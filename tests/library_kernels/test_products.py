@@ -9,9 +9,16 @@ from hypothesis import strategies as st
 
 from kernbench.errors import MachineError
 from kernbench.hardware import load_library, load_machine
-from kernbench.library_kernels import Product, grouped_kernels, product_kernels, time_kernel
+from kernbench.library_kernels import (
+    CUTLASS,
+    ExpertProduct,
+    Product,
+    expert_product,
+    grouped_kernels,
+    product_kernels,
+    time_kernel,
+)
 from validation import kernels as stacks
-from validation.kernels import ExpertLoad, MoeKernels, MoeProblem, expert_products
 
 SIP = load_machine("a100-sxm-80g").sip
 LIBRARY = load_library("sm80")
@@ -218,17 +225,11 @@ def test_skewed_groups_take_about_the_time_of_a_serving_stacks_experts(
     loaded = load_machine(machine)
     assert loaded.spec.kernel_library is not None
     library = stacks.load_library(loaded.spec.kernel_library)
-    kernels = MoeKernels(
-        name="cutlass_moe_bf16", row_tiles=(16, 32, 64, 128, 256), columns=(128, 64), depth=64,
-        resident=1,
-    )  # fmt: skip
+    tiles = dataclasses.replace(CUTLASS, name="cutlass_moe_bf16")
 
     def experts_us(sizes: list[int]) -> float:
-        load = ExpertLoad(rows=tuple(sizes), tokens=rows, routed=rows, slots=rows)
-        problem = MoeProblem(
-            load=load, experts=groups, hidden=k, inter=n, gated=False, pes=loaded.sip.num_pes
-        )
-        up = expert_products(problem, kernels)[0]
+        product = ExpertProduct(rows=tuple(sizes), columns=n, depth=k, pes=loaded.sip.num_pes)
+        up = expert_product(product, tiles)
         return time_kernel(up, loaded.sip, library.constants(up.name)).total_us
 
     def ours_us(sizes: list[int]) -> float:

@@ -9,27 +9,29 @@ copying rows, quantising them, the activation, and the weighted sum over a token
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from kernbench.kernel_time import still_there
-from kernbench.library_kernels import LibraryKernel, Tiles, Trip
+from kernbench.library_kernels import (
+    OUT_BYTES,
+    ExpertProduct,
+    ExpertTiles,
+    LibraryKernel,
+    Tiles,
+    Trip,
+    expert_product,
+    move_rows,
+    sort_choices,
+)
 
-_OUT_BYTES = 2
-"""Bytes per element between the kernels: bfloat16."""
 STEPS = "moe_steps"
 """What the names of the constants of the kernels around the products begin with."""
 _EXPAND, _ACTIVATE, _SUM = "_expand", "_activate", "_sum"
 """Copy or quantise rows; the activation; the weighted sum over a token's experts."""
-_SORTED = 1024
-"""Choices in a trip of routing."""
-_CHOICE_BYTES = 8
-"""Bytes of a choice: an expert's number and its weight."""
 _CHOSEN = 32
 """Experts' scores that a block reads at a time, a warp's width."""
 _COUNTED = 64
 """Tokens of a block that counts and places the rows of one expert."""
-_DEQUANT_SIMPLE = 2
-"""Per packed weight: shift, mask and scale, on two elements at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +51,6 @@ class ExpertLoad:
     @property
     def total(self) -> int:
         return sum(self.rows)
-
-    @property
-    def mean(self) -> float:
-        return self.total / max(len(self.rows), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,27 +85,12 @@ class MoeProblem:
         """Columns of the up projection."""
         return self.inter * (2 if self.gated else 1)
 
-    @property
-    def dequantised(self) -> bool:
-        """Whether weights are unpacked to the rows' format before they are multiplied."""
-        return self.weight_bytes < 1 < self.row_bytes
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeKernels:
     """The structure of one implementation."""
 
-    name: str
-    """The name of its products' constants."""
-    row_tiles: tuple[int, ...]
-    """Rows of a tile, of which the one is taken that holds an expert's mean."""
-    columns: tuple[int, ...]
-    """Columns of a tile: the most with which every PE has a tile, else the fewest."""
-    depth: int
-    """Elements of the inner dimension in a trip."""
-    resident: int = 2
-    pipelined: bool = False
-    """Whether loads run ahead of products, so that their latency adds nothing to arithmetic."""
+    products: ExpertTiles
     copies_rows: bool = False
     """Whether rows are copied into the order of experts before the products."""
     activates_apart: bool = True
@@ -126,12 +109,14 @@ class MoeKernels:
     sorting: str = ""
     """Name of the constants of kernels that count and place rows with a block for each expert of
     the rank and some tokens. ``routing`` sorts when empty: one block, some choices at a time."""
-    striped: bool = False
-    """Whether all tiles' trips are dealt to the PEs in equal stripes."""
     sums: bool = True
     """Whether the rows of a token's experts are summed up at the end."""
     one_kernel: bool = False
     """Whether both products are one launch that keeps what lies between them."""
+
+    def with_tiles(self, **changes: Any) -> MoeKernels:
+        """Return the same with other products, as ``dataclasses.replace`` changes them."""
+        return replace(self, products=replace(self.products, **changes))
 
 
 def expert_kernels(problem: MoeProblem, kernels: MoeKernels) -> tuple[LibraryKernel, ...]:
@@ -141,7 +126,7 @@ def expert_kernels(problem: MoeProblem, kernels: MoeKernels) -> tuple[LibraryKer
     if not load.total:
         return tuple(routing)
     if kernels.copies_rows or kernels.quantises:
-        read = load.tokens * problem.hidden * _OUT_BYTES
+        read = load.tokens * problem.hidden * OUT_BYTES
         rows = load.total if kernels.copies_rows else load.tokens
         routing.append(
             _step(
@@ -160,7 +145,7 @@ def expert_kernels(problem: MoeProblem, kernels: MoeKernels) -> tuple[LibraryKer
         routing.append(up)
         if kernels.activates_apart:
             out = load.slots * problem.inter
-            read = load.slots * problem.up * _OUT_BYTES
+            read = load.slots * problem.up * OUT_BYTES
             routing.append(
                 _step(problem, kernels.steps + _ACTIVATE, load.slots, read, out * problem.row_bytes)
             )
@@ -170,14 +155,14 @@ def expert_kernels(problem: MoeProblem, kernels: MoeKernels) -> tuple[LibraryKer
                         problem,
                         kernels.steps + _EXPAND,
                         load.slots,
-                        out * _OUT_BYTES,
+                        out * OUT_BYTES,
                         out * problem.row_bytes,
                     )
                 )
         routing.append(down)
     if kernels.sums:
-        read = load.slots * problem.hidden * _OUT_BYTES
-        written = load.tokens * problem.hidden * _OUT_BYTES
+        read = load.slots * problem.hidden * OUT_BYTES
+        written = load.tokens * problem.hidden * OUT_BYTES
         routing.append(_step(problem, kernels.steps + _SUM, load.tokens, read, written))
     return tuple(routing)
 
@@ -193,7 +178,6 @@ def _routing(problem: MoeProblem, kernels: MoeKernels) -> list[LibraryKernel]:
     """Return what chooses experts and sorts rows by them."""
     library_kernels = []
     load = problem.load
-    trip = Trip(loaded_bytes=_SORTED * _CHOICE_BYTES)
     tokens = max(load.routed // problem.choices, 1)
     if kernels.choosing:
         experts = problem.all_experts or problem.experts
@@ -201,10 +185,8 @@ def _routing(problem: MoeProblem, kernels: MoeKernels) -> list[LibraryKernel]:
         tiles = Tiles(count=tokens, trips=trips, trip=Trip())
         library_kernels.append(LibraryKernel(name=kernels.choosing, tiles=(tiles,), resident=8))
     if kernels.routing:
-        trips = 0 if kernels.sorting else math.ceil(load.routed / _SORTED)
-        library_kernels.append(
-            LibraryKernel(name=kernels.routing, tiles=(Tiles(count=1, trips=trips, trip=trip),))
-        )
+        choices = 0 if kernels.sorting else load.routed
+        library_kernels.append(sort_choices(kernels.routing, choices))
     if kernels.sorting:
         blocks = math.ceil(tokens / _COUNTED) * problem.experts
         tiles = Tiles(count=blocks, trips=problem.choices, trip=Trip())
@@ -215,81 +197,25 @@ def _routing(problem: MoeProblem, kernels: MoeKernels) -> list[LibraryKernel]:
 def _step(
     problem: MoeProblem, name: str, rows: float, read: float, written: float
 ) -> LibraryKernel:
-    """Return a kernel that only moves bytes; what the cache holds does not come from HBM."""
-    count = max(int(rows), 1)
-    missed = _missed(problem, read + written)
-    return LibraryKernel(
-        name=name,
-        tiles=(
-            Tiles(
-                count=count,
-                trips=1,
-                trip=Trip(loaded_bytes=read / count),
-                stored_bytes=written / count,
-            ),
-        ),
-        resident=8,
-        hbm_read_bytes=read * missed,
-        hbm_written_bytes=written * missed,
-    )
-
-
-def _missed(problem: MoeProblem, footprint: float) -> float:
-    """Return the share of a footprint that the cache does not keep: all of twice what it holds."""
-    if not problem.cache_bytes:
-        return 1.0
-    return 1.0 - still_there(footprint / problem.cache_bytes)
-
-
-def rows_of_tile(load: ExpertLoad, kernels: MoeKernels) -> int:
-    """Return the rows of a product's tile."""
-    return next((tile for tile in kernels.row_tiles if tile >= load.mean), kernels.row_tiles[-1])
+    return move_rows(name, rows, read, written, problem.cache_bytes)
 
 
 def _product(problem: MoeProblem, kernels: MoeKernels, depth: int, columns: int) -> LibraryKernel:
     load = problem.load
-    rows = rows_of_tile(load, kernels)
-    high = sum(math.ceil(row / rows) for row in load.rows)
-    width = _columns(kernels, high, columns, problem.pes)
-    tiles = high * math.ceil(columns / width)
-    trips: float = math.ceil(depth / kernels.depth)
-    stored = 2.0 * rows * width
-    if kernels.striped:
-        stripes = min(problem.pes * kernels.resident, tiles * trips)
-        trips, tiles, stored = tiles * trips / stripes, int(stripes), stored * tiles / stripes
-    weights = len(load.rows) * depth * columns * problem.weight_bytes
-    read = load.total * depth * problem.row_bytes
-    written = load.slots * columns * _OUT_BYTES
     layer = problem.hidden * (problem.up + problem.inter) * problem.weight_bytes * len(load.rows)
-    missed = _missed(problem, layer + read + written)
-    loaded = kernels.depth * (rows * problem.row_bytes + width * problem.weight_bytes)
-    distinct = min((weights + read) / max(tiles * trips * loaded, 1.0), 1.0)
-    trip = Trip(
-        flops=2.0 * rows * width * kernels.depth,
+    product = ExpertProduct(
+        rows=load.rows,
+        columns=columns,
+        depth=depth,
+        empty=max(load.slots - load.total, 0),
         dtype=problem.dtype,
-        simple=_DEQUANT_SIMPLE * width * kernels.depth if problem.dequantised else 0.0,
-        loaded_bytes=loaded,
-        missed=missed * distinct,
-        pipelined=kernels.pipelined,
+        row_bytes=problem.row_bytes,
+        weight_bytes=problem.weight_bytes,
+        pes=problem.pes,
+        cache_bytes=problem.cache_bytes,
+        layer_bytes=layer,
     )
-    result = [Tiles(count=tiles, trips=trips, trip=trip, stored_bytes=stored)]
-    if load.slots > load.total:
-        # Rows of other ranks' experts are set to 0.
-        empty = math.ceil((load.slots - load.total) / rows) * math.ceil(columns / width)
-        result.append(Tiles(count=empty, trips=0, trip=trip, stored_bytes=2.0 * rows * width))
-    return LibraryKernel(
-        name=kernels.name,
-        tiles=tuple(result),
-        resident=kernels.resident,
-        hbm_read_bytes=weights * missed + read * _missed(problem, read + written),
-        hbm_written_bytes=written * _missed(problem, read + written),
-    )
-
-
-def _columns(kernels: MoeKernels, high: int, columns: int, pes: int) -> int:
-    """Return the columns of a tile, of which so many lie above each other."""
-    widths = [min(column, columns) for column in kernels.columns]
-    return next((width for width in widths if high * (columns // width) >= pes), widths[-1])
+    return expert_product(product, kernels.products)
 
 
 def _joined(up: LibraryKernel, down: LibraryKernel) -> LibraryKernel:

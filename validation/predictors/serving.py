@@ -21,6 +21,7 @@ from validation.programs import (
     ProgramRunner,
     loop,
 )
+from validation.programs.loops.serving import ROUNDS
 from validation.sources.forms import TTFT
 
 QUANTIZATIONS = {"fp8": "fp8", "bf16": "", "int4": "compressed-tensors"}
@@ -30,6 +31,11 @@ MODELS: Mapping[str, Mapping[str, Any]] = yaml.safe_load(
     Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
 )
 """Models by the names that rows have, and what their servers are started with."""
+MISSED_STEPS = (ROUNDS - 1) / ROUNDS
+"""Steps that a row's requests wait on average for the engine to plan again. It plans a step while
+the one before runs, as soon as it has given out tokens (``step_with_batch_queue``): a client that
+asks again when it has its last one comes when that step is planned, and one of the loop before.
+Those that begin together come to an engine that is idle."""
 _OF_FLASHINFER = ("B200-SXM", "GB200-SXM")
 """Devices for which vLLM takes FlashInfer's attention, which has no schemas to stand in for."""
 _ROOM_TOKENS = 200
@@ -57,7 +63,7 @@ class ServingPredictor:
             return Answer(None, str(error).split(";")[0].partition(": known: ")[0])
         is_first = row.op == TTFT
         return Answer(
-            answer.first_us if is_first else answer.step_us,
+            answer.first_us + MISSED_STEPS * answer.step_us if is_first else answer.step_us,
             how=f"{row.fields['framework']}, {' '.join(program.args[1:4])}",
             host_share=0.0 if is_first else answer.host_share,
             shares={} if is_first else answer.shares,

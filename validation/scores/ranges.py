@@ -14,6 +14,7 @@ import numpy as np
 
 from kernbench.accuracy.rows import Category, Machines, Row, part_of
 from kernbench.accuracy.score import Scored
+from kernbench.library_kernels import CUTLASS, DEEPGEMM, MARLIN
 from kernbench.report import ELSEWHERE, HOST, UNKNOWN, Ranges, likenesses, range_of
 from validation.scores.fits import numbers_for
 
@@ -26,16 +27,22 @@ _MOSTLY = 0.5
 _FOLDS = 5
 _PROGRAMS = 2**31
 """Numbers of programs, by a hash of what they are."""
+_EXPERTS = tuple(f"{tiles.name}_" for tiles in (CUTLASS, DEEPGEMM, MARLIN))
 _WIDE = frozenset({"bf16", "bfloat16", "fp16", "float16", "fp32", "tf32"})
 
 
 def family_of_row(row: Row, kernels: str = "") -> str:
     """Return the family of kernels that a row's error is of, as reports of runs name it.
 
-    Attention ``kernels`` that carry the name of the row's stack are launched by no program.
+    Attention ``kernels`` that carry the name of the row's stack are launched by no program, and
+    other experts' products than ``_EXPERTS``.
     """
     if row.category is Category.ATTENTION and f"{row.fields.get('framework')}_" in kernels:
         return "attention of stacks"
+    if row.category is Category.MOE and not any(
+        name.startswith(_EXPERTS) for name in kernels.split(" + ")
+    ):
+        return "moe of stacks"
     if "quant_dtype" in row.fields:
         return "quantize"
     if row.category is Category.GEMM and row.dtype not in _WIDE:

@@ -22,6 +22,17 @@ from kernbench.library_kernels.convolution import (
 )
 from kernbench.library_kernels.direct import direct_launch
 from kernbench.library_kernels.engine import KernelTime, kept_share, makespan, stretch, time_kernel
+from kernbench.library_kernels.experts import (
+    CUTLASS,
+    DEEPGEMM,
+    MARLIN,
+    OUT_BYTES,
+    ExpertProduct,
+    ExpertTiles,
+    expert_product,
+    move_rows,
+    sort_choices,
+)
 from kernbench.library_kernels.products import (
     Product,
     family_of,

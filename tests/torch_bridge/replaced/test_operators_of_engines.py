@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kernbench.hardware import load_library, load_machine
+from kernbench.library_kernels import (
+    MARLIN,
+    ExpertProduct,
+    expert_product,
+    sort_choices,
+    times_of,
+)
 from tests.torch_bridge.running import simulated
 from tests.torch_bridge.shared_objects import make_engine
 
@@ -199,6 +208,7 @@ def test_operators_of_engines_compute_what_their_formats_define(
 
 
 @pytest.mark.adr("0268-D2")
+@pytest.mark.adr("0303-D1")
 def test_products_of_packed_weights_are_timed_by_their_bytes(many_operators: Path) -> None:
     """A row times weights of 4 bits, groups of 128 with a scale of 16 bits, reads HBM so fast."""
     context = simulated(
@@ -213,7 +223,21 @@ def test_products_of_packed_weights_are_timed_by_their_bytes(many_operators: Pat
     for name in ("marlin_gemm", "machete_mm"):
         assert least_ps < took[f"engine_more.{name}"] < 1.6 * least_ps
     # Experts that have rows are read, others are not; half of the eight are of one token.
-    assert took["engine_more.moe_wna16_marlin_gemm"] < 0.75 * took["engine_more.cutlass_moe_mm"]
+    experts = took["engine_more.moe_wna16_marlin_gemm"]
+    assert experts < 0.75 * took["engine_more.cutlass_moe_mm"]
+    sip, library = load_machine("h100-sxm").sip, load_library("sm90")
+    product = ExpertProduct(
+        rows=(16,) * 4, columns=2048, depth=k, weight_bytes=0.5 + 2 / k, dtype="float16",
+        pes=sip.num_pes,
+    )  # fmt: skip
+    launch = expert_product(product, replace(MARLIN, name="marlin_moe_int4"))
+    launches = {
+        "moe_wna16_marlin_gemm": launch,
+        "moe_align_block_size": sort_choices("moe_align", 4),
+    }
+    for name, launch in launches.items():
+        times = [times_of((launch,), sip, library, queued)[0] for queued in (False, True)]
+        assert took[f"engine_more.{name}"] in [round(1e6 * time.total_us) for time in times]
 
 
 OF_PEERS = (

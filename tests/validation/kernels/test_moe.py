@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.hardware import KernelConstants, load_machine
-from kernbench.library_kernels import LibraryKernel, time_kernel
+from kernbench.library_kernels import ExpertTiles, LibraryKernel, time_kernel
 from validation.kernels import ExpertLoad, MoeKernels, MoeProblem, expert_kernels, expert_products
 
-KERNELS = MoeKernels(name="test", row_tiles=(16, 64), columns=(32,), depth=64)
+TILES = ExpertTiles(name="test", row_tiles=(16, 64), columns=(32,), depth=64)
+KERNELS = MoeKernels(products=TILES)
 PLAIN = KernelConstants(source="assumed: a test")
 
 
@@ -64,7 +65,7 @@ def test_trips_wait_for_hbm_where_they_are_the_first_to_load_their_bytes() -> No
     # Each of 6 tiles of 32 columns loads the rows again; 64 rows of 16 are 4 tiles that load
     # the weights again.
     for rows, tiles in ((16, 1), (64, 4)):
-        kernels = replace(KERNELS, row_tiles=(16,))
+        kernels = KERNELS.with_tiles(row_tiles=(16,))
         (tile,) = expert_products(problem(rows), kernels)[0].tiles
         distinct = (192 + rows) * 256 * 2
         loaded = tiles * 6 * (16 + 32) * 256 * 2
@@ -95,7 +96,7 @@ def test_one_kernel_has_the_tiles_of_both_products() -> None:
 
 
 def test_steps_have_constants_of_their_own_and_pipelines_run_ahead() -> None:
-    kernels = replace(KERNELS, copies_rows=True, steps="own", pipelined=True)
+    kernels = replace(KERNELS.with_tiles(pipelined=True), copies_rows=True, steps="own")
     result = expert_kernels(problem(5), kernels)
     names = ["own_expand", "test", "own_activate", "test", "own_sum"]
     assert [item.name for item in result] == names
@@ -134,7 +135,7 @@ def test_experts_are_chosen_by_a_block_for_each_token(in_steps: bool, trips: int
 
 def test_stripes_leave_no_pe_without_work() -> None:
     plain, dealt = (
-        expert_products(replace(problem(5), pes=10), replace(KERNELS, striped=flag, resident=1))
+        expert_products(replace(problem(5), pes=10), KERNELS.with_tiles(striped=flag, resident=1))
         for flag in (False, True)
     )
     for before, after in zip(plain, dealt, strict=True):
@@ -144,7 +145,7 @@ def test_stripes_leave_no_pe_without_work() -> None:
 
 
 def test_tiles_are_narrow_where_wide_ones_leave_pes_idle() -> None:
-    kernels = replace(KERNELS, columns=(64, 32))
+    kernels = KERNELS.with_tiles(columns=(64, 32))
     wide, narrow = (expert_products(replace(problem(5), pes=pes), kernels)[0] for pes in (3, 4))
     assert (wide.num_tiles, narrow.num_tiles) == (3, 6)
 
@@ -152,7 +153,7 @@ def test_tiles_are_narrow_where_wide_ones_leave_pes_idle() -> None:
 @given(st.integers(1, 5000), st.integers(1, 64))
 def test_more_rows_never_take_less_time(rows: int, more: int) -> None:
     sip = load_machine("h200").sip
-    kernels = replace(KERNELS, row_tiles=(64,))
+    kernels = KERNELS.with_tiles(row_tiles=(64,))
     times = [
         sum(
             time_kernel(expert_product, sip, PLAIN).total_us

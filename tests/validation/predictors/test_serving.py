@@ -90,6 +90,7 @@ def test_a_line_has_a_row_of_the_first_token_and_one_of_a_further_one(tmp_path: 
 
 
 @pytest.mark.adr("0292-D1")
+@pytest.mark.adr("0304-D1")
 def test_both_are_answered_by_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[Program] = []
 
@@ -101,7 +102,8 @@ def test_both_are_answered_by_one_run(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Program, "check", lambda self: None)
     predictor = make_predictor(Category.SERVING, Machines())
     times = [predictor.predict(row).time_us for row in rows_of(tmp_path)]
-    assert times == [21_000.0, 180_000.0]
+    # Nine requests of a client in ten come when the engine has planned its next step.
+    assert times == [21_000.0, pytest.approx(180_000.0 + 0.9 * 21_000.0)]
     assert len(runs) == 1
 
 

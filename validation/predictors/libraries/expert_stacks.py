@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kernbench.accuracy.rows import Row
+from kernbench.library_kernels import CUTLASS, DEEPGEMM, MARLIN, ExpertTiles
 from validation.kernels import MoeKernels
 from validation.predictors.libraries.expert_loads import Others
 
@@ -49,31 +50,20 @@ def _stack(
 
 
 _TRITON = MoeKernels(
-    name="triton_moe",
-    row_tiles=(16, 32, 64, 128),
-    columns=(64,),
-    depth=64,
-    resident=3,
-    routing="triton_routing",
+    products=ExpertTiles(
+        name="triton_moe", row_tiles=(16, 32, 64, 128), columns=(64,), depth=64, resident=3
+    ),
+    routing="moe_align",
 )
-_MARLIN = MoeKernels(
-    name="marlin_moe", row_tiles=(8, 16, 32, 48, 64), columns=(128,), depth=64, resident=1,
-    striped=True, routing="marlin_routing",
-)  # fmt: skip
+_MARLIN = MoeKernels(products=MARLIN, routing="moe_align")
 _WNA16 = MoeKernels(
-    name="wna16_moe",
-    row_tiles=(16, 32, 64),
-    columns=(64,),
-    depth=64,
-    resident=3,
-    routing="triton_routing",
+    products=ExpertTiles(
+        name="wna16_moe", row_tiles=(16, 32, 64), columns=(64,), depth=64, resident=3
+    ),
+    routing="moe_align",
 )
 _CUTLASS = MoeKernels(
-    name="cutlass_moe",
-    row_tiles=(16, 32, 64, 128, 256),
-    columns=(128, 64),
-    depth=64,
-    resident=1,
+    products=CUTLASS,
     copies_rows=True,
     steps="cutlass_steps",
     routing="cutlass_routing",
@@ -81,41 +71,30 @@ _CUTLASS = MoeKernels(
     sorting="cutlass_sort",
 )
 _TRTLLM_GEN = MoeKernels(
-    name="trtllm_gen_moe",
-    row_tiles=(8, 16, 32, 64, 128),
-    columns=(128,),
-    depth=128,
-    resident=2,
-    pipelined=True,
+    products=ExpertTiles(
+        name="trtllm_gen_moe", row_tiles=(8, 16, 32, 64, 128), columns=(128,), depth=128,
+        pipelined=True,
+    ),
     activates_apart=False,
     steps="trtllm_gen_steps",
     routing="trtllm_gen_routing",
-)
+)  # fmt: skip
 _DEEPGEMM = MoeKernels(
-    name="deepgemm_moe", row_tiles=(64, 128), columns=(128,), depth=128, resident=1,
+    products=ExpertTiles(
+        name="deepgemm_moe", row_tiles=(64, 128), columns=(128,), depth=128, resident=1
+    ),
     copies_rows=True, routing="deepgemm_routing", choosing="cutlass_choice",
     sorting="deepgemm_sort",
 )  # fmt: skip
 _CUTEDSL = MoeKernels(
-    name="cutedsl_moe",
-    row_tiles=(128,),
-    columns=(128,),
-    depth=256,
-    resident=1,
-    pipelined=True,
+    products=ExpertTiles(
+        name="cutedsl_moe", row_tiles=(128,), columns=(128,), depth=256, resident=1, pipelined=True
+    ),
     copies_rows=True,
     steps="cutedsl_steps",
 )
-_DEEPEP = MoeKernels(
-    name="deepep_moe",
-    row_tiles=(64, 128),
-    columns=(128, 64),
-    depth=128,
-    resident=1,
-    pipelined=True,
-    steps="deepep_steps",
-)
-_UNTUNED = replace(_CUTLASS, name="flashinfer_cutlass_moe")
+_DEEPEP = MoeKernels(products=DEEPGEMM, steps="deepep_steps")
+_UNTUNED = _CUTLASS.with_tiles(name="flashinfer_cutlass_moe")
 
 # In the order in which they are looked for: the first whose text a kernel's name has.
 STACKS = (
@@ -130,7 +109,7 @@ STACKS = (
     _stack("vllm_mxfp4_moe", _TRTLLM_GEN),
     _stack("min_latency", _TRTLLM_GEN),
     _stack("flashinfer_cutlass", _UNTUNED),
-    _stack("triton_fp8_block", replace(_TRITON, name="trtllm_triton_moe", resident=2)),
+    _stack("triton_fp8_block", _TRITON.with_tiles(name="trtllm_triton_moe", resident=2)),
     _stack("deepgemm", _DEEPGEMM),
     _stack("sglang_fused_moe_triton", _TRITON, Others.ZEROED, own_tokens=True),
     _stack("triton_tritonexperts", _TRITON, Others.ZEROED),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kernbench.accuracy.rows import Row
 from kernbench.hardware import Machine
-from kernbench.library_kernels import LibraryKernel
+from kernbench.library_kernels import ExpertTiles, LibraryKernel
 from validation.kernels import MoeKernels, MoeProblem, expert_kernels, expert_products
 from validation.predictors.libraries.expert_loads import Routing, load_of
 from validation.predictors.libraries.expert_releases import ExpertRelease, releases_of
@@ -92,7 +92,8 @@ def _launches(
         # from; the activation writes eight bits too.
         kernels = replace(kernels, sums=False, quantises=False)
     if row.op == "wideep_context_moe":
-        kernels = replace(kernels, row_tiles=kernels.row_tiles[-1:], copies_rows=True)
+        tallest = kernels.products.row_tiles[-1:]
+        kernels = replace(kernels.with_tiles(row_tiles=tallest), copies_rows=True)
         problem = _in_blocks(problem, row)
     return expert_kernels(problem, kernels)
 
@@ -136,15 +137,14 @@ def _problem(
         cache_bytes=_cache_bytes(machine),
     )
     quantises = form.row_bytes < 2 and not stack.kernels.copies_rows
-    name = f"{stack.kernels.name}_{form.short}"
+    name = f"{stack.kernels.products.name}_{form.short}"
     sorting = stack.kernels.routing
     if form.row_bytes < 2 and stack.kernels.copies_rows and sorting:
         sorting += "_quantised"  # Goes over the rows of all choices.
     many = experts > _FUSED_EXPERTS or row.integer("topk") > _FUSED_CHOICES
     pytorch = release.asks_pytorch and many
     kernels = replace(
-        stack.kernels,
-        name=name,
+        stack.kernels.with_tiles(name=name),
         routing=sorting,
         quantises=quantises,
         choosing=_PYTORCH_CHOICE if pytorch else release.choosing or stack.kernels.choosing,
@@ -153,8 +153,7 @@ def _problem(
     if release.tile is None:
         return problem, kernels
     tile = release.tile(problem)
-    return problem, replace(
-        kernels,
+    return problem, kernels.with_tiles(
         name=name + tile.name,
         row_tiles=(tile.rows,),
         columns=(tile.columns,),
@@ -204,13 +203,13 @@ def _aiter(row: Row, machine: Machine) -> tuple[MoeProblem, MoeKernels]:
     sizes = {} if tile is None else tile.groupdict()
     # Products are scaled by blocks of 128 x 128.
     by_blocks = "_block" if row.fields["q_type"] == "per_1x128" else ""
-    return problem, MoeKernels(
+    tiles = ExpertTiles(
         name=f"aiter_{'fmoe' if one else 'moe'}_{short_rows}_{short}{by_blocks}",
         row_tiles=(max(int(sizes.get("rows", _AITER_ROWS)), 1),),
         columns=(int(sizes.get("columns", _AITER_COLUMNS)),),
         depth=round(_AITER_BYTES_DEEP / row_bytes),
-        one_kernel=one,
     )
+    return problem, MoeKernels(products=tiles, one_kernel=one)
 
 
 def _cache_bytes(machine: Machine) -> float:

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from kernbench.accuracy.rows.reference import Row, read_rows
+from kernbench.hardware import load_library
 from validation.predictors.libraries.moe import MoePredictor
 from validation.predictors.library_rows import MeasuredKernels
 from validation.predictors.registry import make_predictor
+from validation.scores.ranges import family_of_row
 
 _HEAD = (
     "source,device,op,framework,kernel,dtype,num_tokens,hidden_size,inter_size,topk,num_experts,"
@@ -215,6 +217,27 @@ def test_names_of_aiter_say_the_tile_and_whether_one_kernel_does_all(
     trip = kernels[0].tiles[0].trip
     assert trip.flops % (2 * tile * 128) == 0
     assert predictor.predict(row).time_us
+
+
+@pytest.mark.adr("0303-D1")
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "launched"),
+    [
+        ("vllm_marlin_moe", "int4_wo", {"marlin_moe_int4", "moe_align", "moe_steps_sum"}),
+        ("sglang_marlin_moe", "int4_wo", {"marlin_moe_int4", "moe_align", "moe_steps_sum"}),
+        ("deepepmoe", "fp8_block", {"deepep_moe_fp8_block"}),
+    ],
+)
+def test_rows_of_kernels_that_programs_launch_take_their_constants(
+    tmp_path: Path, kernel: str, dtype: str, launched: set[str]
+) -> None:
+    line = f"s,H200-SXM-141GB,fused_moe,x,{kernel},{dtype},64,7168,2048,8,384,8,1,balanced,100"
+    (row,) = rows(tmp_path / "moe.csv", _HEAD, line)
+    assert launched == {*measured(row).names} & {*load_library("sm90").families["moe"].kernels}
+    kernels = [item for item in measured(row).kernels if item.flops]
+    name = f"{kernels[0].name} + of_a_stack"
+    assert family_of_row(row, name) == "moe"
+    assert family_of_row(row, "triton_moe_bf16") == "moe of stacks"
 
 
 def test_few_tokens_of_a_file_that_repeats_are_those_of_its_fewest(tmp_path: Path) -> None:

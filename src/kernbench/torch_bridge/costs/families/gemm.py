@@ -10,8 +10,11 @@ from torch import Tensor, float4_e2m1fn_x2
 
 from kernbench.dtypes import DType, float32, int8
 from kernbench.library_kernels import (
+    ExpertProduct,
+    ExpertTiles,
     LibraryKernel,
     Product,
+    expert_product,
     family_of,
     grouped_kernels,
     product_kernels,
@@ -57,6 +60,8 @@ class Multiplication(NamedTuple):
     layout: OperandLayout = PLAIN
     library: str = "blas"
     """Whose kernels, as in ``library_kernels.Product``."""
+    experts: ExpertTiles | None = None
+    """The tiles of groups that experts' own kernels multiply, where the architecture has these."""
 
 
 _OF_VECTORS = frozenset({"aten::mv", "aten::addmv"})
@@ -110,7 +115,7 @@ def kernels(
     Raises:
         MachineError: The machine has no rate for their operands.
     """
-    products, dtype, out_dtype, precision, layout, _ = problem
+    products, dtype, out_dtype, precision, layout, *_ = problem
     sip = costs.machine.sip_at(sip_id)
     if dtype is None or dtype.itemsize == 1:
         # Raised at the program's call: not all machines multiply so few bits.
@@ -134,7 +139,7 @@ def _by_library(
     costs: OperationCosts, name: str, problem: Multiplication, sip_id: int
 ) -> OperationTiming | None:
     """Return the time of the vendor library's kernels; None if the machine has none."""
-    products, dtype, out_dtype, precision, layout, whose = problem
+    products, dtype, out_dtype, precision, layout, whose, experts = problem
     sip, library = costs.machine.sip_at(sip_id), costs.library
     if library is None or any(rows for _, _, _, _, *rows in products):
         # Rows of patches are those of convolutions.
@@ -148,6 +153,9 @@ def _by_library(
         costs.emulated.add(name)
     if multiplied not in rates or f"blas_{family_of(multiplied)}" not in library.names():
         return None
+    if experts is not None and experts.name in library.names():
+        launch = _of_experts(problem, experts, itemsize, sip.num_pes)
+        return timing_of_library(name, (launch,), sip, library, flops_of(products))
     is_wide = itemsize != 2 or own in costs.precision.wide_sums
     result = [
         Product(
@@ -177,6 +185,24 @@ def _by_library(
         for product in result:
             kernels += product_kernels(product, sip, library).kernels
     return timing_of_library(name, kernels, sip, library, flops_of(products))
+
+
+def _of_experts(
+    problem: Multiplication, tiles: ExpertTiles, itemsize: float, pes: int
+) -> LibraryKernel:
+    """Return the launch of experts' products, whose weights other layers' have pushed out."""
+    products, dtype, weight_bytes = problem.products, problem.dtype, problem.layout.weight_bytes
+    assert dtype is not None
+    product = ExpertProduct(
+        rows=tuple(m for count, m, *_ in products for _ in range(count)),
+        columns=products[0][2],
+        depth=products[0][3],
+        dtype=dtype.name,
+        row_bytes=itemsize,
+        weight_bytes=itemsize if weight_bytes is None else weight_bytes,
+        pes=pes,
+    )
+    return expert_product(product, tiles)
 
 
 def _one(

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from kernbench.library_kernels import DEEPGEMM
 from kernbench.torch_bridge.base.operations import describe
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.processes.of_all import OperatorCall
@@ -73,7 +75,12 @@ def _as_experts(
 ) -> Callable[[int], Any]:
     experts, n, k = call.b.shape[0], call.d.shape[-1], call.a.shape[-1]
     sizes = groups_of(call.func, counts, rows, experts, n, k)
-    return as_product(call.func, sizes, call.a.dtype, call.d.dtype, grouped=True)
+    tiles = None
+    if call.a.element_size() == 1:
+        # Rows of a contiguous layout come in whole tiles.
+        tall = DEEPGEMM.row_tiles[-1:] if call.d.dim() < 3 else DEEPGEMM.row_tiles
+        tiles = replace(DEEPGEMM, name=f"{DEEPGEMM.name}_fp8_block", row_tiles=tall)
+    return as_product(call.func, sizes, call.a.dtype, call.d.dtype, grouped=True, experts=tiles)
 
 
 def _contiguous(name: str) -> None:

@@ -17,12 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernbench.library_kernels import ExpertTiles, LibraryKernel
 from kernbench.torch_bridge.base.dtypes import kernel_dtype
 from kernbench.torch_bridge.base.operations import describe
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
-from kernbench.torch_bridge.costs import num_bytes
+from kernbench.torch_bridge.costs import OperationCosts, num_bytes
 from kernbench.torch_bridge.costs.families.gemm import Multiplication
 from kernbench.torch_bridge.costs.families.gemm import kernels as product_kernels
+from kernbench.torch_bridge.costs.library import timing_of_library
 from kernbench.torch_bridge.costs.products import OperandLayout, Products
 from kernbench.torch_bridge.dispatch.known_values import deal, follow_kernel
 from kernbench.torch_bridge.processes.call_counts import uncounted, unseen
@@ -121,17 +123,18 @@ def launches(
     takes: str,
     timing: Callable[[OperatorCall], Callable[[int], Any]],
     ignores: str = "",
+    follows: bool = False,
 ) -> Callable[[Callable[[OperatorCall], None]], Callable[[OperatorCall], None]]:
     """Let a function that writes to arguments be one kernel under these names.
 
     ``timing`` returns what says how long the kernel takes on a SIP. ``takes`` and ``ignores`` are
-    as of :func:`defines`.
+    as of :func:`defines`, ``follows`` as of :func:`streams`.
     """
 
     def add(compute: Callable[[OperatorCall], None]) -> Callable[[OperatorCall], None]:
         @defines(*names, takes=takes, ignores=ignores)
         def run(call: OperatorCall) -> None:
-            _launch(call, compute, call.written, timing(call))
+            _launch(call, compute, call.written, timing(call), follows=follows)
 
         return compute
 
@@ -152,7 +155,8 @@ def streams(
     What the schema does not say to be written is read, and what is named in ``over`` is both.
     ``moves`` returns the bytes read and written where these are not all of the tensors. ``into`` is
     written without a word of the schema; ``takes`` is as of :func:`defines`. ``deals`` are scores
-    and the experts chosen by them: even ones without data.
+    and the experts chosen by them: even ones without data. ``follows``: without data, numbers that
+    are known make what is written known, too.
     """
 
     def add(compute: Callable[[OperatorCall], None]) -> Callable[[OperatorCall], None]:
@@ -230,6 +234,25 @@ def as_stream(func: Any, read: Iterable[Any], written: Iterable[Any]) -> Callabl
     return lambda sip_id: costs.streamed(name, *counts, sip_id)
 
 
+def as_kernel_of_library(
+    func: Any, launch: LibraryKernel, read: Iterable[Any], written: Iterable[Any]
+) -> Callable[[int], Any]:
+    """Return what says how long a library's kernel takes on a SIP.
+
+    It streams tensors where the architecture has no constants of the kernel.
+    """
+    costs, by_bytes = current().session.costs, as_stream(func, read, written)
+    if costs.library is None or launch.name not in costs.library.names():
+        return by_bytes
+    name = describe(func).name
+    return lambda sip_id: costs.of(_of_library, name, launch, sip_id)
+
+
+def _of_library(costs: OperationCosts, name: str, launch: LibraryKernel, sip_id: int) -> Any:
+    assert costs.library is not None
+    return timing_of_library(name, (launch,), costs.machine.sip_at(sip_id), costs.library)
+
+
 def as_product(
     func: Any,
     products: Products | Callable[[], Products],
@@ -239,10 +262,12 @@ def as_product(
     weight_bytes: float | None = None,
     grouped: bool = False,
     library: str = "blas",
+    experts: ExpertTiles | None = None,
 ) -> Callable[[int], Any]:
     """Return what says how long products of rows and weights take on a SIP.
 
-    ``library`` is whose kernels multiply, as in ``library_kernels.Product``. Weights of other bytes
+    ``library`` is whose kernels multiply, as in ``library_kernels.Product``; ``experts`` are the
+    tiles of those that are for groups. Weights of other bytes
     than the rows' dtype, scales included, are made numbers of it on their way to the matrix engine.
     """
     costs, name = current().session.costs, describe(func).name
@@ -255,7 +280,9 @@ def as_product(
         sizes = products() if callable(products) else products
         if not sizes:
             return None
-        problem = Multiplication(sizes, multiplied, stored, layout=layout, library=library)
+        problem = Multiplication(
+            sizes, multiplied, stored, layout=layout, library=library, experts=experts
+        )
         return costs.of(product_kernels, name, problem, sip_id)
 
     return timing

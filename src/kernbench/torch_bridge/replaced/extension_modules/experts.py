@@ -6,15 +6,19 @@ Source: the definitions that vLLM's own tests compare its kernels with (``tests/
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from kernbench.library_kernels import move_rows, sort_choices
 from kernbench.torch_bridge.costs import num_bytes
 from kernbench.torch_bridge.processes.of_all import OperatorCall
 from kernbench.torch_bridge.replaced.extension_modules.definitions import (
+    as_kernel_of_library,
     as_stream,
+    launches,
     makes,
     streams,
 )
@@ -54,12 +58,18 @@ _chooses("topk_sigmoid", torch.sigmoid)
 _chooses("topk_softplus_sqrt", lambda x: softplus(x).sqrt())
 
 
-@streams(
+def _sorting(call: OperatorCall) -> Callable[[int], Any]:
+    launch = sort_choices("moe_align", call.topk_ids.numel())
+    return as_kernel_of_library(call.func, launch, (call.topk_ids,), call.written)
+
+
+@launches(
     "moe_align_block_size",
     takes=(
         "topk_ids num_experts block_size sorted_token_ids experts_ids num_tokens_post_pad "
         "maybe_expert_map"
     ),
+    timing=_sorting,
     follows=True,
 )
 def _align(call: OperatorCall) -> None:
@@ -81,7 +91,13 @@ def _align(call: OperatorCall) -> None:
     numbers[: of_blocks.numel()] = of_blocks.to(numbers.dtype)
 
 
-@streams("moe_sum", takes="input output topk_ids expert_map")
+def _summing(call: OperatorCall) -> Callable[[int], Any]:
+    moved = num_bytes((call.input,)), num_bytes((call.output,))
+    launch = move_rows("moe_steps_sum", call.output.shape[0], *moved)
+    return as_kernel_of_library(call.func, launch, (call.input,), (call.output,))
+
+
+@launches("moe_sum", takes="input output topk_ids expert_map", timing=_summing)
 def _sum(call: OperatorCall) -> None:
     parts = call.input.float()
     if call.topk_ids is not None:

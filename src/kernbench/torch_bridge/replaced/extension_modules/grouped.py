@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from kernbench.library_kernels import CUTLASS, MARLIN
 from kernbench.torch_bridge.base.operations import describe
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs import num_bytes
@@ -163,7 +165,9 @@ def _batched_problems(call: OperatorCall) -> None:
 def _as_groups(call: OperatorCall) -> Callable[[int], Any]:
     rows, weights, rows_of = call.a_tensors, call.b_tensors, call.problem_sizes.select(1, 0)
     sizes = groups_of(call.func, lambda: numbers_of(rows_of), rows.shape[0], *weights.shape)
-    return as_product(call.func, sizes, rows.dtype, call.out_tensors.dtype, grouped=True)
+    tiles = replace(CUTLASS, name=f"{CUTLASS.name}_fp8")
+    dtypes = rows.dtype, call.out_tensors.dtype
+    return as_product(call.func, sizes, *dtypes, grouped=True, experts=tiles)
 
 
 @launches(
@@ -235,8 +239,12 @@ def _marlin_groups(call: OperatorCall, out: Tensor) -> Callable[[int], Any]:
     weights = call.b_q_weight, call.b_scales, call.b_zeros_or_none
     bytes_of = num_bytes(weights) / (experts * n * k)
     counts = blocks_of(call.expert_ids, call.moe_block_size)
+    # Constants are those of four bits, with scales of groups of integers; other formats unpack
+    # likewise.
+    tiles = replace(MARLIN, name=f"{MARLIN.name}_int4", row_tiles=(call.moe_block_size,))
     sizes = groups_of(call.func, counts, call.size_m * call.top_k, experts, n, k)
-    return as_product(call.func, sizes, out.dtype, out.dtype, weight_bytes=bytes_of, grouped=True)
+    dtypes, packed = (out.dtype, out.dtype), {"weight_bytes": bytes_of, "grouped": True}
+    return as_product(call.func, sizes, *dtypes, **packed, experts=tiles)
 
 
 @makes(
