@@ -116,6 +116,34 @@ def test_a_closed_loop_sends_as_another_request_ends(engine: OneAtATime) -> None
     assert [row.token_times_s[-1] for row in rows] == [2, 4, 6, 8]
 
 
+class AllTogether(OneAtATime):
+    """An engine that makes a token of each of its requests in each step."""
+
+    def step(self) -> list[Output]:
+        begun_s = self.clock.now_s
+        self.clock.now_s += self.lasts_s
+        left = [(number, tokens - 1) for number, tokens in self.queue]
+        self.queue = [[number, tokens] for number, tokens in left if tokens]
+        return [Output(number, 1, not tokens, begun_s) for number, tokens in left]
+
+
+@pytest.mark.adr("0304-D2")
+def test_who_was_served_misses_the_step_that_is_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(driving, "time", clock)
+    engine = AllTogether(clock)
+    lengths = [(0, 1), (0, 5), (0, 2), (0, 1)]
+    requests = arrivals(*lengths).requests
+    for missed, first_tokens_s in ((0, [1, 1, 2, 4]), (1, [1, 1, 3, 6])):
+        load = ServingLoad(name="closed", requests=requests, concurrency=2, missed_steps=missed)
+        rows = drive(engine, load).rows
+        assert [row.token_times_s[0] for row in rows] == first_tokens_s
+        assert rows[2].arrival_s == 1
+    assert ServingLoad.closed(2, 4, TokenLengths(4, 4), TokenLengths(2, 2), 0).missed_steps == 1
+
+
 def test_figures_are_those_of_the_rows(engine: OneAtATime) -> None:
     taken = drive(engine, arrivals((0, 3), (0.5, 2), (9, 1)))
     result = figures(taken, objectives_of("ttft=3s,tpot=1s"), devices=2)

@@ -25,23 +25,26 @@ class Client:
         self._load, self._zero_s = load, zero_s
         self._vocabulary, self._seed = vocabulary, seed
         self._left = deque(load.requests)
-        self._free = load.concurrency
+        self._steps = 0
+        self._asking: deque[tuple[int, float]] = deque([(0, zero_s)] * load.concurrency)
+        """Of clients of a closed loop that wait: before which step the engine takes what they have
+        sent, and when they sent it."""
 
     def count(self, now_s: float) -> int:
         """Return how many requests have come by now that nobody has taken."""
         if self._load.concurrency:
-            return min(self._free, len(self._left))
+            due = sum(1 for step, _ in self._asking if step <= self._steps)
+            return min(due, len(self._left))
         since_s = since(now_s, self._zero_s)
         return sum(1 for _ in takewhile(lambda request: request.arrival_s <= since_s, self._left))
 
-    def take(self, count: int, now_s: float) -> Iterator[tuple[ServedRequest, list[int]]]:
+    def take(self, count: int) -> Iterator[tuple[ServedRequest, list[int]]]:
         """Yield so many of the next requests, and their prompts."""
         for _ in range(count):
             request = self._left.popleft()
             arrival_s = request.arrival_s
             if self._load.concurrency:
-                self._free -= 1
-                arrival_s = since(now_s, self._zero_s)
+                arrival_s = since(self._asking.popleft()[1], self._zero_s)
             self.taken.rows.append(RequestRow(request=request, arrival_s=arrival_s))
             yield request, self._prompt(request)
 
@@ -55,13 +58,17 @@ class Client:
         """Return how long until the next request comes; None: there is none."""
         if not self._left:
             return None
+        # Of an engine that is idle, nothing is planned.
+        self._steps += self._load.missed_steps
         # The engine's host pays for one call here, as for any that waits.
         return self._left[0].arrival_s - round(now_s - self._zero_s, CLOCK_DIGITS)
 
     def note(self, outputs: Any, begin_s: float, end_s: float, engine: ServingEngine) -> None:
         """Note what a step made; in a closed loop, whoever was served sends again."""
         ended = self.taken.note(outputs, begin_s, end_s, self._zero_s, engine.state())
-        self._free += len(ended) if self._load.concurrency else 0
+        self._steps += 1
+        if self._load.concurrency:
+            self._asking += [(self._steps + self._load.missed_steps, end_s)] * len(ended)
 
 
 def drive(
@@ -84,11 +91,11 @@ def drive(
     load.check(engine.longest, engine.name)
     client = Client(load, time.monotonic(), engine.vocabulary, seed)
     count, note = unseen(client.count), unseen(client.note)
-    take = unseen(lambda number, now_s: list(client.take(number, now_s)))
+    take = unseen(lambda number: list(client.take(number)))
     idle = 0
     while True:
         now_s = time.monotonic()
-        for request, prompt in take(agreed(count(now_s)), now_s):
+        for request, prompt in take(agreed(count(now_s))):
             engine.add(request.number, prompt, request.output_tokens)
         if engine.is_idle():
             wait_s = client.sleep_s(time.monotonic())

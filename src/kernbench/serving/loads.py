@@ -62,6 +62,9 @@ class ServingLoad:
     requests: tuple[ServedRequest, ...]
     concurrency: int = 0
     """How many are in flight in a closed loop; 0: each comes when it comes."""
+    missed_steps: int = 0
+    """Steps of the engine, in a closed loop, until it takes what a client sends who was served: it
+    has planned the next one by the time that a client has read its last token."""
     rate: float = 0.0
     """Requests a second on average; 0 where that was not asked for."""
 
@@ -71,7 +74,8 @@ class ServingLoad:
     ) -> ServingLoad:
         """Return a closed loop: each of ``concurrency`` clients sends as its last request ends."""
         requests = _drawn([0.0] * count, inputs, outputs, seed)
-        return cls(name=f"concurrency {concurrency}", requests=requests, concurrency=concurrency)
+        name = f"concurrency {concurrency}"
+        return cls(name=name, requests=requests, concurrency=concurrency, missed_steps=1)
 
     @classmethod
     def poisson(
