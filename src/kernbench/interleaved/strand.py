@@ -9,10 +9,9 @@ a strand can stop anywhere, be split, and resume later.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
@@ -25,7 +24,7 @@ from kernbench.commands import (
     Tile,
     uniform,
 )
-from kernbench.dtypes import DType, bool_
+from kernbench.dtypes import Array, DType, bool_
 from kernbench.interleaved.control_flow import (
     CONTROL_FLOW,
     TERMINATORS,
@@ -63,7 +62,6 @@ from kernbench.kernel_ir import (
 if TYPE_CHECKING:
     from kernbench.interleaved.launch import InterleavedLaunch
 
-Array = npt.NDArray[Any]
 
 _KEPT_BYTES = 32 << 20
 """How much new data makes a strand look for dead values."""

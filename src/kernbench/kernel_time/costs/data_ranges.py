@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
@@ -27,12 +25,11 @@ from kernbench.commands import (
     axis_of,
     is_axis,
 )
-from kernbench.dtypes import DType
+from kernbench.dtypes import Array, DType
 from kernbench.kernel_ir import BINARY, BOOLEAN_BINARY, compare_arrays, elementwise
 from kernbench.kernel_time.costs.fingerprints import mixed
 from kernbench.kernel_time.program.origins import Loaded, Made, Part, in_order
 
-Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
 _STAND_IN_BITS = 28
