@@ -206,8 +206,7 @@ class Strand(Evaluator):
         if index < 0:
             # Nothing is wrong as long as it is not accessed.
             return pointer
-        base = uniform(memory.buffer(index).address)
-        return Pointer(index, pointer.offset - base)
+        return Pointer(index, pointer.offset - uniform(memory.buffer(index).address))
 
     def array(self, tile: Tile) -> Array:
         """Return the data of a tile, ``[programs, *tile]``.
@@ -453,7 +452,6 @@ class Strand(Evaluator):
         self.recording.leave_loop()
         frame.is_polling = self.gives_up = self.may_give_up = False
         self.stuck_at = None
-        result = op.results[0]
-        self.set(result, flags if flags.shape else as_known(seen))
+        self.set(op.results[0], flags if flags.shape else as_known(seen))
         frame.position += 1
         return False

@@ -53,6 +53,3 @@ def _stride(gather: Part | None, part: Loaded) -> int:
     )
     steps = np.unique((second - first, third - second))
     return int(steps[0]) if len(steps) == 1 else 0
-
-
-__all__ = ["chosen_rows"]

@@ -231,8 +231,7 @@ def _selected(condition: Guess, a: Guess, b: Guess) -> Guess:
         condition = Guess(condition.array, False)
     if condition.is_loaded:
         return a if a.is_loaded or not b.is_loaded else b
-    chosen = np.where(condition.array, a.array, b.array)
-    return Guess(chosen, a.is_loaded or b.is_loaded)
+    return Guess(np.where(condition.array, a.array, b.array), a.is_loaded or b.is_loaded)
 
 
 def _cast(part: Made, array: Array, is_loaded: bool) -> Array:
@@ -246,6 +245,3 @@ def _cast(part: Made, array: Array, is_loaded: bool) -> Array:
         source = getattr(part.inputs[0], "dtype", part.dtype)
         return array & ((1 << source.bits) - 1) if source.bits < 64 else array
     return elementwise("arith.addi", array, np.zeros((), dtype=np.int64), part.dtype.bits)
-
-
-__all__ = ["Guess", "Numbers"]
