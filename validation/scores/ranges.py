@@ -115,8 +115,7 @@ def ranges_of(rows: Iterable[Observation], seen: Spreads | None = None) -> Range
     rows = [row for row in rows if not row.seen]
     between = _between([row for row in rows if row.kind])
     result: dict[str, dict[str, tuple[int, float, float]]] = {ELSEWHERE: {}}
-    spreads = _spreads(rows)
-    for machine, kinds in sorted(spreads.items()):
+    for machine, kinds in sorted(_spreads(rows).items()):
         result[machine] = {
             kind: spread.widened(2 * sum(between[: spread.level + 1]) / spread.count)
             for kind, spread in sorted(kinds.items())

@@ -140,8 +140,7 @@ def print_modules(report: ModuleReport, console: Console) -> None:
     if not any(row["module"] for row in report["modules"]):
         console.print(Text("no forward of a module is known to have run"))
         return
-    titles = titles_of_caused(console)[1:]
-    table = plain_table("module", *titles)
+    table = plain_table("module", *titles_of_caused(console)[1:])
     rows = list(shown_modules(report))
     for depth, name, row in rows[:_MOST_ROWS]:
         table.add_row(f"{'  ' * depth}{name}", *amounts(row, report["all"], console))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from kernbench.api.results import Printed
+from kernbench.api.results import Printed, StrPath
 from kernbench.cli.options import load_changed
 from kernbench.cli.plans.ranking import Ranking, as_json, check_goal, print_ranking, rank, run_best
 from kernbench.cli.plans.running import LayoutPrograms
@@ -17,7 +17,6 @@ from kernbench.hardware import file_of
 from kernbench.notebooks import notebook_progress
 from kernbench.plans import SHARDS, AllowedSizes, Job, TimedLayout, model_of
 
-StrPath = str | os.PathLike[str]
 _KINDS = ("tp", "pp", "cp", "dp", "ep")
 _SHOWN = 8
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from kernbench.errors import UsageError
 if TYPE_CHECKING:
     import pandas
     from rich.console import Console
+
+StrPath = str | os.PathLike[str]
 
 _COLUMNS = 110
 

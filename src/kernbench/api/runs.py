@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from kernbench.api.results import Printed
+from kernbench.api.results import Printed, StrPath
 from kernbench.cli.programs.kinds import Kind, kind_of
 from kernbench.cli.programs.reporting import WRONG_USAGE
 from kernbench.errors import KernbenchError, UsageError
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from kernbench.hardware import Machine
     from kernbench.op_log import OpLog
     from kernbench.report import Report
-
-StrPath = str | os.PathLike[str]
 
 
 class _RunFolder:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from kernbench.api.results import Printed
+from kernbench.api.results import Printed, StrPath
 from kernbench.cli.sweeps.engines import check_engine
 from kernbench.cli.sweeps.points import Settings, swept
 from kernbench.cli.sweeps.running import Limits, Progress, results_of
@@ -22,7 +22,6 @@ from kernbench.cli.sweeps.table import flat, show, tokens_of
 from kernbench.errors import UsageError
 from kernbench.notebooks import notebook_progress
 
-StrPath = str | os.PathLike[str]
 Grid = Mapping[str, Iterable[object]]
 
 

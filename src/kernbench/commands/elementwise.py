@@ -116,8 +116,7 @@ def _rows_with_carry(limits: Array, index: Array, rest: Array) -> tuple[Array, A
             continue
         steps = np.unique(remainders)
         # How many of the steps stay below the limit.
-        below = np.searchsorted(steps, flat[members])
-        used, _, which = distinct(below)
+        used, _, which = distinct(np.searchsorted(steps, flat[members]))
         kinds[members] = len(rows) + which
         ends = [*steps.tolist(), math.inf]
         rows += [row] * len(used)
@@ -161,8 +160,7 @@ def compare(function: Function, a: Separable, b: Separable) -> Predicate:
         return constant(known, shape)
     both = _joint(difference)
     if any(isinstance(array, RowTable) for array in difference.terms.values()):
-        zero = Separable(())
-        return _predicate(shape, both, _applied(function, both, difference, zero))
+        return _predicate(shape, both, _applied(function, both, difference, Separable(())))
     axes = {dims: array for dims, array in difference.terms.items() if all(map(is_axis, dims))}
     rest = {dims: array for dims, array in difference.terms.items() if dims not in axes}
     left = Separable((), difference.const, axes).dense(both)

@@ -45,8 +45,7 @@ from kernbench.hardware.rates import (
 )
 from kernbench.hardware.scenarios.chosen import drawing
 from kernbench.hardware.scenarios.files import described, with_scenario
-from kernbench.hardware.scenarios.hosts import host_noise
-from kernbench.hardware.scenarios.interruptions import Interruptions
+from kernbench.hardware.scenarios.interruptions import Interruptions, host_noise
 from kernbench.hardware.scenarios.specs import DeathSpec, ScenarioSpec
 from kernbench.hardware.schema import machine_schema
 from kernbench.hardware.sizes import file_of

@@ -169,8 +169,7 @@ class Machine:
                     latency = ceil_ps(override.latency_ns * PS_PER_NS)
             name = f"{_end(src, num_nodes)}->{_end(dst, num_nodes)}"
             result.append(Link(index, src, dst, bandwidth, latency, name))
-        links = tuple(result)
-        return with_slow_links(spec_of_all.scenario, links, self.slow_wires)
+        return with_slow_links(spec_of_all.scenario, tuple(result), self.slow_wires)
 
     @cached_property
     def with_equal_links(self) -> Machine:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from kernbench.commands import Math, MathClass, Predicate, Separable, Splat, Tile, uniform
-from kernbench.dtypes import bool_
+from kernbench.dtypes import Array, bool_
 from kernbench.errors import DeadlockError, UnsupportedOpError
 from kernbench.interleaved.undefined import check_decision
 from kernbench.interleaved.values import of_programs, same
@@ -34,7 +32,6 @@ from kernbench.kernel_ir import (
 if TYPE_CHECKING:
     from kernbench.interleaved.strand import Strand
 
-Array = npt.NDArray[Any]
 
 TERMINATORS = frozenset({"scf.yield", "scf.condition", "tt.return"})
 """Operations that end a block; so does whatever has successors."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
@@ -36,7 +35,7 @@ from kernbench.commands import (
     walk,
     with_access,
 )
-from kernbench.dtypes import DType, bool_
+from kernbench.dtypes import Array, DType, bool_
 from kernbench.errors import BadPointerError
 from kernbench.interleaved.partial import known_part
 from kernbench.interleaved.values import PickedRows
@@ -46,7 +45,6 @@ from kernbench.replay import Frame, GroupPlan, Watch, reads, results
 if TYPE_CHECKING:
     from kernbench.interleaved.strand import Strand
 
-Array = npt.NDArray[Any]
 
 _MOST_PLANS, _MOST_ELEMENTS = 1 << 12, 1 << 12
 """Plans that are kept, and elements of a tile of theirs, in all programs."""

@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import IN_FLOAT32, KernelTrace, ProgramGroup, Roundings
+from kernbench.dtypes import Array
 from kernbench.errors import DeadlockError
 from kernbench.interleaved.execution import StrandWatch
 from kernbench.interleaved.memory import LaunchMemory, Params, Resolve
@@ -88,8 +88,6 @@ def _closes_loop(region: Region, source: Block, target: Block) -> bool:
                 left.append(after)
     return False
 
-
-Array = npt.NDArray[Any]
 
 _STRAND_ELEMENTS = 1 << 20
 """Elements of the largest tile, over all programs that begin as one strand."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kernbench.dtypes import Array
 from kernbench.errors import BadPointerError, UnreachableError, UsageError
 from kernbench.memory import Buffer
 from kernbench.replay import Frame, OutsideReads, PointerArg
 
-Array = npt.NDArray[Any]
 Resolve = Callable[[int], Buffer]
 """From an address to the live buffer that holds it; raises BadPointerError where there is none."""
 

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy.typing as npt
-
 from kernbench.commands import Atomic, Command, DmaRead, DmaWrite, Loop, Transfer, access_of, walk
+from kernbench.dtypes import Array
 from kernbench.interleaved.execution import lanes
 from kernbench.interleaved.recording import Recording
 from kernbench.kernel_ir import Module, Op, Region
@@ -22,7 +21,6 @@ from kernbench.memory import Buffer
 if TYPE_CHECKING:
     from kernbench.interleaved.strand import Strand
 
-Array = npt.NDArray[Any]
 
 Commands = tuple[Command, ...]
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     Atomic,
@@ -26,10 +25,9 @@ from kernbench.commands import (
     SourceLine,
     access_of,
 )
+from kernbench.dtypes import Array
 from kernbench.interleaved.values import of_programs
 from kernbench.replay import Joining, NotAlikeError, outline
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

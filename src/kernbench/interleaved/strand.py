@@ -9,10 +9,9 @@ a strand can stop anywhere, be split, and resume later.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
@@ -25,7 +24,7 @@ from kernbench.commands import (
     Tile,
     uniform,
 )
-from kernbench.dtypes import DType, bool_
+from kernbench.dtypes import Array, DType, bool_
 from kernbench.interleaved.control_flow import (
     CONTROL_FLOW,
     TERMINATORS,
@@ -63,7 +62,6 @@ from kernbench.kernel_ir import (
 if TYPE_CHECKING:
     from kernbench.interleaved.launch import InterleavedLaunch
 
-Array = npt.NDArray[Any]
 
 _KEPT_BYTES = 32 << 20
 """How much new data makes a strand look for dead values."""
@@ -208,8 +206,7 @@ class Strand(Evaluator):
         if index < 0:
             # Nothing is wrong as long as it is not accessed.
             return pointer
-        base = uniform(memory.buffer(index).address)
-        return Pointer(index, pointer.offset - base)
+        return Pointer(index, pointer.offset - uniform(memory.buffer(index).address))
 
     def array(self, tile: Tile) -> Array:
         """Return the data of a tile, ``[programs, *tile]``.
@@ -455,7 +452,6 @@ class Strand(Evaluator):
         self.recording.leave_loop()
         frame.is_polling = self.gives_up = self.may_give_up = False
         self.stuck_at = None
-        result = op.results[0]
-        self.set(result, flags if flags.shape else as_known(seen))
+        self.set(op.results[0], flags if flags.shape else as_known(seen))
         frame.position += 1
         return False

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
@@ -27,12 +26,12 @@ from kernbench.commands import (
     Transfer,
     axis_dim,
 )
+from kernbench.dtypes import Array
 from kernbench.kernel_ir import Held, Op, Value
 
 if TYPE_CHECKING:
     from kernbench.interleaved.strand import Strand
 
-Array = npt.NDArray[Any]
 Environment = Mapping[Value, Held]
 
 _ABSORBING = {"arith.andi": False, "arith.ori": True}

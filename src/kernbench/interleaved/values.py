@@ -6,13 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import PROGRAM, Predicate, Separable, Tile
+from kernbench.dtypes import Array
 from kernbench.kernel_ir import Descriptor, Held, Pointer
 from kernbench.replay import with_known
-
-Array = npt.NDArray[Any]
 
 
 class PickedRows:

@@ -16,10 +16,10 @@ from kernbench.links.bookings import LinkBookings
 from kernbench.links.recent import Recent
 from kernbench.links.routed_schedule import LinkPlan, build_link_plan, span_gbps
 from kernbench.links.selection import PLAIN, Selector
-from kernbench.links.trail import Column, Trail, build_rows
+from kernbench.links.trail import Trail, build_rows
 from kernbench.links.transfer_times import Timing, run_on_links
 from kernbench.links.wires import Positions, Times
-from kernbench.op_log import Energy, Template, WorkCounts, pace_of, uncapped
+from kernbench.op_log import Column, Energy, Template, WorkCounts, pace_of, uncapped
 
 _MOST_TIMINGS = 512
 _TimingKey = tuple[ScheduleKey, str, tuple[int, ...], bytes, bytes]

@@ -6,14 +6,12 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Engine, Space
 from kernbench.links.routed_schedule import LinkPlan, Round
 from kernbench.links.wires import Positions, Times
-from kernbench.op_log import TextColumn
+from kernbench.op_log import Column, TextColumn
 
-Column = npt.NDArray[Any]
 _BITS = 62
 """The number of bits that numpy's integers hold."""
 _NONE = np.zeros(0, dtype=np.int32)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.dtypes import Array
 from kernbench.errors import BadPointerError, OutOfMemoryError
 from kernbench.memory.allocations import NO_LAYOUT, Layout, LiveAllocation
 from kernbench.memory.byte_pool import BytePool
@@ -88,7 +89,7 @@ class Buffer:
             return None
         return self._known[1]
 
-    def know(self, elements: npt.NDArray[Any], writer: Any) -> None:
+    def know(self, elements: Array, writer: Any) -> None:
         """Record the contents as a command leaves them, in a run without data."""
         self._known = writer, np.ascontiguousarray(elements).reshape(-1).view(np.uint8)
 
@@ -124,7 +125,7 @@ class Buffer:
         if array is not None and array.base is None and sys.getrefcount(array) == 2:
             self.pool.give(array)
 
-    def adopt(self, elements: npt.NDArray[Any]) -> None:
+    def adopt(self, elements: Array) -> None:
         """Make a contiguous array the contents of a fresh buffer, without a copy."""
         self._bytes = elements.reshape(-1).view(np.uint8)
 

@@ -302,8 +302,7 @@ def _put_graph(graph: _GraphedActions, rows: list[Row], edited: _Edited) -> None
     """Put the launch of a graph, and what it does, in the place of what was launched one by one."""
     _, first, stream, spend = rows[graph.first]
     owed = edited.owe(("graph_replay_ps", 1), ("graph_node_ps", graph.num_nodes))
-    calls = edited.spends[spend][2]
-    launched = edited.spends.number(("graph", "launch", calls, owed))
+    launched = edited.spends.number(("graph", "launch", edited.spends[spend][2], owed))
     rows[graph.first] = (Action.SPEND.value, launched, 0, 0)
     works, at = [first], -1
     for place in graph.places:
@@ -366,8 +365,7 @@ def lines_of_actions(saved: SavedRun) -> list[list[int]]:
 
 
 def _rows(actor: Actor) -> list[Row]:
-    values = iter(actor.values)
-    return list(zip(*[values] * _WIDTH, strict=True))
+    return list(zip(*[iter(actor.values)] * _WIDTH, strict=True))
 
 
 def _line_of(row: Row, spans: deque[tuple[str, int]], spends: Sequence[Any]) -> int:

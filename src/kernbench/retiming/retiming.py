@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kernbench.commands import Tf32
 from kernbench.errors import KernbenchError, UsageError
+from kernbench.hardware import Machine
 from kernbench.logs import logger
 from kernbench.memory import AllocationLog
 from kernbench.op_log import OpLog, Template, uncollected
 from kernbench.runtime_api import Folding, KernelEngine, Player, RuntimeContext, Timetable, unfolded
-from kernbench.saved import at_other_times
-
-if TYPE_CHECKING:
-    from kernbench.commands import Tf32
-    from kernbench.hardware import Machine
-    from kernbench.saved import Actions, SavedRun
-
+from kernbench.saved import Actions, SavedRun, at_other_times
 
 _LOG = logger("run")
 _MOST_NAMED = 8

@@ -6,13 +6,12 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.checks import Checks
 from kernbench.commands import DmaRead, KernelTrace, Transfer, access_of, by_path
+from kernbench.dtypes import Array
 from kernbench.kernel_ir import ABSOLUTE, Module
 from kernbench.memory import Buffer
 from kernbench.replay import (
@@ -41,7 +40,7 @@ from kernbench.sanitizer.watch import LiveWatch, SanitizerWatch
 class Writers:
     """The stores and atomics of a run's launches, as executed: who wrote a byte last, and where."""
 
-    _stores: list[tuple[npt.NDArray[Any], int, str]] = field(default_factory=list)
+    _stores: list[tuple[Array, int, str]] = field(default_factory=list)
     """Addresses of first bytes, bytes of an element, and whose store it is."""
 
     def last(self, address: int) -> str:

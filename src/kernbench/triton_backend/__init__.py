@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kernbench.triton_backend.activation import activate, announced_target, check_announced
     from kernbench.triton_backend.benchmarking import do_bench
     from kernbench.triton_backend.binary import KernelBinary, TcmExhaustedError, build_binary
-    from kernbench.triton_backend.compiler import compile_target
+    from kernbench.triton_backend.compiler import compile_target, products_library
     from kernbench.triton_backend.launch_errors import around_launches
     from kernbench.triton_backend.launcher import (
         MAX_PROGRAMS,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         check_grid,
     )
     from kernbench.triton_backend.sound_cache import cache_remarks
-    from kernbench.triton_backend.vendor import products_library
 
 
 _HOME = {
@@ -49,7 +48,7 @@ _HOME = {
     "check_announced": "activation",
     "compile_target": "compiler",
     "do_bench": "benchmarking",
-    "products_library": "vendor",
+    "products_library": "compiler",
 }
 
 

@@ -282,3 +282,10 @@ def _finished(architecture: int | None, module: Any, metadata: dict[str, Any]) -
 # A method that a later Triton adds to its base class must not make this class abstract: Triton
 # then finds no backend here, and `import triton` fails for everybody in the environment.
 KernbenchBackend.__abstractmethods__ = frozenset()
+
+
+def products_library() -> Any | None:
+    """Return Triton's module of cuBLASLt, or None where it was built without NVIDIA's backend."""
+    from triton._C import libtriton
+
+    return getattr(getattr(libtriton, "nvidia", None), "cublas", None)

@@ -114,8 +114,7 @@ class PredictedRows:
         self.rows = list(rows)
         self._predictors = predictors
         self._kept: tuple[_OneMachine, Predictor] | None = None
-        answers = self._answers(machine)
-        pairs = list(zip(rows, answers, strict=True))
+        pairs = list(zip(rows, self._answers(machine), strict=True))
         self.rows = [row for row, answer in pairs if answer.time_us is not None]
         self.refused = [(row, answer.why_not) for row, answer in pairs if answer.time_us is None]
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
-PS_PER_S = 10**12
+from kernbench.hardware.machine import Machine
+from kernbench.hardware.rates import PS_PER_US
+from kernbench.hardware.scenarios.chosen import drawing
+
+_PS_PER_S = 10**12
 
 
 class Interruptions:
@@ -40,3 +44,28 @@ class Interruptions:
 
     def _apart_ps(self) -> int:
         return int(self._random.expovariate(1.0) * self._mean_apart_ps)
+
+
+class HostNoise:
+    """The interruptions of the hosts of a run, each rank's drawn by itself."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._scenario = machine.spec.scenario
+        jitter = self._scenario.host_jitter
+        self._length_ps = round(jitter.us * PS_PER_US)
+        self._mean_apart_ps = float(_PS_PER_S / jitter.per_s) - self._length_ps
+        self._of_ranks: dict[int, Interruptions] = {}
+
+    def delay_ps(self, rank: int, start_ps: int, end_ps: int) -> int:
+        """Return by how much later a rank's host ends what would last from start to end."""
+        interruptions = self._of_ranks.get(rank)
+        if interruptions is None:
+            interruptions = self._of_ranks[rank] = Interruptions(
+                drawing(self._scenario, "host", rank), self._mean_apart_ps, self._length_ps
+            )
+        return interruptions.delay_ps(start_ps, end_ps)
+
+
+def host_noise(machine: Machine) -> HostNoise | None:
+    """Return the interruptions of a machine's hosts, None where there are none."""
+    return HostNoise(machine) if machine.spec.scenario.host_jitter.per_s else None

@@ -37,7 +37,7 @@ from kernbench.commands import (
     programs,
     uniform,
 )
-from kernbench.dtypes import DType, bool_, int64
+from kernbench.dtypes import Array, DType, bool_, int64
 from kernbench.errors import NeedsDataError, UnsupportedOpError, UsageError, nearest
 from kernbench.kernel_ir.analysis.layouts import vectors_of_reductions
 from kernbench.kernel_ir.evaluation.hints import note_hints
@@ -83,7 +83,7 @@ class SplitPrograms(Exception):  # noqa: N818 - a signal to the driver, not an e
     ``may_share``: loops that the programs of a part go around differently often may be shared.
     """
 
-    def __init__(self, labels: npt.NDArray[Any], may_share: bool = False) -> None:
+    def __init__(self, labels: Array, may_share: bool = False) -> None:
         super().__init__(labels)
         self.labels = labels
         self.may_share = may_share

@@ -65,8 +65,7 @@ def _keep_with_command(run: Evaluator, hints: tuple[Hint, ...], tile: Tile) -> N
     for at in range(len(run.commands) - 1, -1, -1):
         command = run.commands[at]
         if isinstance(command, Math) and command.dst is tile:
-            known = command.attrs.get("hints", ())
-            attrs = {**command.attrs, "hints": (*known, *hints)}
+            attrs = {**command.attrs, "hints": (*command.attrs.get("hints", ()), *hints)}
             run.commands[at] = replace(command, attrs=attrs)
             return
         if isinstance(command, DmaRead) and command.dst is tile:

@@ -105,8 +105,7 @@ class _RolledLoop:
         if self.counts is not None:
             run.trips[self.loop_id] = self.counts
         self.counter = loop_index(self.loop_id, 0, 1, trip_count)
-        bits = op.operands[0].type.bits
-        self.index = integers.wrap(low + step * self.counter, bits)
+        self.index = integers.wrap(low + step * self.counter, op.operands[0].type.bits)
         self.known: dict[int, Known] = {i: h for i, h in enumerate(inits) if is_known(h)}  # type: ignore[misc]
         self.gathers: set[int] = set()
         """Carried pointers whose gather part changes from one iteration to the next."""

@@ -57,8 +57,7 @@ def _reduce(run: Evaluator, op: Op) -> None:
     axis = op.attrs.get("axis")
     if not isinstance(axis, int) or not 0 <= axis < len(inputs[0].shape):
         raise run.unsupported(op, f"axis {axis!r} of a tile of shape {inputs[0].shape}")
-    block = op.regions[0].entry
-    combine = named_combine(block)
+    combine = named_combine(op.regions[0].entry)
     region = None if combine else build_region(run, op)
     dsts = tuple(run.result_tile(op, index) for index in range(len(op.results)))
     scan = ""

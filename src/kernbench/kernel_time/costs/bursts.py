@@ -14,7 +14,6 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
@@ -29,11 +28,11 @@ from kernbench.commands import (
     is_axis,
     loop_dim,
 )
+from kernbench.dtypes import Array
 from kernbench.kernel_time.costs.fingerprints import SPREAD, fold
 from kernbench.kernel_time.program.origins import leaves
 from kernbench.kernel_time.program.timed_plan import ONE_PATH, CommandSite
 
-Array = npt.NDArray[Any]
 Dims = tuple[int, ...]
 
 _AXIS = axis_dim(0)

@@ -10,18 +10,15 @@ them.
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import PROGRAM
+from kernbench.dtypes import Array
 from kernbench.kernel_time.costs.data_ranges import Numbers
 from kernbench.kernel_time.costs.fingerprints import program_terms
 from kernbench.kernel_time.program.origins import Loaded, Part, in_order
 from kernbench.kernel_time.program.timed_plan import CommandSite
-
-Array = npt.NDArray[Any]
 
 
 def chosen_rows(site: CommandSite, count: int, table_bytes: int) -> dict[int, Array]:
@@ -56,6 +53,3 @@ def _stride(gather: Part | None, part: Loaded) -> int:
     )
     steps = np.unique((second - first, third - second))
     return int(steps[0]) if len(steps) == 1 else 0
-
-
-__all__ = ["chosen_rows"]

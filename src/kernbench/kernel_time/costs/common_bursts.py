@@ -10,10 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
@@ -27,9 +25,8 @@ from kernbench.commands import (
     distinct_values,
     loop_dim,
 )
+from kernbench.dtypes import Array
 from kernbench.kernel_time.program.timed_plan import CommandSite
-
-Array = npt.NDArray[Any]
 
 _MOST_ELEMENTS = 1 << 16
 """The most elements of a load whose addresses are listed: those of as many programs in a row as

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
@@ -27,12 +25,11 @@ from kernbench.commands import (
     axis_of,
     is_axis,
 )
-from kernbench.dtypes import DType
+from kernbench.dtypes import Array, DType
 from kernbench.kernel_ir import BINARY, BOOLEAN_BINARY, compare_arrays, elementwise
 from kernbench.kernel_time.costs.fingerprints import mixed
 from kernbench.kernel_time.program.origins import Loaded, Made, Part, in_order
 
-Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
 _STAND_IN_BITS = 28
@@ -234,8 +231,7 @@ def _selected(condition: Guess, a: Guess, b: Guess) -> Guess:
         condition = Guess(condition.array, False)
     if condition.is_loaded:
         return a if a.is_loaded or not b.is_loaded else b
-    chosen = np.where(condition.array, a.array, b.array)
-    return Guess(chosen, a.is_loaded or b.is_loaded)
+    return Guess(np.where(condition.array, a.array, b.array), a.is_loaded or b.is_loaded)
 
 
 def _cast(part: Made, array: Array, is_loaded: bool) -> Array:
@@ -249,6 +245,3 @@ def _cast(part: Made, array: Array, is_loaded: bool) -> Array:
         source = getattr(part.inputs[0], "dtype", part.dtype)
         return array & ((1 << source.bits) - 1) if source.bits < 64 else array
     return elementwise("arith.addi", array, np.zeros((), dtype=np.int64), part.dtype.bits)
-
-
-__all__ = ["Guess", "Numbers"]

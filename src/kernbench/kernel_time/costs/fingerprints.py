@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import reduce
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
@@ -23,10 +21,10 @@ from kernbench.commands import (
     access_of,
     is_axis,
 )
+from kernbench.dtypes import Array
 from kernbench.kernel_time.program.origins import Loaded, Made, Part, in_order, inputs_of, leaves
 from kernbench.kernel_time.program.timed_plan import CommandSite
 
-Array = npt.NDArray[Any]
 Dims = tuple[int, ...]
 
 # Odd, so that multiplying by it loses nothing modulo 2**64.

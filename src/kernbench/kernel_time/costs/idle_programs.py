@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import DmaRead, KernelTrace, ProgramGroup, walk
-
-Array = npt.NDArray[Any]
+from kernbench.dtypes import Array
 
 
 def working_ids(trace: KernelTrace) -> Array | None:

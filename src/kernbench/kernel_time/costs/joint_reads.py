@@ -12,10 +12,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
@@ -34,10 +32,10 @@ from kernbench.commands import (
     loop_dim,
     walk,
 )
+from kernbench.dtypes import Array
 from kernbench.kernel_time.costs.fingerprints import fold
 from kernbench.kernel_time.costs.shared_cache import stay_for_launch
 
-Array = npt.NDArray[Any]
 Share = tuple[int, int]
 """How much comes from HBM, and of how much."""
 

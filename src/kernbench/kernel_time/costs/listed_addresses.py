@@ -6,10 +6,8 @@ Which they are, :mod:`kernbench.kernel_time.costs.data_ranges` says (docs/model/
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
@@ -21,6 +19,7 @@ from kernbench.commands import (
     access_of,
     is_axis,
 )
+from kernbench.dtypes import Array
 from kernbench.kernel_time.costs.bursts import (
     Dims,
     DmaTile,
@@ -34,8 +33,6 @@ from kernbench.kernel_time.costs.data_ranges import Numbers
 from kernbench.kernel_time.costs.fingerprints import fold
 from kernbench.kernel_time.program.origins import is_loaded, leaves
 from kernbench.kernel_time.program.timed_plan import ONE_PATH, CommandSite
-
-Array = npt.NDArray[Any]
 
 _SAMPLES = 3
 """Programs and iterations of one kind that are looked at, where their addresses are known."""

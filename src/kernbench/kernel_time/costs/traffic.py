@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
@@ -35,6 +34,7 @@ from kernbench.commands import (
     path_numbers,
     walk,
 )
+from kernbench.dtypes import Array
 from kernbench.kernel_time.costs.bursts import Moved, touched
 from kernbench.kernel_time.costs.chosen_rows import chosen_rows
 from kernbench.kernel_time.costs.command_costs import Traffic, WaveSharing
@@ -52,7 +52,6 @@ from kernbench.kernel_time.costs.shared_cache import stay_for_launch
 from kernbench.kernel_time.program.origins import is_loaded
 from kernbench.kernel_time.program.timed_plan import CommandSite, ProgramPlan, build_program_plan
 
-Array = npt.NDArray[Any]
 Dims = tuple[int, ...]
 
 _MIX = -7046029254386353131

@@ -8,13 +8,11 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import Atomic, DmaRead, DmaWrite, Gemm, Space, access_of
 from kernbench.kernel_time.launch.waves import GroupWaves, Waves
 from kernbench.kernel_time.program.timed_plan import CommandSite
-
-Column = npt.NDArray[Any]
+from kernbench.op_log import Column
 
 
 def build_rows(waves: Waves, front_end_ps: int, stretch: Fraction) -> dict[str, Column]:

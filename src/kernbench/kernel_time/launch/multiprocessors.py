@@ -5,12 +5,10 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from kernbench.dtypes import Array
 
 _FEW_BLOCKS = 64
 """Fewer are placed one by one."""

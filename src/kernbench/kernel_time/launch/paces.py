@@ -13,11 +13,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kernbench.dtypes import Array
 from kernbench.kernel_time.costs.command_costs import ProgramCosts
 from kernbench.kernel_time.program.pipeline import (
     PipelineRun,
@@ -160,7 +159,7 @@ class _Line:
     ) -> None:
         self._paces, self._programs, self._vectors = paces, programs, vectors
         self._found = result
-        self._numbers: dict[int, npt.NDArray[Any]] = {}
+        self._numbers: dict[int, Array] = {}
 
     def fill(self) -> None:
         """Find the pace of every program."""
@@ -193,7 +192,7 @@ class _Line:
         self._between(low, middle)
         self._between(middle, high)
 
-    def _at(self, place: int) -> npt.NDArray[Any]:
+    def _at(self, place: int) -> Array:
         """Return the numbers of a program that is run."""
         number = self._numbers.get(place)
         if number is None:
@@ -210,7 +209,7 @@ class _Line:
         return number
 
     @cached_property
-    def _slack(self) -> npt.NDArray[Any]:
+    def _slack(self) -> Array:
         slack = np.zeros(len(self._at(0)), dtype=np.int64)
         slack[0] = 1
         return slack

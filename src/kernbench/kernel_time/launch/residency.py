@@ -10,14 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kernbench.dtypes import Array
 from kernbench.kernel_time.launch.multiprocessors import BlockTimes, place_in_order
-
-Array = npt.NDArray[Any]
 
 _SHORT_RUN = 8
 """Blocks in a row that take equally long: where runs are shorter, no waves are looked for."""

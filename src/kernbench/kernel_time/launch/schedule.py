@@ -65,8 +65,7 @@ def launch_time(waves: Waves, sip: SipSpec, conditions: Conditions) -> LaunchTim
     hot = _stretch(_gemm_bound_ps(waves, sip), cool_ps, sip)
     pace = PowerPace()
     if sip.power is not None:
-        needs = _needs_ps(waves, sip)
-        core = core_ps(cool_ps, stream_ps, needs.values())
+        core = core_ps(cool_ps, stream_ps, _needs_ps(waves, sip).values())
         work = launch_work(waves, sip, _hbm_bytes(waves))
         hot_ps, hot_core_ps = ceil_ps(cool_ps * hot), ceil_ps(core * hot)
         pace = pace_of(sip.power, work, hot_ps, hot_core_ps, front_end_ps)

@@ -20,9 +20,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import KernelTrace, SourceLine, by_path, without_met_masks
+from kernbench.dtypes import Array
 from kernbench.hardware import SipSpec
 from kernbench.kernel_ir import NO_CUDA
 from kernbench.kernel_time.conditions import Conditions, ThreadBlock
@@ -41,8 +41,6 @@ from kernbench.kernel_time.launch.paces import Pace, Paces, PeTiming, busy_ps, o
 from kernbench.kernel_time.launch.residency import place_blocks, runs_of
 from kernbench.kernel_time.program.pipeline import PipelineTimes
 from kernbench.kernel_time.program.timed_plan import ProgramPlan, with_late_loads, with_one_engine
-
-Array = npt.NDArray[Any]
 
 _SITE_BYTES, _COLUMN_BYTES = 150, 56
 """What a site of a kind takes, and a segment."""

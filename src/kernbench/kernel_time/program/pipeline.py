@@ -197,8 +197,7 @@ class PipelineRun(PeQueues):
             done += 1
             if seen is None or done == count:
                 continue
-            state = self._state(node, ends)
-            before = seen.setdefault(state, (done, end))
+            before = seen.setdefault(self._state(node, ends), (done, end))
             if before[0] < done:
                 steady = Steady(done - before[0], end - before[1])
                 self.periods.add(steady.period)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ from kernbench.commands import (
     Reduce,
     loop_dim,
 )
+from kernbench.dtypes import Array
 
 if TYPE_CHECKING:
     from kernbench.kernel_time.program.timed_plan import LoopNode, Node
@@ -167,20 +168,20 @@ class SipQueues:
     def __init__(self, num_pes: int, begin_ps: int) -> None:
         self._free_ps = np.full((len(Queue), num_pes), begin_ps, dtype=np.int64)
 
-    def free_ps(self, queue: Queue, pes: npt.NDArray[Any]) -> int:
+    def free_ps(self, queue: Queue, pes: Array) -> int:
         """Return when a queue is free on all of ``pes``."""
         return int(self._free_ps[queue, pes].max())
 
-    def take(self, queue: Queue, pes: npt.NDArray[Any], until_ps: int) -> None:
+    def take(self, queue: Queue, pes: Array, until_ps: int) -> None:
         """Occupy a queue on ``pes`` until a given time."""
         self._free_ps[queue, pes] = until_ps
 
-    def on(self, pes: npt.NDArray[Any]) -> list[int]:
+    def on(self, pes: Array) -> list[int]:
         """Return when each queue is free on all of ``pes``, for programs that run in step."""
         numbers: list[int] = self._free_ps[:, pes].max(axis=1).tolist()
         return numbers
 
-    def settle(self, pes: npt.NDArray[Any], used: Iterable[Queue], free_ps: Sequence[int]) -> None:
+    def settle(self, pes: Array, used: Iterable[Queue], free_ps: Sequence[int]) -> None:
         """Update when the queues that were ``used`` are free, never to an earlier time."""
         for queue in used:
             now = self._free_ps[queue, pes]

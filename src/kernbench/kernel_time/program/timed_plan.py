@@ -122,8 +122,7 @@ def build_program_plan(body: tuple[Command, ...], num_slots: int) -> ProgramPlan
     builder = _Builder(fused=fused(body))
     if uses_tiles(body):
         builder.origins, builder.addressing = TileOrigins(), Addressing(body)
-    nodes = builder.nodes(body, ())
-    return ProgramPlan(nodes, tuple(builder.sites), num_slots)
+    return ProgramPlan(builder.nodes(body, ()), tuple(builder.sites), num_slots)
 
 
 @dataclass(slots=True)

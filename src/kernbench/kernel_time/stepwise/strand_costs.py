@@ -8,7 +8,6 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.commands import (
     UNKNOWN_LINE,
@@ -35,8 +34,6 @@ from kernbench.kernel_time.launch.waves import pes_in_use
 from kernbench.kernel_time.program.pipeline import SiteTimes
 from kernbench.kernel_time.program.queues import on_port_ps
 from kernbench.kernel_time.program.timed_plan import CommandSite
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,8 +18,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy.typing as npt
-
 from kernbench.commands import (
     Atomic,
     Command,
@@ -35,6 +33,7 @@ from kernbench.commands import (
     walk,
     with_access,
 )
+from kernbench.dtypes import Array
 from kernbench.hardware import Machine
 from kernbench.kernel_time.program.pipeline import PipelineRun, SiteTimes
 from kernbench.kernel_time.program.queues import Queue, QueueStep, SipQueues
@@ -98,9 +97,6 @@ class FarRun(PipelineRun):
         for arg, result in zip(node.args, node.results, strict=True):
             self.ready[result] = self.ready[arg]
         return max(ends)
-
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(slots=True, eq=False)

@@ -10,7 +10,7 @@ import numpy as np
 from kernbench.commands import Math
 from kernbench.dtypes import Array
 from kernbench.kernel_ir import AS_SIGNED, COMPARISONS, PREDICATES
-from kernbench.replay.numerics.conversions import as_unsigned, dtype_of
+from kernbench.replay.numerics.conversions import Function, as_unsigned, dtype_of
 
 
 def by_zero(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
@@ -72,9 +72,6 @@ def mul_high(a: Array, b: Array) -> Array:
     other = a_low * b_high + (middle & low)
     result: Array = a_high * b_high + (middle >> half) + (other >> half)
     return result
-
-
-Function = Callable[..., Array]
 
 
 def _unordered(a: Array, b: Array) -> Array:

@@ -322,8 +322,7 @@ class Distributed(Groups):
         tag: int = 0,
     ) -> int:
         """Receive a tensor from rank ``src``, wait until it has arrived, and return ``src``."""
-        work = self.irecv(tensor, src, group, tag)
-        work.wait()
+        self.irecv(tensor, src, group, tag).wait()
         assert src is not None
         return src
 

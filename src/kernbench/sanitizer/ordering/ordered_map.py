@@ -240,8 +240,7 @@ class OrderedMap:
 
     def heads(self, where: Array, itemsize: int) -> Array:
         """Return per lane what was released there, for :meth:`released`."""
-        at = self._granules(where, itemsize)[0]
-        return np.asarray(self._released[at])
+        return np.asarray(self._released[self._granules(where, itemsize)[0]])
 
     def released(self, head: int) -> Iterator[int]:
         """Yield the segments that have released something in one place."""

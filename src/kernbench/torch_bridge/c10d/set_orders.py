@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from kernbench.clock import frame_of_program, local_of
+from kernbench.torch_bridge.python.hash_seeds import is_view
 
 _MOST_FRAMES, _MOST_STEPS = 8, 6
 _KEEPING = frozenset(("enumerate", "frozenset", "iter", "list", "reversed", "set", "tuple", "zip"))
@@ -96,13 +97,8 @@ def _makes_set(node: ast.expr) -> bool:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         return node.func.id in ("set", "frozenset")
     return isinstance(node, ast.SetComp) or (
-        isinstance(node, ast.BinOp) and any(map(_is_view, (node.left, node.right)))
+        isinstance(node, ast.BinOp) and any(map(is_view, (node.left, node.right)))
     )
-
-
-def _is_view(node: ast.expr) -> bool:
-    function = node.func if isinstance(node, ast.Call) else None
-    return isinstance(function, ast.Attribute) and function.attr in ("items", "keys")
 
 
 def _assigned_to(name: str, scope: ast.AST) -> Iterator[ast.expr]:

@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable
 from functools import cache, partial
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from kernbench.dtypes import DType, float32
 from kernbench.errors import InternalError
 from kernbench.hardware import Machine, load_library
+from kernbench.library_kernels import Reuse
+from kernbench.op_log import Template
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
 from kernbench.torch_bridge.base.operations import Operation
 from kernbench.torch_bridge.costs import families
@@ -24,10 +26,6 @@ from kernbench.torch_bridge.costs.products import unfused
 from kernbench.torch_bridge.costs.registry import Family, OperationCall
 from kernbench.torch_bridge.costs.tensor_bytes import num_bytes
 from kernbench.torch_bridge.processes.float32 import Float32
-
-if TYPE_CHECKING:
-    from kernbench.library_kernels import Reuse
-    from kernbench.op_log import Template
 
 _MOST_TENSORS = 16
 """The most tensors that are named of an operation on lists."""

@@ -231,8 +231,7 @@ def _by_lists(table: Any, lists: Any) -> tuple[int, int, int] | None:
         return None
     chosen = math.prod(torch.broadcast_shapes(*(item.shape for item in values.values())))
     of_others = math.prod(size for at, size in enumerate(table.shape) if at not in values)
-    run = _run_bytes(table, max(values) + 1)
-    return run, chosen * of_others * table.element_size(), 1
+    return _run_bytes(table, max(values) + 1), chosen * of_others * table.element_size(), 1
 
 
 def _run_bytes(table: Any, dim: int) -> int:

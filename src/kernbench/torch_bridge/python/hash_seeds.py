@@ -296,7 +296,7 @@ class _Displays(ast.NodeTransformer):
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         """``names.keys() & others``: a set that a method of dictionaries makes."""
         name = _OPERATORS.get(type(node.op))
-        is_of_view = _is_view(node.left) or _is_view(node.right)
+        is_of_view = is_view(node.left) or is_view(node.right)
         self.generic_visit(node)
         if name is None or not is_of_view:
             return node
@@ -314,7 +314,7 @@ class _Displays(ast.NodeTransformer):
         return node
 
 
-def _is_view(node: ast.AST) -> bool:
+def is_view(node: ast.AST) -> bool:
     function = node.func if isinstance(node, ast.Call) else None
     return isinstance(function, ast.Attribute) and function.attr in ("items", "keys")
 

@@ -22,8 +22,7 @@ from kernbench.replay.numerics.exact import OPERATIONS, in_direction, reciprocal
 from kernbench.replay.numerics.integers import mul_high
 from kernbench.replay.numerics.libdevice.bessel import first_kind, modified_first_kind, second_kind
 from kernbench.replay.numerics.ops.math import FUNCTIONS
-
-Function = Callable[..., Array]
+from kernbench.replay.numerics.ops.registry import Function
 
 _NORMAL = NormalDist()
 

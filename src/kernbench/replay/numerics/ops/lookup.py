@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from kernbench.commands import Math
 from kernbench.dtypes import Array
 from kernbench.replay.numerics.conversions import as_unsigned
-from kernbench.replay.numerics.ops.registry import Numeric
+from kernbench.replay.numerics.ops.registry import Function, Numeric
 from kernbench.replay.numerics.ops.shapes import full, same_lead
-
-Function = Callable[..., Array]
 
 
 def _gather(command: Math) -> Function:

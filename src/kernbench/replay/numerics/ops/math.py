@@ -9,9 +9,7 @@ import numpy as np
 
 from kernbench.dtypes import Array
 from kernbench.replay.numerics.exact import fma, fma_to_odd
-from kernbench.replay.numerics.ops.registry import Numeric, on_floats, plain
-
-Function = Callable[..., Array]
+from kernbench.replay.numerics.ops.registry import Function, Numeric, on_floats, plain
 
 
 def _per_element(function: Callable[..., float]) -> Function:

@@ -12,9 +12,7 @@ import numpy as np
 
 from kernbench.commands import Math
 from kernbench.dtypes import Array
-from kernbench.replay.numerics.ops.registry import Numeric
-
-Function = Callable[..., Array]
+from kernbench.replay.numerics.ops.registry import Function, Numeric
 
 
 def full(array: Array, shape: tuple[int, ...]) -> Array:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from kernbench.commands import Math
-from kernbench.dtypes import Array
 from kernbench.replay.numerics import conversions
 from kernbench.replay.numerics.integers import mul_high
 from kernbench.replay.numerics.libdevice.functions import find_function
-from kernbench.replay.numerics.ops.registry import Numeric, in_float32, on_floats, on_unsigned
-
-Function = Callable[..., Array]
+from kernbench.replay.numerics.ops.registry import (
+    Function,
+    Numeric,
+    in_float32,
+    on_floats,
+    on_unsigned,
+)
 
 
 def _clamp(command: Math) -> Function:

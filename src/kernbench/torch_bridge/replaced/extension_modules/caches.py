@@ -148,8 +148,7 @@ def _gather(call: OperatorCall, rows: Tensor, kind: str, scale: Tensor | None) -
     places = torch.arange(count) - call.cu_seq_lens[rows].long()
     if call.seq_starts is not None:
         places = places + call.seq_starts[rows].long() // size * size
-    pages = call.block_table[rows, places // size].long()
-    result = call.src_cache[pages, places % size]
+    result = call.src_cache[call.block_table[rows, places // size].long(), places % size]
     call.dst[:count] = as_read(result, kind, scale, call.dst.dtype)
 
 

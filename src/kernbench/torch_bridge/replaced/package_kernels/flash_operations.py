@@ -46,8 +46,7 @@ from kernbench.torch_bridge.replaced.package_kernels.launching import run_kernel
 
 def pages(cache: Tensor, table: Tensor, count: int) -> Tensor:
     """Return the first keys of sequences, ``(batch, count, heads, size)``, from their pages."""
-    size = cache.shape[1]
-    num_pages = -(-count // size)
+    num_pages = -(-count // cache.shape[1])
     # Tables are filled up with -1.
     result = cache[table[:, :num_pages].long().clamp(min=0)]
     return result.flatten(1, 2)[:, :count]
