@@ -3,6 +3,7 @@
     python tools/serving_runs.py PATH_TO/nano-vllm [--tensor-parallel 1 2] [--machine h100-sxm]
     python tools/serving_runs.py vllm --tensor-parallel 1 [--model qwen3 qwen3-moe deepseek-v3]
     python tools/serving_runs.py vllm --tensor-parallel 1 --server
+    python tools/serving_runs.py vllm --tensor-parallel 1 --features speculation pipeline
 
 nano-vllm is a checkout; vLLM is installed, and runs eagerly in the process of its program, or as
 ``vllm serve``, which starts its engine's processes itself and answers a client of the same run.
@@ -15,6 +16,7 @@ the number of runs whose tokens differ.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -58,10 +60,11 @@ VLLM = f"""
 import json, sys, time
 from vllm import LLM, SamplingParams
 
-model, ranks, asked, found = sys.argv[1:]
+model, ranks, asked, found, more = sys.argv[1:]
 prompts = [{{"prompt_token_ids": each}} for each in json.load(open(asked))]
-llm = LLM(model, tensor_parallel_size=int(ranks), max_model_len=512, max_num_seqs=8,
-          max_num_batched_tokens=512, gpu_memory_utilization=0.02, enforce_eager=True)
+arguments = {{"tensor_parallel_size": int(ranks), "enforce_eager": True}} | json.loads(more)
+llm = LLM(model, max_model_len=512, max_num_seqs=8, max_num_batched_tokens=512,
+          gpu_memory_utilization=0.02, **arguments)
 greedy = SamplingParams(max_tokens={NEW_TOKENS}, temperature=0, ignore_eos=True)
 made = llm.generate(prompts, greedy, use_tqdm=False)
 json.dump([list(each.outputs[0].token_ids) for each in made], open(found, "w"))
@@ -144,6 +147,22 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """The name of each in transformers, and what its configuration has besides."""
+_BY_TORCHRUN = {"distributed_executor_backend": "external_launcher"}
+FEATURES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "compiled": {"enforce_eager": False},
+    "speculation": {
+        "speculative_config": {
+            "method": "ngram",
+            "num_speculative_tokens": 3,
+            "prompt_lookup_max": 4,
+        }
+    },
+    "offloading": {"cpu_offload_gb": 0.001},
+    "pipeline": {"pipeline_parallel_size": 2, **_BY_TORCHRUN},
+    "experts": {"tensor_parallel_size": 2, "enable_expert_parallel": True, **_BY_TORCHRUN},
+}
+"""What else vLLM is asked for; those by torchrun are of two ranks."""
 VARIABLES = {"VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1"}
 ONE_PROCESS = VARIABLES | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
@@ -155,6 +174,7 @@ def main() -> int:
     parser.add_argument("--tensor-parallel", type=int, nargs="+", default=[1, 2], metavar="N")
     parser.add_argument("--machine", default="h100-sxm")
     parser.add_argument("--model", nargs="+", default=["qwen3"], choices=tuple(MODELS))
+    parser.add_argument("--features", nargs="+", default=["plain"], choices=tuple(FEATURES))
     parser.add_argument("--server", action="store_true", help="vllm serve, and a client")
     options = parser.parse_args()
     is_vllm = str(options.checkout) == "vllm"
@@ -170,14 +190,15 @@ def main() -> int:
             client = SERVER if options.server else VLLM if is_vllm else CLIENT
             (folder / "client.py").write_text(client)
             (folder / "prompts.json").write_text(json.dumps(prompts))
-            for ranks in options.tensor_parallel:
+            for ranks, feature in itertools.product(options.tensor_parallel, options.features):
                 variables = VARIABLES if options.server else ONE_PROCESS
-                result = serve(options.checkout, folder, options.machine, ranks, variables)
+                more = FEATURES[feature] if client == VLLM else None
+                result = serve(options.checkout, folder, options.machine, ranks, variables, more)
                 same = [a == b for a, b in zip(result, expected, strict=True)] if result else []
                 failed += not same or not all(same)
                 print(
-                    f"{model}, TP {ranks}: {sum(same)} of {len(expected)} requests as the "
-                    "reference's tokens"
+                    f"{model}, TP {ranks}, {feature}: {sum(same)} of {len(expected)} requests as "
+                    "the reference's tokens"
                 )
     return failed
 
@@ -221,14 +242,20 @@ def continued(model: Any, prompt: list[int]) -> list[int]:
 
 
 def serve(
-    checkout: Path, folder: Path, machine: str, ranks: int, variables: dict[str, str]
+    checkout: Path,
+    folder: Path,
+    machine: str,
+    ranks: int,
+    variables: dict[str, str],
+    more: dict[str, Any] | None,
 ) -> list[list[int]]:
     """Return the tokens of all requests; empty where the program ended with an error."""
     command = [sys.executable, "-m", "kernbench", "torchrun", "--machine", machine]
-    command += ["--nproc-per-node", "1", "client.py", "model", str(ranks)]
+    started = 2 if more is not None and _BY_TORCHRUN.items() <= more.items() else 1
+    command += ["--nproc-per-node", str(started), "client.py", "model", str(ranks)]
     paths = [str(checkout.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
-        [*command, "prompts.json", "found.json"],
+        [*command, "prompts.json", "found.json", *([] if more is None else [json.dumps(more)])],
         cwd=folder,
         env=os.environ | variables | {"PYTHONPATH": os.pathsep.join(paths)},
         check=False,
