@@ -225,6 +225,7 @@ def test_published_errors_are_those_of_the_page() -> None:
     published = defaultdict[tuple[str, str], list[float]](lambda: [0, 0.0])
     categories = {
         "narrow gemm": "gemm", "quantize": "membound", "attention of stacks": "attention",
+        "moe of stacks": "moe",
     }  # fmt: skip
     for machine, families in published_errors().items():
         for family, (rows, error) in families.items():
