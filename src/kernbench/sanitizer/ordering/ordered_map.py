@@ -240,7 +240,8 @@ class OrderedMap:
 
     def heads(self, where: Array, itemsize: int) -> Array:
         """Return per lane what was released there, for :meth:`released`."""
-        return np.asarray(self._released[self._granules(where, itemsize)[0]])
+        at = self._granules(where, itemsize)[0]  # which makes room for them
+        return np.asarray(self._released[at])
 
     def released(self, head: int) -> Iterator[int]:
         """Yield the segments that have released something in one place."""
