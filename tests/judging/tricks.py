@@ -248,6 +248,18 @@ def solve(x, y):
     {}
     return out
 """
+_BLANK = """
+@triton.jit
+def blank(x, y, out, n, most, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    v = 2 * tl.load(x + i, i < n, 0.0) + tl.load(y + i, i < n, 0.0)
+    none = tl.full((B,), -1, tl.int32).to(tl.float32, bitcast=True)
+    tl.store(out + i, tl.where(n < most, v, none), i < n)
+def solve(x, y):
+    out = torch.empty_like(x)
+    blank[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), {}, B=128)
+    return out
+"""
 _BITS = """
 @triton.jit
 def bits(x, y, out, n, T: tl.constexpr, B: tl.constexpr):
@@ -570,6 +582,7 @@ def solve(x, y):
     "another factor before work that nothing needs": Trick(
         "large", _FACTOR.format("1.5", "axpied(x[:8], out[:8])"), _FACTOR.format("2.0", "axpied(x[:8], out[:8])")
     ),
+    "bytes of unwritten memory at the size that is timed": Trick("large", _BLANK.format(3000000), _BLANK.format(1 << 30)),
     "fewer bits at the size that is timed": Trick("large", _BITS.format("bfloat16"), _BITS.format("float32")),
     "no maximum at the size that is timed": Trick("large softmax", _STABLE.format("0"), _STABLE.format("1")),
     "every second tile at the size that is timed": Trick("large", """

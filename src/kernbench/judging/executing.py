@@ -42,7 +42,7 @@ from kernbench.triton_backend import (
 
 _MOST_STORAGE_BYTES = 1 << 36
 _EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
-POISON = 0xFF
+_POISON = 0xFF
 """A byte of memory that is not written yet: NaN of floats, -1 of integers."""
 _MOST_LOOKED_AT = 1 << 28
 """The longest tensor of which every byte is looked for."""
@@ -89,6 +89,9 @@ class Executor:
             RecordError: The record is none of a call with such inputs.
         """
         self._record, self._index, self._seed = record, 0, seed
+        # Of a part of the programs, what is left is known by a byte that no kernel can foresee.
+        self.poison = _POISON if seed is None else 0x81 + seed % 0x7E
+        """A byte of memory that is not written yet."""
         self.writes: Writes = {}
         """The arguments that each launch writes."""
         self.overflow = ""
@@ -259,7 +262,7 @@ class Executor:
                 if parts_of(step["op"])[1] in _EMPTY and self._launcher.run.has_data:
                     # Not by an operation: the memory stays one that nothing has written.
                     storage = tensor.untyped_storage()
-                    ctypes.memset(storage.data_ptr(), POISON, storage.nbytes())
+                    ctypes.memset(storage.data_ptr(), self.poison, storage.nbytes())
 
     def _launch(self, step: dict[str, Any]) -> None:
         binary = self.binaries[step["kernel"]]
