@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernbench.cli import options as common
-from kernbench.cli.programs import beside
 from kernbench.cli.programs.folded import check_folding, run_ranks
 from kernbench.cli.programs.importing import import_to_stay
 from kernbench.cli.programs.reporting import DONE, context_of, guarded, make_room
@@ -162,7 +161,7 @@ def _run(
     argv = [str(path) if module else options.program, *args]
     if options.beside:
         commands = [(module or "", [str(path), *args]), *map(_command, options.beside)]
-        path, module = Path(beside.__file__), None
+        path, module = Path(__file__).with_name("beside.py"), None
         argv = [str(path), json.dumps(commands)]
     code = compile_program(path, "torchrun")
 
