@@ -248,19 +248,19 @@ def tolist(self: Tensor) -> Any:
     """``Tensor.tolist``: C++ would copy to the host only what it has elsewhere."""
     has_data = residence_of(self) is not None and current().session.run.has_data
     if not has_data:
-        _read_in_memory(self, "tolist")
+        _read_in_memory(self)
     return _tolist(cpu(self.detach()) if has_data else self)
 
 
-def _read_in_memory(tensor: Tensor, name: str) -> None:
+def _read_in_memory(tensor: Tensor) -> None:
     """Note that the program reads a tensor in the host's memory, where it is."""
     process = HERE.process
     if process is None or EXECUTING.depth:
         return
     if process.order is not None:
-        touch_by_host(process.order, tensor, f"Tensor.{name}")
+        touch_by_host(process.order, tensor, "Tensor.tolist")
     elif process.copies:
-        look_at_copies(process, [(tensor, False)], f"Tensor.{name}")
+        look_at_copies(process, [(tensor, False)], "Tensor.tolist")
 
 
 def record_stream(self: Tensor, stream: Any) -> None:
