@@ -40,9 +40,10 @@ def test_the_compiler_comes_when_it_is_asked_for_and_is_itself_after_the_run(
         ("torch.ones(2, device='cuda') + 1", 1),
         ("import torch.distributed as dist\ndist.init_process_group()\n"
          "x = torch.ones(2, device='cuda')\ndist.all_reduce(x)\ntorch._dynamo.config", 2),
+        ("torch.nn.Linear.kept = torch.ones(2, device='cuda')", 2),
         of_campaigns("torch.compile(torch.nn.GELU())(torch.ones(4, device='cuda'))", 1),
     ],
-    ids=["alone", "several", "compiled"],
+    ids=["alone", "several", "attribute", "compiled"],
 )  # fmt: skip
 def test_nothing_keeps_a_run_that_is_over(tmp_path: Path, text: str, nprocs: int) -> None:
     """Modules and caches of libraries would; the run that fills them first may stay."""

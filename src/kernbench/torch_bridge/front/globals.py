@@ -358,8 +358,7 @@ class Globals:
         self._loaded = base
         self._first: dict[str, Any] = {}
         """The values with which the run began."""
-        self._saved: list[dict[str, Any]] = []
-        """Those of all processes."""
+        self._processes: list[Process] = []
 
     def install(self, patches: Patches) -> None:
         """Note what is set from now on, where it is not read when processes take turns."""
@@ -371,7 +370,7 @@ class Globals:
 
     def start(self, process: Process, is_forked: bool) -> None:
         """Give a new process its values: its parent's, or as a spawned one has them."""
-        self._saved.append(process.saved)
+        self._processes.append(process)
         for item in self._known:
             inherits = is_forked or item.is_passed_on
             process.saved[item.name] = item.copy(item.get() if inherits else self._first[item.name])
@@ -381,9 +380,8 @@ class Globals:
         for item in self._known:
             if not item.is_passed_on:
                 item.put(self._first[item.name])
-        # Modules of programs hold tensors that C++ holds, too, which nothing would ever collect.
-        for values in self._saved:
-            values.clear()
+        for process in self._processes:
+            process.leave()
         # Ranks that have not ended are ended after it, and show nobody's.
         self._known = ()
 

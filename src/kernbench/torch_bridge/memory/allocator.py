@@ -230,6 +230,15 @@ class CachingAllocator:
         self.recorder = recorder
         self.returned = _Noted(self.returned, recorder.freed)
 
+    def leave(self) -> None:
+        """Let go of the run, at its end: blocks may outlive it."""
+        self.when_reserved = self.recorder = None
+        self.returned = deque(self.returned)
+        self._free.clear()
+        self._unmapped.clear()
+        for block in self.in_use:
+            block.pool = block.before = block.after = None
+
     @property
     def amounts(self) -> Amounts:
         """Its statistics, up to date."""

@@ -123,6 +123,13 @@ class ProcessOrder:
         """Autograd's number of the first operation on another stream than the one before."""
         self._streams: list[Stream] = []
 
+    def leave(self) -> None:
+        """Let go of the run, at its end: what is known of memory may outlive it."""
+        self._lines.clear()
+        self._streams.clear()
+        self.replays = self._latest = None
+        self._base = []
+
     @property
     def has_streams(self) -> bool:
         """Whether there is more than one timeline besides the program's."""

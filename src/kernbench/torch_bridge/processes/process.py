@@ -313,6 +313,18 @@ class Process:
             known = self.parts[kind] = kind()
         return known
 
+    def leave(self) -> None:
+        """Let go of the run, at its end.
+
+        C++ may hold tensors, and with them what their storages refer to, for as long as the real
+        process lives: the garbage collector does not see from them what they are part of.
+        """
+        self.saved.clear()
+        for allocator in self.allocators.values():
+            allocator.leave()
+        if self.order is not None:
+            self.order.leave()
+
     def price(self, precision: Float32) -> None:
         """Set the costs of operations by the requested precision of float32 products."""
         self.precision = precision
