@@ -61,10 +61,12 @@ CAMPAIGNS = (
     "plan.md",
     "pytorch.md",
     "pytorch-ranks.md",
+    "sweeps.md",
     "symmetric-memory.md",
     "testing.md",
     "what-does-it-cost.md",
     "which-split.md",
+    "why.md",
 )
 """They plan, judge, compile or run many ranks, for seconds: the tests of each have smaller ones."""
 PAGES = [
