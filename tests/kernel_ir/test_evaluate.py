@@ -336,6 +336,38 @@ def test_integers_of_32_bits_wrap_around() -> None:
     assert list(first) == [0, 1 << 30, -(1 << 31), -(1 << 30)]
 
 
+@pytest.mark.adr("0004-D3")
+def test_programs_whose_indices_wrap_around_get_their_own_group() -> None:
+    """The last programs of a large tensor go beyond it, under a mask; all indices take 270 MB."""
+    body = """\
+    %zero = arith.constant 0 : i32
+    %one = arith.constant 1 : i32
+    %end = arith.constant 513 : i32
+    %step = arith.constant dense<4194176> : tensor<64xi32>
+    %program = tt.get_program_id x : i32
+    %lanes = tt.make_range {end = 64 : i32, start = 0 : i32} : tensor<64xi32>
+    %size = arith.constant 64 : i32
+    %first = arith.muli %program, %size : i32
+    %firsts = tt.splat %first : i32 -> tensor<64xi32>
+    %columns = arith.addi %firsts, %lanes : tensor<64xi32>
+    scf.for %i = %zero to %end step %one : i32 {
+      %rows = tt.splat %i : i32 -> tensor<64xi32>
+      %offsets = arith.muli %rows, %step : tensor<64xi32>
+      %both = arith.addi %offsets, %columns : tensor<64xi32>
+      %from = tt.splat %x : !tt.ptr<f32> -> tensor<64x!tt.ptr<f32>>
+      %at = tt.addptr %from, %both : tensor<64x!tt.ptr<f32>>, tensor<64xi32>
+      %value = tt.load %at : tensor<64x!tt.ptr<f32>>
+      tt.store %at, %value : tensor<64x!tt.ptr<f32>>
+    }"""
+    tracemalloc.start()
+    try:
+        result = evaluate(kernel(body), (1025, 1, 1), {}, num_warps=4, num_stages=1)
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
+    assert [group.program_ids.tolist() for group in result.groups] == [[*range(1024)], [1024]]
+
+
 def test_a_float_parameter_is_read_at_replay() -> None:
     result = trace("misc", (1, 1, 1), {2: 5})
     params = {

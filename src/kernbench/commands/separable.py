@@ -12,6 +12,7 @@ order, which is also the order of the axes of its array.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
@@ -239,6 +240,14 @@ class Separable:
         difference = self - other
         return all(not array.any() for array in difference.terms.values()) and not difference.const
 
+    @property
+    def num_elements(self) -> int:
+        """The numbers that differ at most: those of :meth:`dense` over all its dims."""
+        lengths: dict[int, int] = {}
+        for dims, array in self.terms.items():
+            lengths.update(zip(dims, array.shape, strict=True))
+        return math.prod(lengths.values())
+
     def bounds(self) -> tuple[int, int]:
         """Return a lower and an upper bound of all elements; exact when terms are independent."""
         pair = self._bounds
@@ -246,13 +255,22 @@ class Separable:
             low = high = self.const
             for array in self.terms.values():
                 if isinstance(array, RowTable):
-                    low = self.const + sum(least for least, _ in self._extremes())
-                    high = self.const + sum(greatest for _, greatest in self._extremes())
+                    lows, highs = self.bounds_of_programs()
+                    low, high = int(lows.min()), int(highs.max())
                     break
                 low += int(_least(array, axis=None))
                 high += int(_greatest(array, axis=None))
             pair = self._bounds = (low, high)
         return pair
+
+    def bounds_of_programs(self) -> tuple[Array, Array]:
+        """Return the same of each program; one pair where no term varies over programs."""
+        low: Array = np.full(1, self.const)
+        high = low
+        for dims, least, greatest in self._extremes():
+            axes = tuple(range(int(dims[:1] == (PROGRAM,)), len(dims)))
+            low, high = low + _least(least, axis=axes), high + _greatest(greatest, axis=axes)
+        return low, high
 
     def bounded(self, low: int, high: int) -> Separable:
         """Note that no number lies outside of ``[low, high]``, and return the tensor."""
@@ -260,8 +278,8 @@ class Separable:
         self._bounds = (max(low, least), min(high, greatest))
         return self
 
-    def _extremes(self) -> Iterator[tuple[int, int]]:
-        """Yield bounds of terms, those together that vary over the dims of rows."""
+    def _extremes(self) -> Iterator[tuple[Dims, Array, Array]]:
+        """Yield bounds of terms with their dims, those together that vary over the dims of rows."""
         rest = dict(self.terms)
         for dims, array in self.terms.items():
             if not isinstance(array, RowTable) or dims not in rest:
@@ -274,12 +292,10 @@ class Separable:
                 elif set(item) <= set(lead):
                     over = over + aligned(rest.pop(item), item, lead)
             del rest[dims]
-            yield (
-                int((over + table.min(axis=1)[array.index]).min()),
-                int((over + table.max(axis=1)[array.index]).max()),
-            )
-        for array in rest.values():
-            yield int(_least(array, axis=None)), int(_greatest(array, axis=None))
+            least, greatest = (rows[array.index] for rows in (table.min(axis=1), table.max(axis=1)))
+            yield lead, over + least, over + greatest
+        for dims, array in rest.items():
+            yield dims, array, array
 
 
 class Predicate:

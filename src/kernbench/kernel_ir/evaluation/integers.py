@@ -24,10 +24,13 @@ from kernbench.commands import (
     split_by_rows,
 )
 from kernbench.dtypes import Array
+from kernbench.kernel_ir.evaluation.evaluator import SplitPrograms
 from kernbench.kernel_ir.text.ir import arith
 
 Elementwise = Callable[[Array, Array], Array]
 _ZERO = Separable(())
+_MANY = 1 << 20
+"""The elements from which on programs whose numbers wrap around are evaluated apart from others."""
 _NARROW = {8: np.int8, 16: np.int16, 32: np.int32}
 
 
@@ -42,6 +45,14 @@ def wrap(value: Separable, bits: int) -> Separable:
     low, high = value.bounds()
     if -half <= low and high < half:
         return value
+    if value.num_elements >= _MANY:
+        # An index beyond a mask, in the last programs mostly.
+        lows, highs = value.bounds_of_programs()
+        fits = (lows >= -half) & (highs < half)
+        if fits.all():
+            return value.bounded(-half, half - 1)
+        if fits.any():
+            raise SplitPrograms(fits)
     narrow = _NARROW.get(bits)
     if narrow is not None:
         return combine(lambda a, _: a.astype(narrow), value, _ZERO)
