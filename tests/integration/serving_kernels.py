@@ -144,3 +144,26 @@ def gathered_sums(x, index, y, k, HOW: tl.constexpr, ROWS: tl.constexpr, BK: tl.
             column = part * BK + inner
             total += tl.load(x + (column[None, :] + at[:, None] * k), mask, other=0.0)
     tl.atomic_add(y + (inner[None, :] + at[:, None] // 16 * BK), total)
+
+
+@triton.jit
+def scaled_products(
+    a, b, rows, columns, c, M, N, K,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """A product with scales for each row of A, each block of B and each ``BK`` of K."""
+    of_group = GROUP * tl.cdiv(N, BN)
+    first = tl.program_id(0) // of_group * GROUP
+    height = min(tl.cdiv(M, BM) - first, GROUP)
+    m = (first + tl.program_id(0) % height) * BM + tl.arange(0, BM)
+    n = tl.program_id(0) % of_group // height * BN + tl.arange(0, BN)
+    k, steps = tl.arange(0, BK), tl.cdiv(K, BK)
+    x_at, y_at = a + (m[:, None] * K + k[None, :]), b + (n[None, :] * K + k[:, None])
+    total = tl.zeros((BM, BN), tl.float32)
+    for step in range(steps):
+        x, y = tl.load(x_at), tl.load(y_at)
+        row, column = tl.load(rows + m * steps + step), tl.load(columns + n // BK * steps + step)
+        total += tl.dot(x, y) * row[:, None] * column[None, :]
+        x_at += BK
+        y_at += BK
+    tl.store(c + (m[:, None] * N + n[None, :]), total.to(tl.bfloat16))

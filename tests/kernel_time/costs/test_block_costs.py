@@ -103,11 +103,12 @@ def test_many_warps_leave_each_thread_few_registers() -> None:
         return round(cycles) * sip.pe.warps.shared_bytes_per_clock
 
     assert spilled_bytes(H100, 32, 64) == spilled_bytes(H100, 4, 255) == 0
-    assert spilled_bytes(H100, 32, 94) == (94 - 64) * 4 * 1024 * 4
-    assert spilled_bytes(H100, 16, 130) == (130 - 128) * 4 * 512 * 4
+    # In a loop each is stored and read back.
+    assert spilled_bytes(H100, 32, 94) == (94 - 64) * 4 * 1024 * 2
+    assert spilled_bytes(H100, 16, 130) == (130 - 128) * 4 * 512 * 2
     cdna = load_machine("mi300x", 1).sip
     assert spilled_bytes(cdna, 8, 256) == spilled_bytes(cdna, 4, 512) == 0
-    assert spilled_bytes(cdna, 8, 258) == (258 - 256) * 4 * 512 * 4
+    assert spilled_bytes(cdna, 8, 258) == (258 - 256) * 4 * 512 * 2
 
 
 def test_a_tile_that_no_thread_can_hold_leaves_few_registers() -> None:
@@ -168,7 +169,7 @@ def test_spilled_registers_leave_an_sm_that_has_no_room_for_them() -> None:
     # 2 blocks of 128 threads: an SM has 254 KiB for the 100 KiB that they spill, or for 1.2 MiB.
     assert not any(beyond(H100, 132, registers=255 + 100))
     far, of_hbm = beyond(H100, 132, registers=255 + 1200)
-    assert far == 1200 * 4 * 128 * 4
+    assert far == 1200 * 4 * 128 * 2
     # 132 SMs have as much: more than twice what the cache of all SMs holds.
     assert of_hbm == far
     # What one SM has alone stays in that cache.
@@ -394,7 +395,7 @@ def times(machine: str, tile: tuple[int, int, int], warps: tuple[int, ...]) -> l
 @pytest.mark.adr("0136-D1", "0136-D4")
 def test_few_warps_spill_on_gpus_and_mean_nothing_elsewhere() -> None:
     one, four, eight = times("h100-sxm", (128, 256, 64), (1, 4, 8))
-    assert one > four > 1.25 * eight
+    assert one > four > eight
     assert len(set(times("ahbm", (64, 64, 64), (1, 4, 8)))) == 1
 
 

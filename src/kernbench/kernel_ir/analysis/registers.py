@@ -33,10 +33,9 @@ _FREE = (
     *("math.absf", "arith.negf"),
 )
 _NARROWING = ("arith.truncf", "tt.fp_to_fp")
-_VECTOR_BYTES = 16
+_VECTOR_BYTES, _MMA_ROWS = 16, 16
 _BASE = 30
 """Registers of a thread for its place, sizes and strides: 20 to 50 in kernels of all kinds."""
-_MMA_ROWS = 16
 _PER_POINTER = 3
 """Registers that a pointer which a loop carries takes: 64 bits and its mask."""
 
@@ -239,12 +238,14 @@ def _live(function: Function, held: Sequence[Value]) -> tuple[int, tuple[SummedT
         return max((_bytes(value) for value in held), default=0), (), 0
     factors = _computed_factors(function)
     tiles = LiveTiles(function)
-    # Compilers interleave operations on single elements: what only these read is never whole.
+    # Compilers interleave operations on elements: what these read is never whole, but a product is.
     whole = [tiles.span(op).first for op in function.body.walk() if not _is_elementwise(op)]
+    products = {tiles.span(op).first for op in function.body.walk() if op.name in DOTS}
     spans = [
         (value, size, span)
         for value, size, span in tiles.places(held)
-        if bisect_right(whole, span.first) < bisect_right(whole, span.last)
+        if span.first in products
+        or bisect_right(whole, span.first) < bisect_right(whole, span.last)
     ]
     # What an operation computes takes the place of what it reads for the last time, but for a
     # factor, which lies otherwise.
