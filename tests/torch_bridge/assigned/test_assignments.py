@@ -22,6 +22,7 @@ from kernbench.torch_bridge.assigned import Assignments  # noqa: E402
 from kernbench.torch_bridge.assigned.assignments import OwnAttribute  # noqa: E402
 from kernbench.torch_bridge.assigned.objects import NamedObjects  # noqa: E402
 from kernbench.torch_bridge.assigned.owners import Owners  # noqa: E402
+from kernbench.torch_bridge.assigned.registries import registries_of  # noqa: E402
 from kernbench.torch_bridge.assigned.tables import MemoryWords  # noqa: E402
 from kernbench.torch_bridge.base.patches import MISSING  # noqa: E402
 from tests.torch_bridge.running import real, simulated  # noqa: E402
@@ -121,6 +122,26 @@ def test_a_list_that_has_another_last_item_has_changed() -> None:
     words.forget(0)
     items[:] = [object()]
     assert words.changed() == []
+
+
+def test_a_set_that_something_has_left_has_changed() -> None:
+    words, members, items = MemoryWords(), {"a"}, [object()]
+    words.follow([members, items])
+    members.remove("a")
+    assert words.changed() == [0]
+    items.append(object())
+    assert words.changed() == [1]
+    words.forget(0)
+    members.update("ab")
+    assert words.changed() == []
+
+
+def test_what_is_exchanged_as_a_whole_is_not_compared_by_its_parts() -> None:
+    from torch.distributed.fsdp import _debug_utils
+
+    containers = registries_of(_debug_utils).containers
+    profiler = _debug_utils.SimpleProfiler
+    assert not any(item is profiler.profiling or item is profiler.results for item in containers)
 
 
 @pytest.mark.adr("0226-D1")

@@ -72,6 +72,18 @@ def test_what_is_compiled_computes_as_the_host_in_kernels_that_the_report_names(
     assert "triton_per_fused_add_gelu_mean_mul_pow_rsqrt_0" in names
 
 
+@pytest.mark.slow
+def test_graphs_with_control_flow_run_without_a_compiler_of_kernels(tmp_path: Path) -> None:
+    done = run_compiled(tmp_path, "control_flow.py", args=["graphs_that_python_runs"])
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_what_is_exported_computes_as_the_host(tmp_path: Path) -> None:
+    done = run_compiled(tmp_path, "exported.py")
+    assert "as on the host" in done.stdout, done.stderr
+
+
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.adr("0126-D1")

@@ -15,6 +15,7 @@ import torch.distributed._functional_collectives as funcol
 import torch.distributed.nn.functional as autograd_collectives
 from torch.distributed import ReduceOp
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 kind = sys.argv[1]
 dist.init_process_group("nccl" if kind == "cuda" else "gloo")
@@ -169,6 +170,10 @@ def points():
     for work in dist.batch_isend_irecv(operations):
         work.wait()
     check(incoming, float((rank - 1) % size))
+    # As many elements, in other shapes.
+    x = filled(float(rank), 1) if rank % 2 else filled(float(rank)).sum() / 3
+    (dist.recv if rank % 2 else dist.send)(x, rank - 1 if rank % 2 else rank + 1)
+    check(x, float(rank // 2 * 2))
 
 
 @case
@@ -298,6 +303,56 @@ def meshes():
     dist.all_reduce(x, group=flat.get_group())
     check(x, float(sum(everyone)))
     assert mesh["a"].get_local_rank() == rank // 2
+
+
+@case
+def unequal_shards_of_two_dims():
+    """What one rank keeps of how its shards move is none of others with the same mesh."""
+    mesh = init_device_mesh(kind, (2, 2))
+    whole = torch.arange(42.0).reshape(7, 6)
+    layouts = [(Shard(a), Shard(b)) for a in (0, 1) for b in (0, 1)]
+    layouts += [(Replicate(), Shard(0)), (Shard(1), Replicate()), (Replicate(), Replicate())]
+    for source in layouts:
+        tensor = distribute_tensor(whole.to(device), mesh, source)
+        for target in layouts:
+            part = whole
+            for place, placement in zip(mesh.get_coordinate(), target, strict=True):
+                if isinstance(placement, Shard):
+                    parts = part.chunk(2, placement.dim)
+                    part = parts[place] if place < len(parts) else part.narrow(placement.dim, 0, 0)
+            check(tensor.redistribute(mesh, target).to_local(), part)
+        check((tensor @ tensor.t()).full_tensor(), whole @ whole.t())
+
+
+@case
+def stores():
+    ports = [0]
+    if rank == 0:
+        master = dist.TCPStore("localhost", 0, size, True, wait_for_workers=False)
+        ports = [master.port]
+    dist.broadcast_object_list(ports)
+    store = master if rank == 0 else dist.TCPStore("localhost", ports[0], size, False)
+    assert isinstance(store, dist.TCPStore)
+    assert store.host == "localhost"
+    if rank:
+        store.queue_push("work", str(rank))
+    else:
+        assert sorted(store.queue_pop("work") for _ in range(size - 1)) == [b"1", b"2", b"3"]
+        assert (store.queue_len("work"), store.check(["work"])) == (0, False)
+        try:
+            store.queue_pop("work", False)
+        except dist.QueueEmptyError:
+            store.set("empty", "yes")
+    assert store.get("empty") == b"yes"
+    dist.barrier()
+
+
+@nccl_only
+def groups_of_two_back_ends():
+    for back_end in ("cuda:nccl,cpu:gloo", "cpu:gloo,cuda:nccl"):
+        group = dist.new_group(backend=back_end)
+        assert {device.type for device in group._device_types} == {"cpu", "cuda"}
+    assert [device.type for device in dist.group.WORLD._device_types] == ["cuda"]
 
 
 for name in sys.argv[2:] or cases:

@@ -99,6 +99,28 @@ def compiled_autograd() -> None:
     assert layer.weight.grad.tolist() == [[2.0] * 3] * 3
 
 
+def graphs_that_python_runs() -> None:
+    """What back ends for debugging call, which leave control flow as operators in their graphs."""
+    region = torch.compiler.nested_compile_region(lambda x: x.sin() + 1)
+    flows = {
+        "region": (lambda x, y: region(x) * y, lambda x, y: (x.sin() + 1) * y),
+        **{name: FLOWS[name] for name in ("cond", "while_loop", "scan")},
+    }
+    for name, (flow, plain) in flows.items():
+        host = [torch.rand(4, 4, requires_grad=True) for _ in range(2)]
+        there = [item.detach().cuda().requires_grad_() for item in host]
+        expected = plain(*host)
+        for back_end in ("eager", "aot_eager"):
+            torch._dynamo.reset()
+            result = torch.compile(flow, backend=back_end, fullgraph=True)(*there)
+            torch.testing.assert_close(result.cpu(), expected, msg=f"{name} by {back_end}")
+        if name != "while_loop":
+            gradients = [
+                torch.autograd.grad(y.sum(), x) for y, x in ((expected, host), (result, there))
+            ]
+            torch.testing.assert_close([item.cpu() for item in gradients[1]], list(gradients[0]))
+
+
 def explain(imports: str) -> None:
     if imports == "before":
         importlib.import_module("torch._dynamo.eval_frame")

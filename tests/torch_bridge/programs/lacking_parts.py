@@ -42,8 +42,8 @@ REFUSED = [
     (lambda: torch._C._cuda_nothing(), "guard it: the error is an AttributeError"),
     (lambda: torch.cuda.tunable.enable(True), "which are not tuned; leave it out"),
     (
-        lambda: torch.export.export(torch.nn.Linear(4, 4).cuda(), (x,)),
-        "torch.export.export",
+        lambda: torch.export.draft_export(torch.nn.Linear(4, 4).cuda(), (x,)),
+        "torch.export.draft_export",
     ),
     (
         lambda: torch.nn.DataParallel(torch.nn.Linear(4, 4).cuda(), [0, 1]),

@@ -16,10 +16,13 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from functools import cache, partial
 from itertools import chain
+from operator import attrgetter
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
+
+from kernbench.torch_bridge.processes.library_state import STATES
 
 CONTAINERS = (OrderedDict, dict, list, set, deque)
 """Kinds of containers, those that derive from another one first."""
@@ -95,6 +98,7 @@ class _Search:
     def __init__(self, module: ModuleType) -> None:
         self._name = module.__name__
         self._space = vars(module)
+        self._exchanged = [attrgetter(path)(module) for path in STATES.get(self._name, ())]
         self._met: dict[int, Any] = {}
         self._assigned: dict[str, bool] = {}
         self._changed: set[str] = set()
@@ -156,7 +160,7 @@ class _Search:
 
     def _meet(self, value: Any) -> None:
         # What is referred to weakly goes when it goes, whoever has put it there.
-        kind = kind_of(value)
+        kind = None if any(value is item for item in self._exchanged) else kind_of(value)
         if kind is not None and type(next(kind.__iter__(value), None)) is not weakref.ref:
             self._met[id(value)] = value
 

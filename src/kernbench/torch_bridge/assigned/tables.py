@@ -42,7 +42,8 @@ _WORD_BYTES = 8
 _FIRST_WORD = 512
 _WORD = {dict: 3, OrderedDict: 3, list: 2, deque: 2, set: 2}
 """Where the word of a container lies: a dictionary's version (``ma_version_tag``, until Python
-3.13), a list's length, the number of slots that a set uses or has used."""
+3.13), a list's length, the number of slots that a set uses or has used; the word behind that is how
+many it uses, which is less once something has left it."""
 
 
 class _AllMemory:
@@ -61,6 +62,9 @@ class MemoryWords:
     def __init__(self) -> None:
         self._memory = np.asarray(_AllMemory())
         self._places = np.empty(0, np.int64)
+        self._positions = np.empty(0, np.int64)
+        """Of which container each word is."""
+        self._num_containers = 0
         self._now = np.empty(0, np.uint64)
         self._seen = b""
         self._constant = [self]
@@ -75,14 +79,21 @@ class MemoryWords:
     def follow(self, containers: list[Any]) -> None:
         """Look at more containers, which must stay alive."""
         if containers:
-            places = np.array(list(map(self._place, containers)), np.int64)
+            words = [
+                (self._place(item) + offset, position)
+                for position, item in enumerate(containers, self._num_containers)
+                for offset in range(1 + (kind_of(item) is set))
+            ]
+            places, positions = np.array(words, np.int64).T
+            self._num_containers += len(containers)
+            self._positions = np.append(self._positions, positions)
             self._places = np.append(self._places, places)
             self._now = np.append(self._now, self._memory[places])
             self._seen = self._now.tobytes()
 
     def follow_end(self, items: list[Any]) -> None:
         """Look at the last item, too, of a list that is followed."""
-        for position in np.flatnonzero(self._places == self._place(items)):
+        for position in self._positions[self._places == self._place(items)]:
             self._lists[int(position)] = items
         self._ends = self._last_items()
 
@@ -97,7 +108,7 @@ class MemoryWords:
 
     def forget(self, position: int) -> None:
         """Look at one no more."""
-        self._places[position] = self._nowhere
+        self._places[self._positions == position] = self._nowhere
         self._lists.pop(position, None)
         self.see()
 
@@ -107,7 +118,7 @@ class MemoryWords:
         seen, ends = now.tobytes(), self._last_items()
         if seen == self._seen and all(map(is_, ends, self._ends)):
             return []
-        result = {int(number) for number in np.flatnonzero(now != self._now)}
+        result = {int(position) for position in self._positions[now != self._now]}
         result.update(
             number
             for number, end, before in zip(self._lists, ends, self._ends, strict=True)

@@ -58,11 +58,16 @@ def signature(
     root: int = 0,
     *,
     with_shapes: bool = True,
+    is_flat: bool = False,
 ) -> Signature:
-    """Return what must be equal on all ranks; with ``with_shapes=False``, shapes may differ."""
+    """Return what must be equal on all ranks.
+
+    With ``with_shapes=False`` shapes may differ, with ``is_flat`` only sizes must be equal.
+    """
+    shapes = [(item.numel(),) if is_flat else tuple(item.shape) for item in tensors]
     return _signature(
         op,
-        tuple([tuple(tensor.shape) for tensor in tensors]) if with_shapes else (),
+        tuple(shapes) if with_shapes else (),
         element_type(tensors[0].dtype) if tensors else None,
         reduce_op,
         root,

@@ -200,7 +200,7 @@ def all_to_all(inputs: Lists, outputs: Lists) -> None:
 def send(inputs: Lists, outputs: Lists) -> None:
     """Copy the sender's tensors (first rank) to the receiver's (second)."""
     for target, source in zip(outputs[1], inputs[0], strict=True):
-        target.copy_(source)
+        target.copy_(source.reshape(target.shape))
 
 
 def send_memory(inputs: Lists, outputs: Lists) -> None:
@@ -214,7 +214,8 @@ def send_memory(inputs: Lists, outputs: Lists) -> None:
             [step for step, size in zip(item.stride(), item.shape, strict=True) if size > 1]
             for item in (source, target)
         )
-        if steps != others:
+        is_in_order = source.is_contiguous() and target.is_contiguous()
+        if steps != others and not is_in_order:
             raise RuntimeError(
                 f"NCCL moves memory as it lies, so the receiver (strides {target.stride()}) gets "
                 f"the sender's elements (strides {source.stride()}) in another order; give both "

@@ -27,7 +27,7 @@ from kernbench.torch_bridge.c10d import (
     symmetric_operations,
 )
 from kernbench.torch_bridge.c10d.process_group import GlooGroup, NcclGroup, Options
-from kernbench.torch_bridge.c10d.store import HashStore, file_store, rendezvous, tcp_store
+from kernbench.torch_bridge.c10d.store import FileStore, HashStore, TCPStore, rendezvous
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.process import HERE, Process, current
 
@@ -200,8 +200,8 @@ def install(patches: Patches) -> None:
         dist,
         **groups,
         rendezvous=rendezvous,
-        TCPStore=tcp_store,
-        FileStore=file_store,
+        TCPStore=TCPStore,
+        FileStore=FileStore,
         HashStore=HashStore,
     )
     symmetric_memory.install(patches)

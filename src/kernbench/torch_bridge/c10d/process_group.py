@@ -116,7 +116,10 @@ class SimulatedGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device(device_type) for device_type in self.device_types]
+        config = c10d._world.pg_backend_config.get(self)
+        # The object is of the back end that is named first.
+        kinds = [item.partition(":")[0] for item in sorted((config or "").split(",")) if item]
+        return [torch.device(kind) for kind in kinds or self.device_types]
 
     @property
     def group_name(self) -> str:
@@ -390,7 +393,7 @@ class SimulatedGroup(dist.ProcessGroup):
         called = f"{side} {'to' if is_sender else 'from'} rank {theirs}"
         if tag:
             called += f" with tag {tag}"
-        asked = signature("send_recv", tensors, _numel(tensors))
+        asked = signature("send_recv", tensors, _numel(tensors), is_flat=True)
         inputs, outputs = (tensors, []) if is_sender else ([], tensors)
         is_batched = self._together is not None
         call = Call(asked, inputs, outputs, self._sends, called=called, is_batched=is_batched)

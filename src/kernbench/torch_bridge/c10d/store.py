@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from torch._C._distributed_c10d import Store
-from torch.distributed import DistStoreError
+from torch.distributed import DistStoreError, QueueEmptyError
 from torch.distributed.rendezvous import _rendezvous_handlers, _rendezvous_helper
 
 from kernbench.clock import Handle, Simulation, rank_lines
@@ -19,6 +19,8 @@ from kernbench.torch_bridge.processes.host import to_ps
 from kernbench.torch_bridge.processes.process import current
 
 _TIMEOUT = timedelta(minutes=30)
+_FIRST_FREE_PORT = 32768
+"""The first of Linux's ports that processes take without asking for one."""
 
 
 class StoreTimeoutError(KernbenchError, DistStoreError):
@@ -63,6 +65,7 @@ class SharedValues:
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
+        self.queues: dict[str, list[bytes]] = {}
         self._waits: list[_KeyWait] = []
 
     def put(self, key: str, value: bytes) -> None:
@@ -71,6 +74,17 @@ class SharedValues:
         keeper = current().session.run.keeper
         if keeper is not None:
             keeper.put(Action.SET_KEY, keeper.label(f"{id(self)} {key}"))
+        self._resume()
+
+    def push(self, key: str, value: bytes) -> None:
+        """Append a value to a queue, and resume those who wait for it."""
+        keeper = current().session.run.keeper
+        if keeper is not None:
+            keeper.refused[f"store.queue_push({key!r})"] = None
+        self.queues.setdefault(key, []).append(value)
+        self._resume()
+
+    def _resume(self) -> None:
         waits, self._waits = self._waits, []
         for wait in waits:
             if wait.is_over:
@@ -81,8 +95,8 @@ class SharedValues:
                 self._waits.append(wait)
 
     def has(self, keys: Sequence[str]) -> bool:
-        """Return whether all keys are set."""
-        return all(key in self.values for key in keys)
+        """Return whether all keys are set, or queues with something in them."""
+        return all(key in self.values or self.queues.get(key) for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta, is_asked: bool) -> None:
         """Block the calling rank until all keys are set.
@@ -180,11 +194,27 @@ class ProcessStore(Store):
         for key, value in zip(keys, values, strict=True):
             self.set(key, value)
 
+    def queue_push(self, key: str, value: str | bytes) -> None:
+        self._shared.push(key, _bytes(value))
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        queues = self._shared.queues
+        while not queues.get(key):
+            if not block:
+                raise QueueEmptyError("queue is empty")
+            # Another process may take what has come before this one goes on.
+            self._shared.wait([key], self._timeout, is_asked=False)
+        return queues[key].pop(0)
+
+    def queue_len(self, key: str) -> int:
+        return len(self._shared.queues.get(key, ()))
+
     def has_extended_api(self) -> bool:
         return True
 
     getNumKeys = num_keys  # noqa: N815 - C++ asks by these names
     deleteKey = delete_key  # noqa: N815
+    queuePush, queuePop, queueLen = queue_push, queue_pop, queue_len  # noqa: N815
 
     def clone(self) -> ProcessStore:
         return ProcessStore(self._shared)
@@ -201,43 +231,52 @@ def _bytes(value: str | bytes) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
-def tcp_store(
-    host_name: str,
-    port: int,
-    world_size: int | None = None,
-    is_master: bool = False,
-    timeout: timedelta | None = None,
-    wait_for_workers: bool = True,
-    *args: Any,
-    **kwargs: Any,
-) -> Store:
-    """Return the calling process's end of the store of an address; replaces ``TCPStore``.
+class TCPStore(ProcessStore):
+    """Replaces ``torch.distributed.TCPStore``: the calling process's end of an address's store.
 
-    The master waits for as many processes as it is told of, itself among them.
+    The master waits for as many processes as it is told of, itself among them, and takes a port
+    that no other store has where it is given 0.
     """
-    place = f"tcp {host_name}:{port}"
-    process_store, workers = _store_at(place), _store_at(f"{place} workers")
-    if timeout is not None:
-        process_store.set_timeout(timeout)
-        workers.set_timeout(timeout)
-    if wait_for_workers and world_size is not None and world_size > 0:
-        workers.set(f"worker {workers.num_keys() + 1} of {host_name}:{port}", "")
-        if is_master:
-            # One by one, so that an error names those that are missing.
-            for index in range(world_size):
-                workers.wait([f"worker {index + 1} of {host_name}:{port}"])
-    return process_store
+
+    def __init__(
+        self,
+        host_name: str,
+        port: int,
+        world_size: int | None = None,
+        is_master: bool = False,
+        timeout: timedelta | None = None,
+        wait_for_workers: bool = True,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        self.host = host_name
+        self.port = port or _FIRST_FREE_PORT + len(current().session.stores)
+        place = f"tcp {host_name}:{self.port}"
+        super().__init__(_values_at(place))
+        workers = ProcessStore(_values_at(f"{place} workers"))
+        if timeout is not None:
+            self.set_timeout(timeout)
+            workers.set_timeout(timeout)
+        if wait_for_workers and world_size is not None and world_size > 0:
+            workers.set(f"worker {workers.num_keys() + 1} of {host_name}:{self.port}", "")
+            if is_master:
+                # One by one, so that an error names those that are missing.
+                for index in range(world_size):
+                    workers.wait([f"worker {index + 1} of {host_name}:{self.port}"])
 
 
-def file_store(file_name: str, *args: Any, **kwargs: Any) -> Store:
-    """Return its end of the store of a file; replaces ``FileStore``, and writes no file."""
-    return _store_at(f"file {file_name}")
+class FileStore(ProcessStore):
+    """Replaces ``torch.distributed.FileStore``, and writes no file."""
+
+    def __init__(self, file_name: str, *args: Any, **kwargs: Any) -> None:
+        super().__init__(_values_at(f"file {file_name}"))
+        self.path = file_name
 
 
-def _store_at(place: str) -> ProcessStore:
+def _values_at(place: str) -> SharedValues:
     process = current()
     key = f"{process.state.spawn_id} {place}"
-    return ProcessStore(process.session.stores.setdefault(key, SharedValues()))
+    return process.session.stores.setdefault(key, SharedValues())
 
 
 def rendezvous(
@@ -261,4 +300,4 @@ def rendezvous(
     if url.startswith("env://"):
         port = os.environ.get("MASTER_PORT", "")
         place += f" {os.environ.get('MASTER_ADDR', '')}:{port}"
-    yield _store_at(place), rank, world_size
+    yield ProcessStore(_values_at(place)), rank, world_size

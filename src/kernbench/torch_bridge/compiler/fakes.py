@@ -177,7 +177,8 @@ class WithIndices(TorchFunctionMode):
     """Calls functions with the index of each device that a program names, as in Dynamo's graphs."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.device:
+        # Dynamo, which control flow is traced with, gives them by itself.
+        if func is torch.device or torch.compiler.is_dynamo_compiling():
             return func(*args, **(kwargs or {}))
         args, kwargs = tree_map(_full, (args, kwargs or {}))
         if func is Tensor.cuda and len(args) == 1:

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch._library.triton
 import torch.compiler.config
+import torch.export
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
@@ -47,6 +48,7 @@ from kernbench.torch_bridge.compiler import (
 )
 from kernbench.torch_bridge.compiler.numbering import Numbering
 from kernbench.torch_bridge.device import streams
+from kernbench.torch_bridge.device.lacking import refusing
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import EagerObserver, Observer
 from kernbench.torch_bridge.processes.call_counts import uncounted, unseen
@@ -76,6 +78,9 @@ _ON_THE_WAY = ("optimize", "optimize_assert", "explain", "export")
 _UNTRACED = ("simpy", "greenlet")
 _PROGRAMS = ("__main__", "plans")
 """Parts of kernbench that are or have programs, which are compiled as a user's are."""
+_OF_CPP = ("aoti_compile_and_package", "aot_compile")
+_NO_CPP = "C++ of a GPU cannot be run; torch.compile the module() of the exported program"
+_NO_TRACE = "nothing is traced, as KERNBENCH_COMPILE=eager asks; leave it out, or call the module"
 _OF_DEVICES: tuple[Any, ...] = (
     Observer.__torch_dispatch__,
     EagerObserver.__torch_dispatch__,
@@ -195,6 +200,8 @@ class Compiler:
         guards.install(patches, views)
         kept.install(patches, self._numbering)
         estimates.install(patches, self._run)
+        for name in _OF_CPP:
+            patches.set(torch._inductor, name, refusing(f"torch._inductor.{name}", _NO_CPP))
         graphs = graphed.Graphs()
         patches.set(torch._inductor.compile_fx, "cudagraphify", graphs.cudagraphify)
         patches.set(cudagraph_trees, "cudagraphify_impl", graphs.of_backend)
@@ -399,13 +406,30 @@ def install(
     if asked == _NOTHING:
         without_compiler.install(patches, None)
         patches.set(torch, "compile", compile_nothing)
+        patches.set(torch.export, "export", refusing("torch.export.export", _NO_TRACE))
         return None
     compiler = Compiler(patches, run, for_all)
     patches.on_close(compiler.leave)
     without_compiler.install(patches, compiler.import_tracer)
     patches.set(torch, "compile", compiler.compile)
     patches.set_all(FakeTensorMode, _entering(FakeTensorMode, compiler))
+    program = torch.export.ExportedProgram
+    for owner, name in ((torch.export, "export"), (program, "run_decompositions")):
+        patches.set(owner, name, _as_traced(getattr(owner, name)))
     return compiler
+
+
+def _as_traced(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of PyTorch that sees what the compiler sees."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if HERE.process is None or COMPILING.depth:
+            return original(*args, **kwargs)
+        with HERE.process.session.tracing():
+            return original(*args, **kwargs)
+
+    return call
 
 
 def _entering(mode: Any, compiler: Compiler) -> dict[str, Callable[..., Any]]:

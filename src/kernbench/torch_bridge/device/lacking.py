@@ -53,7 +53,7 @@ _REFUSED: dict[Any, dict[str, str]] = {
         (name for name in vars(torch.cuda.sparse) if name.endswith("Tensor")),
         'legacy sparse types are not supported; use torch.sparse_coo_tensor(..., device="cuda")',
     ),
-    torch.export: {"export": "a graph would run outside of the simulation; call the module itself"},
+    torch.export: {"draft_export": "it computes with real tensors as it traces; use export"},
 }
 
 _ADVICE = {
@@ -76,7 +76,7 @@ def install(patches: Patches) -> None:
     """Refuse them."""
     for owner, reasons in _REFUSED.items():
         for name, reason in reasons.items():
-            refuse = _refusing(f"{owner.__name__}.{name}", reason)
+            refuse = refusing(f"{owner.__name__}.{name}", reason)
             lacked = getattr(owner, name, None)
             if isinstance(lacked, type):
                 # Programs name the class of what they might get.
@@ -108,7 +108,7 @@ def install(patches: Patches) -> None:
     patches.set(
         torch.UntypedStorage,
         "_share_cuda_",
-        _refusing(
+        refusing(
             "sharing a device tensor between processes",
             "each rank has its own memory; send it with torch.distributed",
         ),
@@ -137,9 +137,11 @@ class _Cudart:
         )
 
 
-def _refusing(name: str, reason: str) -> Any:
+def refusing(name: str, reason: str) -> Any:
+    """Return what raises an error that names a function, and what to do instead."""
+
     def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-        raise UnsupportedTorchError(f"{_called() if '._' in name else name}: {reason}")
+        raise UnsupportedTorchError(f"{_called() if 'cuda._' in name else name}: {reason}")
 
     return refuse
 

@@ -38,6 +38,7 @@ from kernbench.torch_bridge.placement.touched import (
     touch_by_host,
 )
 from kernbench.torch_bridge.processes.call_counts import unseen
+from kernbench.torch_bridge.processes.compiling import COMPILING
 from kernbench.torch_bridge.processes.process import HERE, Process, current
 
 _ASKED = "_kernbench_device"
@@ -56,6 +57,8 @@ _BY_SHAPE = (
     *("empty", "zeros", "ones", "full", "rand", "randn", "randint", "randperm"),
     *("arange", "linspace", "logspace", "eye", "empty_strided"),
 )
+_OF_MOVES = ("dtype", "non_blocking", "copy", "memory_format")
+"""Arguments that all overloads of ``aten::to`` have which name a device."""
 _has_mode = torch._C._is_torch_function_mode_enabled
 # PyTorch caches this at the first call, and `with torch.device(...)` needs the originals.
 _device_constructors()
@@ -142,6 +145,22 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         # C++ has what is without data there already.
         self = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device=META)
     return _to(self, *args, **kwargs)
+
+
+def _as_method(overload: Any) -> Callable[..., Tensor]:
+    """Return what an overload of ``aten::to`` does, which graphs of ``torch.export`` call."""
+    call_cxx, names = overload._op, [item.name for item in overload._schema.arguments]
+
+    def call(*args: Any, **kwargs: Any) -> Tensor:
+        asked = dict(zip(names, args, strict=False)) | kwargs
+        device = asked.get("device", asked.get("other"))
+        if device is None or EXECUTING.depth or COMPILING.depth:
+            result: Tensor = call_cxx(*args, **kwargs)
+            return result
+        rest = {name: asked[name] for name in _OF_MOVES if asked.get(name) is not None}
+        return to(asked["self"], device, **rest)
+
+    return call
 
 
 def returning(moved: Tensor, source: torch.device) -> Tensor:
@@ -506,6 +525,9 @@ def install(patches: Patches) -> None:
         original, result = getattr(_Base, name).__get__, getattr(torch.Tensor, name).__get__
         _SHARDED_OPS[result] = _SHARDED_OPS[original]
         patches.on_close(_SHARDED_OPS.pop, result)
+    moves = torch.ops.aten.to
+    for overload in (moves.device, moves.dtype_layout, moves.other):
+        patches.set(overload, "_op", _as_method(overload))
     patches.set(torch._C._nested, "nested_tensor", _nested)
     patches.set(torch._C._nn, "_parse_to", _checked(torch._C._nn._parse_to))
     patches.set(DeviceContext, "__init__", _default)

@@ -25,7 +25,8 @@ from kernbench.torch_bridge.base.patches import MISSING, Patches, Replaced, set_
 from kernbench.torch_bridge.processes.call_counts import uncounted
 from kernbench.torch_bridge.processes.process import HERE
 
-_CONTROL_FLOW = ("utils", "cond", "while_loop", "map", "scan", "foreach_map")
+_CONTROL_FLOW = ("utils", "scan", "foreach_map")
+_OPERATORS = ("cond", "while_loop", "map_impl", "scan", "invoke_subgraph")
 _HIDDEN_BUT: Mapping[Any, frozenset[str]] = {
     torch: frozenset({"set_autocast_enabled", "clear_autocast_cache", "compile", "_dynamo"}),
     torch.Tensor: frozenset({"_make_wrapper_subclass"}),
@@ -37,6 +38,7 @@ _HIDDEN_BUT: Mapping[Any, frozenset[str]] = {
     flex: frozenset(),
     # A function in the package shadows the module of the same name.
     **{sys.modules[f"torch._higher_order_ops.{name}"]: frozenset() for name in _CONTROL_FLOW},
+    **{type(getattr(torch.ops.higher_order, name)): frozenset() for name in _OPERATORS},
 }
 """Owners of which PyTorch's own attributes show to the compiler, but for these."""
 _HIDDEN: Mapping[Any, frozenset[str]] = {

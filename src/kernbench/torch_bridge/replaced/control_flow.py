@@ -51,22 +51,43 @@ def _scan(combine_fn: Any, carry: Any, xs: Any, additional_inputs: Any = ()) -> 
     return carry, _stacked(results)
 
 
+def _scan_leaves(combine_fn: Any, carry: Any, xs: Any, additional_inputs: Any = ()) -> Any:
+    """``scan`` as graphs call it: of lists of tensors, into one tuple."""
+    results = []
+    for parts in zip(*xs, strict=True):
+        leaves = combine_fn(*carry, *parts, *additional_inputs)
+        carry = leaves[: len(carry)]
+        results.append(tuple(leaves[len(carry) :]))
+    return *carry, *_stacked(results)
+
+
+def _subgraph(graph: Any, identifier: Any, *operands: Any) -> Any:
+    return graph(list(operands)) if getattr(graph, "_boxed_call", False) else graph(*operands)
+
+
 def _foreach_map(fn: Any, op: Any, *operands: Any, **kwargs: Any) -> Any:
     return fn(op, *operands, **kwargs)
 
 
-_OPERATIONS: dict[str, dict[str, Any]] = {
+_FUNCTIONS: dict[str, dict[str, Any]] = {
     "utils": {"_hop_compile_and_call": _call},
-    "cond": {"cond_op": _cond},
-    "while_loop": {"while_loop_op": _while_loop},
-    "map": {"map_impl": _map},
     "scan": {"scan_op": _scan},
     "foreach_map": {"_foreach_map": _foreach_map},
 }
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    "cond": _cond,
+    "while_loop": _while_loop,
+    "map_impl": _map,
+    "scan": _scan_leaves,
+    "invoke_subgraph": _subgraph,
+}
+"""What graphs call, too, that Dynamo, AOTAutograd and ``torch.export`` have made."""
 
 
 def install(patches: Patches) -> None:
     """Let PyTorch's functions, which check their arguments, call these."""
-    for module, replaced in _OPERATIONS.items():
+    for module, replaced in _FUNCTIONS.items():
         # A function in the package shadows the module of the same name.
         patches.set_all(sys.modules[f"{_PLACE}.{module}"], replaced)
+    for name, function in _OPERATORS.items():
+        patches.set(type(getattr(torch.ops.higher_order, name)), "__call__", staticmethod(function))

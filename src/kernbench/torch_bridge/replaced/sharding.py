@@ -12,11 +12,13 @@ differ between ranks with equal shards is one rank's rule on all, for which PyTo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, wraps
 from operator import is_
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from weakref import ref
 
+import torch.distributed.tensor._redistribute as redistribute
 import torch.distributed.tensor._sharding_prop as sharding
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
@@ -25,7 +27,13 @@ from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.processes.call_counts import Shared, once_for_all, owe_shared, unseen
+from kernbench.torch_bridge.processes.call_counts import (
+    Shared,
+    in_cxx,
+    once_for_all,
+    owe_shared,
+    unseen,
+)
 from kernbench.torch_bridge.processes.compiling import COMPILING
 
 # Others may hold data of the rank that made them.
@@ -42,7 +50,54 @@ def install(patches: Patches) -> None:
     patches.set(propagator, name, SharedRules(propagator))
     patches.set(sharding, "_propagate_use_strided_shard_flag", _FlagOnce())
     # How often C++'s cache compares depends on the hash of a mesh, which has an address in it.
-    patches.set(DTensorSpec, "__eq__", unseen(DTensorSpec.__eq__))
+    patches.set(DTensorSpec, "__eq__", unseen(_equal_and_own(DTensorSpec.__eq__)))
+    patches.set(DTensorSpec, "_hash_impl", _also_by_place(DTensorSpec._hash_impl))
+    name = "_gen_transform_infos_non_cached"
+    patches.set(redistribute, name, _with_own_planner(getattr(redistribute, name)))
+
+
+def _place(spec: Any) -> tuple[int, ...] | None:
+    """Return the rank's place in the mesh, if shards may differ: here, or on the way to others."""
+    shape, count = spec.tensor_meta.shape if spec.tensor_meta is not None else (), spec.mesh.size()
+    dims = {item.dim for item in spec.placements if isinstance(item, (Shard, _StridedShard))}
+    sizes = [shape[dim] for dim in dims if dim < len(shape)]
+    if all(type(size) is not int or size % count == 0 for size in sizes):
+        return None
+    return tuple(spec.mesh.get_coordinate() or ())
+
+
+def _equal_and_own(equal: Callable[..., bool]) -> Callable[..., bool]:
+    """Return how specs compare: PyTorch keeps by them what has the shapes of a rank's shards.
+
+    A real process keeps its own.
+    """
+    return lambda self, other: (
+        equal(self, other) and (self.mesh is other.mesh or _place(self) == _place(other))
+    )
+
+
+def _also_by_place(hash_of: Callable[..., int]) -> Callable[..., int]:
+    @wraps(hash_of)
+    def call(self: Any) -> int:
+        place = in_cxx(_place, self)
+        return hash((hash_of(self), place))
+
+    return call
+
+
+def _with_own_planner(plan: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what plans moves of shards, whose planner is kept by a mesh that equals others'."""
+
+    def forget(source: Any, target: Any) -> None:
+        if _place(source) is not None or _place(target) is not None:
+            redistribute._planner_cache.pop((ref(source.mesh), source.tensor_meta), None)
+
+    @wraps(plan)
+    def call(source: Any, target: Any, *options: Any) -> Any:
+        in_cxx(forget, source, target)
+        return plan(source, target, *options)
+
+    return call
 
 
 class _FlagOnce:
