@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -148,8 +149,6 @@ def test_two_runs_give_the_same_bytes_with_any_hash_seed(tmp_path: Path) -> None
 def test_what_cannot_be_served_is_refused_before_anything_runs(
     options: tuple[str, ...], expected: str
 ) -> None:
-    import re
-
     result = kernbench("serve-bench", *options)
     assert result.exit_code == 2
     assert re.search(expected, result.output), result.output
@@ -160,3 +159,41 @@ def test_a_request_longer_than_the_model_is_named(tmp_path: Path) -> None:
     assert result.exit_code != 0
     assert "request 0 has 5,000 tokens and asks for 128" in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("first_line", "expected"),
+    [
+        ("import nowhere_to_be_seen", "vLLM 0.33.0 imports nowhere_to_be_seen, which is not insta"),
+        ("", "--engine-arg max_num_seq: vLLM 0.33.0 has no such argument.*max_num_seqs"),
+    ],
+)
+def test_what_vllm_lacks_is_named(
+    first_line: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = {
+        "": f"""{first_line}
+import dataclasses
+@dataclasses.dataclass
+class EngineArgs:
+    model: str
+    max_num_seqs: int = 8
+SamplingParams = None
+""",
+        "sampling_params": "RequestOutputKind = None",
+        "usage": "",
+        "usage.usage_lib": "UsageContext = None",
+        "v1": "",
+        "v1.engine": "",
+        "v1.engine.llm_engine": "LLMEngine = None",
+    }
+    for name, text in parts.items():
+        folder = tmp_path.joinpath("vllm", *filter(None, name.split(".")))
+        folder.mkdir()
+        (folder / "__init__.py").write_text(text)
+    (tmp_path / "vllm-0.33.0.dist-info").mkdir()
+    (tmp_path / "vllm-0.33.0.dist-info" / "METADATA").write_text("Name: vllm\nVersion: 0.33.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    result = kernbench("serve-bench", "vllm", "--rate", "1", "--engine-arg", "max_num_seq=4")
+    assert result.exit_code == 2
+    assert re.search(expected, " ".join(result.output.split()))

@@ -34,6 +34,8 @@ class StreamCommand(Handle):
     """Whether it waited on the device, behind another command of its stream or engine."""
     parts = False
     """Whether the front end starts what follows only when this has ended, as on an idle device."""
+    only_waits = False
+    """Whether it does nothing but wait for something else."""
     after = 0
     """What it waited for until it started, as the log numbers it; 0: its launch."""
     template: Template | None = None
@@ -138,6 +140,11 @@ class Stream:
         self._env = simulation.env
         self._current: StreamCommand | None = None
         self._queue: deque[StreamCommand] = deque()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it has a command that only waits for something else."""
+        return self._current is not None and self._current.only_waits
 
     def submit(self, command: StreamCommand) -> None:
         """Put ``command`` at the end of the queue; it starts now if the stream is idle."""

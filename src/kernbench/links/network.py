@@ -66,8 +66,12 @@ class _Relative:
     """A timing relative to the earliest start, which every equal collective shares."""
 
     ends_ps: tuple[int, ...]
-    free_ps: Times
     template: Template
+    hbm_ps: tuple[int, ...]
+    links: Positions
+    """The links that are taken for longer than until that start, by number."""
+    free_ps: Times
+    """When each of them is free again."""
 
 
 class Network:
@@ -163,13 +167,11 @@ class Network:
             (schedule.key, protocol, sips, starts.tobytes(), free.tobytes()),
             lambda: self._time(plan, starts, free, protocol),
         )
-        # Relative times cannot tell how long before the start an idle link became free.
-        occupied = timing.free_ps > 0
-        links, free_ps = plan.links[occupied], timing.free_ps[occupied] + base
-        self._free_ps[links] = free_ps
-        ends_ps = tuple(end + base for end in timing.ends_ps)
+        free_ps = timing.free_ps + base
+        self._free_ps[timing.links] = free_ps
+        ends_ps = tuple([end + base for end in timing.ends_ps])
         return Transferred(
-            starts_ps, ends_ps, timing.template, tuple(plan.hbm_ps.tolist()), links, free_ps
+            starts_ps, ends_ps, timing.template, timing.hbm_ps, timing.links, free_ps
         )
 
     def _plan(self, schedule: Schedule, sips: tuple[int, ...], protocol: str) -> LinkPlan:
@@ -257,4 +259,7 @@ def _relative(
         launched_with=_given(schedule),
         energy_pj=_energy_pj(plan, timing),
     )
-    return _Relative(tuple(timing.ends_ps.tolist()), timing.free_ps, template)
+    # Relative times cannot tell how long before the start an idle link became free.
+    occupied = timing.free_ps > 0
+    ends_ps, hbm_ps = tuple(timing.ends_ps.tolist()), tuple(plan.hbm_ps.tolist())
+    return _Relative(ends_ps, template, hbm_ps, plan.links[occupied], timing.free_ps[occupied])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from kernbench.errors import UsageError
+from kernbench.errors import UnknownNameError, UsageError, nearest
 from kernbench.serving.engine import EngineSettings, Output, State
 from kernbench.serving.models import folder_of
 from kernbench.torch_bridge import remark
@@ -30,7 +31,9 @@ def make_engine(settings: EngineSettings) -> VllmEngine:
     """Return vLLM's engine of a model.
 
     Raises:
-        UsageError: vLLM is not installed, or is a version whose engine takes other arguments.
+        UnknownNameError: Its engine has no argument of a name.
+        UsageError: vLLM or a package that it imports is not installed, or it is a version with
+            another engine.
     """
     try:
         engine = version("vllm")
@@ -49,6 +52,12 @@ def make_engine(settings: EngineSettings) -> VllmEngine:
     try:
         return VllmEngine(settings, engine)
     except (ImportError, AttributeError, TypeError) as error:
+        package = (getattr(error, "name", None) or "").partition(".")[0]
+        if isinstance(error, ModuleNotFoundError) and package != "vllm":
+            raise UsageError(
+                f"vLLM {engine} imports {package}, which is not installed: install it, as all of "
+                "vLLM's requirements in Python (docs/serving.md)"
+            ) from error
         if engine in TRIED:
             raise
         raise UsageError(
@@ -66,6 +75,13 @@ class VllmEngine:
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.llm_engine import LLMEngine
 
+        known = [item.name for item in fields(EngineArgs)]
+        for name in settings.arguments:
+            if name not in known:
+                raise UnknownNameError(
+                    f"--engine-arg {name}: vLLM {release} has no such argument of its engine: "
+                    f"{nearest(name, known)}"
+                )
         self.name = f"vllm {release}"
         self._last = State(0, 0, 0.0)
         with tempfile.TemporaryDirectory() as scratch:

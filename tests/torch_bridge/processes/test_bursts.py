@@ -135,6 +135,23 @@ def test_a_long_burst_on_an_idle_device_takes_few_events() -> None:
 
 
 @pytest.mark.adr("0063-D2")
+def test_a_stream_that_waits_for_what_follows_a_burst_costs_no_events() -> None:
+    run = Run(MACHINE, 1, False, 0)
+    host = Host(run, 0)
+    first, second = run.devices.sip(0).queue, run.new_stream(0).queue
+    num_before = next(run.simulation.env._eid)
+    for number in range(1000):
+        in_bursts(host, run, first, Fixed(f"op{number}", 1001))
+    marker = Marker(run)
+    host.enqueue(marker, first)
+    host.enqueue(WaitFor(run, marker), second)
+    in_bursts(host, run, second, Fixed("copy", 1001))
+    run.drain()
+    assert next(run.simulation.env._eid) - num_before < 30
+    assert run.op_log.instances[-1].template.name == "copy"
+
+
+@pytest.mark.adr("0063-D2")
 def test_an_operation_of_another_stream_comes_in_after_the_one_that_runs() -> None:
     run = Run(MACHINE, 1, False, 0)
     host = Host(run, 0)

@@ -34,6 +34,8 @@ class Marker(StreamCommand):
 class WaitFor(StreamCommand):
     """A command that blocks its stream until a handle has ended."""
 
+    only_waits = True
+
     def __init__(self, run: Run, awaited: Handle) -> None:
         super().__init__(run.simulation.env, f"a stream's wait for {awaited.label}")
         self.awaited = awaited

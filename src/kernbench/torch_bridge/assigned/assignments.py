@@ -251,7 +251,7 @@ class Assignments:
             self._expect(frozenset(chain.from_iterable(map(_names_in, self._codes))))
 
     def _expect(self, names: frozenset[str]) -> None:
-        items = list(sys.modules.items())
+        items = dict(sys.modules).items()
         modules = {name: item for name, item in items if isinstance(item, ModuleType)}
         is_first = not self._objects.names
         is_direct = self._writes_directly()

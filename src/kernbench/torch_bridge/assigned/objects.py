@@ -17,11 +17,12 @@ import linecache
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache, lru_cache
 from io import IOBase
-from itertools import groupby, islice, takewhile
+from itertools import chain, compress, count, groupby, islice, repeat, takewhile
 from logging import Logger
+from operator import is_not, ne
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -203,17 +204,26 @@ class _Index:
     """Where names are: the keys of spaces, looked through again where a name was added."""
 
     def __init__(self) -> None:
-        self._seen: dict[Any, tuple[int, int, Any]] = {}
+        self._seen: tuple[dict[Any, Any], ...] = ({}, {}, {})
+        """By key: the identity of its space, its length, and its newest name."""
         self._by_name: defaultdict[str, set[Any]] = defaultdict(set)
 
-    def find(self, names: Iterable[str], spaces: Iterable[tuple[Any, Any]]) -> list[Any]:
+    def find(self, names: Iterable[str], keys: Sequence[Any], spaces: Sequence[Any]) -> list[Any]:
         """Return the keys of the spaces in which some names are, in order."""
-        for key, space in spaces:
-            now = (id(space), len(space), next(reversed(space), None))  # its newest name
-            if self._seen.get(key) != now:
-                self._seen[key] = now
-                for name in space:
-                    self._by_name[name].add(key)
+        # Each import of a program's own module comes by here with thousands of spaces, few of them
+        # new: no Python loop over all.
+        reverse: Any = reversed
+        newest: Iterator[Any] = map(next, map(reverse, spaces), repeat(None))
+        now = list(map(id, spaces)), list(map(len, spaces)), list(newest)
+        added: set[int] = set()
+        for values, seen in zip(now, self._seen, strict=True):
+            added.update(compress(count(), map(ne, map(seen.get, keys), values)))
+        for position in added:
+            key = keys[position]
+            for values, seen in zip(now, self._seen, strict=True):
+                seen[key] = values[position]
+            for name in spaces[position]:
+                self._by_name[name].add(key)
         return sorted(set().union(*(self._by_name.get(name, ()) for name in names)))
 
 
@@ -238,7 +248,7 @@ class NamedObjects:
         program changes itself."""
         self._by_identity: dict[int, Any] = {}
         """Kept alive, so that no other object gets the identity of one."""
-        self.names: frozenset[str] = frozenset()
+        self.names: set[str] = set()
         """What code of the program's own names: first packages, then what is in them."""
         self.changed: set[str] = set()
         """Those of them in code that changes containers."""
@@ -252,6 +262,9 @@ class NamedObjects:
         """What the objects have by names."""
         self._in_spaces = _Index()
         """By their positions: each package that a program imports names more, few have any."""
+        self._modules: dict[str, ModuleType] = {}
+        """The modules of the latest search."""
+        self._by_package: defaultdict[str, dict[str, ModuleType]] = defaultdict(dict)
 
     def __contains__(self, owner: Any) -> bool:
         if id(owner) in self._by_identity:
@@ -268,29 +281,43 @@ class NamedObjects:
         """Know what more names stand for in modules, and in objects that are known."""
         names -= self.names
         is_first = not self.names
-        self.names |= names
+        self.names.update(names)
         if is_first:
             self._watch_all(*self._look_into(modules.values(), names))
         elif names:
-            having = self._in_spaces.find(names, enumerate(self._spaces))
+            having = self._in_spaces.find(names, range(len(self._spaces)), self._spaces)
             containers, inner = self._walk([self._spaces[key] for key in having], names)
-            named = {name: item for name, item in modules.items() if self.is_named(item)}
-            keys = _IN_MODULES.find(names, ((name, vars(item)) for name, item in named.items()))
+            self._sort(modules)
+            of_names = [own for name, own in self._by_package.items() if name in self.names]
+            spaces = list(map(vars, chain.from_iterable(own.values() for own in of_names)))
+            keys = _IN_MODULES.find(names, list(chain.from_iterable(of_names)), spaces)
+            newly_named = [own for name, own in self._by_package.items() if name in names]
             for places, asked in (
-                ([item for item in named.values() if package_of(item) in names], self.names),
-                ([named[key] for key in keys if key in named], names),
+                ([item for own in newly_named for item in own.values()], self.names),
+                ([modules[key] for key in keys if key in modules], names),
             ):
                 held, kept = self._look_into(places, asked)
                 containers += held
                 inner += kept
             self._watch_all(containers, inner)
 
+    def _sort(self, modules: Mapping[str, ModuleType]) -> None:
+        """Sort modules that were not there before into their packages."""
+        known = self._modules
+        are_new = list(map(is_not, map(known.get, modules), modules.values()))
+        gone = () if len(known) + sum(are_new) == len(modules) else known.keys() - modules.keys()
+        for name in (*gone, *compress(modules, are_new)):
+            if name in known:
+                self._by_package[package_of(known.pop(name))].pop(name, None)
+        for name, module in compress(modules.items(), are_new):
+            known[name] = self._by_package[package_of(module)][name] = module
+
     def meet(self, module: ModuleType) -> None:
         """Know the objects of a module that was imported."""
         self._watch_all(*self._look_into([module], self.names))
 
     def _look_into(
-        self, modules: Iterable[ModuleType], names: frozenset[str]
+        self, modules: Iterable[ModuleType], names: Set[str]
     ) -> tuple[list[Any], list[dict[str, Any]]]:
         """Do as :meth:`_walk`, in modules of packages that the program names."""
         containers: list[Any] = []
@@ -317,7 +344,7 @@ class NamedObjects:
         self._watch(containers, inner if is_direct else [], self._of_program(containers))
 
     def _walk(
-        self, spaces: Iterable[Mapping[str, Any]], names: frozenset[str], of_machinery: bool = False
+        self, spaces: Iterable[Mapping[str, Any]], names: Set[str], of_machinery: bool = False
     ) -> tuple[list[Any], list[dict[str, Any]]]:
         """Return the containers of names, and the attributes of objects that were not known."""
         containers: list[Any] = []

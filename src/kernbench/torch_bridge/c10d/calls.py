@@ -33,7 +33,7 @@ from kernbench.runtime_api import (
 from kernbench.torch_bridge.base.dtypes import element_type
 from kernbench.torch_bridge.c10d.data import Compute, all_gather
 from kernbench.torch_bridge.c10d.set_orders import unordered_loop
-from kernbench.torch_bridge.dispatch.known_values import follow_collective
+from kernbench.torch_bridge.dispatch.known_values import are_known, follow_collective, forget
 from kernbench.torch_bridge.ordering.order import ProcessOrder
 from kernbench.torch_bridge.placement.allocations import take_buffers
 from kernbench.torch_bridge.placement.call_keys import is_meta
@@ -445,10 +445,12 @@ def _is_of_program() -> bool:
 
     Tensors that C++ makes for its own calls, in operations and in DDP, have no device yet.
     """
+    if EXECUTING.depth:
+        return False
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
-    return not EXECUTING.depth and frame is not None and frame.f_code.co_filename == _CALLS
+    return frame is not None and frame.f_code.co_filename == _CALLS
 
 
 def _arrive(
@@ -577,10 +579,15 @@ def _to_own_mark(tensor: Tensor, place: int, calls: Sequence[Call]) -> int:
 def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
     calls = [part.call for part in parts if part.call is not None]
     inputs, outputs = [call.inputs for call in calls], [call.outputs for call in calls]
+    has_meta = any(is_meta(tensor) for tensors in outputs for tensor in tensors)
+    if has_meta and not are_known(inputs):
+        for call in set(calls):
+            forget(call.outputs)
+        return
     compute: Compute = calls[0].compute
     if len(set(calls)) < len(calls):
         compute = partial(_compute_apart, meeting, parts, calls)
-    if any(is_meta(tensor) for tensors in outputs for tensor in tensors):
+    if has_meta:
         compute = partial(follow_collective, compute)
     versioned = [item for tensors in outputs for item in tensors if not item.is_inference()]
     # What was made in inference mode is written outside of it, too: NCCL knows of no mode.

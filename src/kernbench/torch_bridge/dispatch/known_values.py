@@ -93,8 +93,8 @@ def follow(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any], r
     overwrites = operation.name in _OVERWRITING
     arguments = args[1:] if overwrites else args
     if (
-        _are_known(arguments)
-        and (not kwargs or _are_known(kwargs.values()))
+        are_known(arguments)
+        and (not kwargs or are_known(kwargs.values()))
         and _is_plain(operation, reads=(args, list(kwargs.values())))
     ):
         _follow_known(func, operation, args, kwargs, result)
@@ -119,9 +119,9 @@ def results_of(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any
     """Return the results of an operation with data-dependent shapes; None if they are not known."""
     if not _is_plain(operation):
         return None
-    if not (_are_known(args) and _are_known(kwargs.values())):
+    if not (are_known(args) and are_known(kwargs.values())):
         selects = func is _INDEX or func is _MASKED_SELECT
-        return _selected(func, args) if selects and _are_known(args[1:]) else None
+        return _selected(func, args) if selects and are_known(args[1:]) else None
     tell(args)
     with without_modes():
         result = _on_host(func, args, kwargs)
@@ -136,7 +136,7 @@ def results_of(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any
 
 def read(func: Any, args: Any) -> Any:
     """Return what the host reads from device tensors; None if it is not known."""
-    if not _are_known(args) or _dispatch_mode(_FAKE) is not None:
+    if not are_known(args) or _dispatch_mode(_FAKE) is not None:
         return None
     tell(args)
     with without_modes():
@@ -161,16 +161,15 @@ def follow_collective(
     inputs: Sequence[Sequence[Tensor]],
     outputs: Sequence[Sequence[Tensor]],
 ) -> None:
-    """Apply a collective to the known values of its ranks; outputs of others become unknown."""
-    if _are_known(inputs):
-        value, place = _each(values_of, inputs), place_of(inputs)
-        for tensors in outputs:
-            _open_pieces(tensors)
-        targets = _each(_to_be_known, outputs)
-        if None not in (tensor for tensors in targets for tensor in tensors):
-            compute(value, targets)
-            mark(leaves(outputs), place)
-            return
+    """Apply a collective to its ranks' values, all known; what is too large becomes unknown."""
+    value, place = _each(values_of, inputs), place_of(inputs)
+    for tensors in outputs:
+        _open_pieces(tensors)
+    targets = _each(_to_be_known, outputs)
+    if None not in (tensor for tensors in targets for tensor in tensors):
+        compute(value, targets)
+        mark(leaves(outputs), place)
+        return
     for tensors in outputs:
         forget(tensors)
 
@@ -184,7 +183,7 @@ def follow_kernel(
     place = place_of(read)
     # Replays of a graph find other numbers, but the same choices that are taken to be even.
     changes = place is None and current().capture is not None
-    if changes or not is_meta(written[0]) or not _are_known(read):
+    if changes or not is_meta(written[0]) or not are_known(read):
         return
     with without_modes():
         targets = [_to_be_known(item, 8 * MOST_CHOSEN) for item in written]
@@ -227,12 +226,12 @@ def _view(storage: Any, tensor: Tensor) -> Tensor:
     return result
 
 
-def _are_known(values: Iterable[Any]) -> bool:
+def are_known(values: Iterable[Any]) -> bool:
     """Return whether the values of all tensors among nested arguments are known."""
     for value in values:
         kind = type(value)
         if kind is list or kind is tuple:
-            if not _are_known(value):
+            if not are_known(value):
                 return False
         elif (
             isinstance(value, Tensor)

@@ -151,9 +151,11 @@ class Burst(StreamCommand):
             self._share()
 
     def _is_alone(self) -> bool:
+        # What waits, as a copy of an engine's results does for its step, cuts this when it begins.
         queues = self._run.devices.queues(self._sip_id)
         return self._run.devices.hbm.is_idle(self._sip_id) and all(
-            queue is self._queue or queue.tail is None or queue.tail.done for queue in queues
+            queue is self._queue or queue.is_waiting or queue.tail is None or queue.tail.done
+            for queue in queues
         )
 
     def _await(self) -> None:
