@@ -154,10 +154,9 @@ class _Judging:
     def _start(
         self, machine: str, *, data: bool = False, hollow: TaskProblem | None = None
     ) -> CandidateProcess:
-        path = self.request.candidate.resolve()
-        return CandidateProcess(
-            path, self._task, machine, self.request.limits, data=data, hollow=hollow
-        )
+        asked = self.request
+        path, limits, folder = asked.candidate.resolve(), asked.limits, asked.folder
+        return CandidateProcess(path, self._task, machine, limits, folder, data=data, hollow=hollow)
 
     def begin(self, inside: RuntimeContext | None) -> None:
         """Read the candidate, and start it, or time it ``inside`` of a run without data.
