@@ -561,9 +561,7 @@ class CorrectnessJudge:
 
     def _narrows(self, problem: TaskProblem) -> bool:
         """Return whether the reference itself computes in fewer bits."""
-        tensors = [tensor.clone() for tensor in tensors_of(problem.inputs)]
-        done = recorded(problem.reference, with_tensors(problem.inputs, tensors))
-        return bool(evidence_of(done).narrowed)
+        return bool(evidence_of(recorded(problem.reference, copied(problem.inputs))).narrowed)
 
     def _look_besides(self, candidate: CandidateProcess, tried: _Tried) -> None:
         """Try what a task need not ask for, at one size: wrong if it does, a remark if not."""

@@ -149,6 +149,8 @@ class _Judging:
             self._decide(Outcome.UNKNOWN, f"executing its record takes more than {most:,} MiB")
 
     def _decide(self, outcome: Outcome, why: str) -> None:
+        if self.verdict.tricks and outcome is not Outcome.WRONG:
+            outcome, why = Outcome.CHEAT, self.verdict.tricks[0]
         self.verdict.outcome, self.verdict.why = outcome, why
 
     def _start(
@@ -231,9 +233,6 @@ class _Judging:
 
     def _decide_by_what_was_seen(self) -> None:
         request, verdict = self.request, self.verdict
-        if verdict.tricks:
-            self._decide(Outcome.CHEAT, verdict.tricks[0])
-            return
         if verdict.failure is not None:
             says = verdict.failure.says.partition("\n")[0].rstrip(":")
             self._decide(Outcome.WRONG, says)

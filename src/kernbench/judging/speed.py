@@ -169,8 +169,8 @@ class SpeedJudge:
             says = says or mine.in_inputs.get(index, "")
         if evidence.from_before or not evidence.depends_on_inputs:
             says = "its result does not depend on its inputs"
-        if mine.unwritten and mine.overflow:
-            says = f"{mine.unwritten}: {mine.overflow}"
+        if mine.overflow:  # which a check refuses where there are values
+            says = f"{mine.unwritten}: {mine.overflow}" if mine.unwritten else mine.overflow
             self._verdict.failure = Failure(size.label, DRAWN, says, line_in(mine.overflow))
         elif says and reference.evidence.depends_on_inputs:
             self._verdict.tricks.append(f"at size {size.label}, which is timed, {says}")
