@@ -43,6 +43,34 @@ def test_what_is_timed_is_what_was_executed(
     assert says in verdict.why
 
 
+_WIDE = """
+@triton.jit
+def double(x, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    wide = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    tl.store(out + {1}, 2 * tl.load(x + {0}, wide < n), wide < n)
+def solve(x):
+    out = torch.empty_like(x)
+    double[(triton.cdiv(x.numel(), 1024),)](x, out, x.numel(), B=1024)
+    return out
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "written", "says"),
+    [("wide", "wide", ""), ("i", "wide", "arith.muli"), ("wide", "i", "nothing writes bytes")],
+)
+def test_indices_of_32_bits_are_wrong_at_a_size_beyond_them(
+    read: str, written: str, says: str, judged: Judged
+) -> None:
+    task = TASKS["softmax"].replace("[(8, 50), (16, 100)]", "[(1000,), ((1 << 31) + 512,)]")
+    task = task.replace("torch.softmax(x, -1)", "2 * x")
+    verdict = judged(HEAD + _WIDE.format(read, written), task, times=True)
+    assert verdict.outcome is (Outcome.WRONG if says else Outcome.RIGHT), verdict.why
+    assert verdict.why.startswith(says)
+    assert not says or "gives 2147483648, which does not fit into 32 bits" in verdict.why
+
+
 _RECORD: dict[str, Any] = {
     "steps": [
         {"kind": "op", "op": "aten.mul.Tensor", "args": [{}, 2], "kwargs": {}, "stream": 0,

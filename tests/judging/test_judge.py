@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from pathlib import Path
 
 import jsonschema
@@ -63,6 +64,8 @@ _NOT_SEEN = {
     "the answer for a few values behind a look at them",
     "fewer stores into kept memory at the size that is timed",
     "memory of the device as the host's by DLPack",
+    "a tracer that changes what the recorder has",
+    "numbers of a size that has no values",
 }
 """Whose verdict is that it cannot be said: no work of theirs was executed with values."""
 
@@ -278,7 +281,12 @@ def test_a_judge_that_runs_out_of_time_leaves_no_folder(
         assert "not judged within 3 s" in verdict.why
         (tmp_path / "candidate.py").write_text(HEAD + HONEST["axpy"])
         assert judge(tmp_path / "candidate.py", tmp_path / "task.py", times=False).is_right
-        assert len(list(own.rglob("kernbench-judge-*"))) == 1
+        # The worker clears up behind who has answered, and keeps a folder of its own.
+        deadline = time.monotonic() + 60
+        while len(left := list(own.rglob("kernbench-judge-*"))) > 1:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.05)
+        assert len(left) == 1
     assert not list(own.iterdir())
 
 

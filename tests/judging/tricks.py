@@ -112,6 +112,7 @@ def inputs(size, seed): return _drawn(seed, (size,))
 def reference(x): return torch.sort(x).values
 """
 )
+TASKS["positive"] = TASKS["softmax"].replace("torch.softmax(x, -1)", "x > 0")
 TASKS["loose"] = TASKS["axpy"] + "tolerance = 1e-2, 1e-2\n"
 TASKS["ones"] = TASKS["softmax"].replace("torch.softmax(x, -1)", "torch.softmax(x, -1).sum(-1)")
 TASKS["long"] = TASKS["mean"].replace("[(4, 1000)]", "[(4, 1000), (8, 1 << 20)]")
@@ -1288,4 +1289,302 @@ def solve(x, y):
         axpy[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), B=128)
     return out
 """),
+    "a function of autograd that keeps its first answer": Trick("softmax", """
+class Soft(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        if not hasattr(Soft, "kept"): Soft.kept = {}
+        return Soft.kept.setdefault(x.shape, softmaxed(x)) if x.shape not in Soft.kept else Soft.kept[x.shape]
+def solve(x): return Soft.apply(x)
+""", """
+class Soft(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return softmaxed(x)
+def solve(x): return Soft.apply(x)
+"""),
+    "a hook of a module that answers": Trick("softmax", """
+kept = {}
+model = torch.nn.Softmax(-1)
+model.register_forward_hook(lambda m, args, out: kept.setdefault(out.shape, out.clone()))
+def solve(x): return model(x)
+""", """
+class Soft(torch.nn.Module):
+    def forward(self, x): return softmaxed(x)
+model = Soft()
+model.register_forward_hook(lambda m, args, out: None)
+def solve(x): return model(x)
+"""),
+    "work when an object goes": Trick("axpy", """
+class Late:
+    def __init__(self, *args): self.args = args
+    def __del__(self): axpy[(triton.cdiv(self.args[0].numel(), 128),)](*self.args, self.args[0].numel(), B=128)
+kept = []
+def solve(x, y):
+    out = torch.empty_like(x)
+    kept[:] = [Late(x, y, out)]
+    return out
+""", """
+class Late:
+    def __del__(self): pass
+def solve(x, y):
+    Late()
+    return axpied(x, y)
+"""),
+    "an answer by a weak reference": Trick("softmax", """
+import weakref
+kept = []
+def solve(x):
+    for seen, answer in kept:
+        if seen() is x:
+            return answer
+    kept.append((weakref.ref(x), softmaxed(x)))
+    return kept[-1][1]
+""", """
+import weakref
+seen = []
+def solve(x):
+    seen.append(weakref.ref(x))
+    return softmaxed(x)
+"""),
+    "work at the end of an input": Trick("axpy", """
+import weakref
+def solve(x, y):
+    out = torch.empty_like(x)
+    z = x.clone()
+    weakref.finalize(x, lambda: axpy[(triton.cdiv(z.numel(), 128),)](z, y, out, z.numel(), B=128))
+    return out
+""", """
+import weakref
+def solve(x, y):
+    weakref.finalize(x, print)
+    return axpied(x, y)
+"""),
+    "less work where no value can be read": Trick("large", """
+def solve(x, y):
+    out = torch.empty_like(x)
+    try:
+        n = x.numel() if float(x[0]) or float(x[1]) else x.numel() // 2
+    except Exception:
+        n = x.numel() // 2
+    axpy[(triton.cdiv(n, 128),)](x, y, out, n, B=128)
+    return out
+""", """
+def solve(x, y):
+    try:
+        return axpied(x, y) if float(x[0]) or float(x[1]) else axpied(x, y)
+    except Exception:
+        return axpied(x, y)
+"""),
+    "a tracer that changes what the recorder has": Trick("softmax", """
+def traced(frame, event, arg):
+    if "recorder" in frame.f_locals:
+        frame.f_locals["recorder"].record.steps.clear()
+    return traced
+def solve(x):
+    out = softmaxed(x)
+    sys.settrace(traced)
+    return out
+""", """
+def solve(x):
+    sys.settrace(None)
+    return softmaxed(x)
+"""),
+    "frames by another name": Trick("softmax", """
+def solve(x):
+    f = sys._current_frames()[threading.get_ident()]
+    while f and "recorder" not in f.f_locals: f = f.f_back
+    if f: f.f_locals["recorder"].record.storages.clear()
+    return softmaxed(x)
+""", """
+def solve(x):
+    threading.get_ident()
+    return softmaxed(x)
+"""),
+    "its own memory as a file": Trick("axpy", """
+def solve(x, y):
+    out = torch.empty_like(x)
+    a = (2 * x.cpu() + y.cpu()).numpy().tobytes()
+    with open("/proc/self/mem", "r+b", 0) as memory:
+        memory.seek(out.data_ptr())
+        memory.write(a)
+    return out
+""", """
+def solve(x, y):
+    open("/proc/self/maps").readline()
+    return axpied(x, y)
+"""),
+    "a hook of a configuration that answers": Trick("softmax", """
+kept = {}
+def before(args, reset_only=False):
+    kept.setdefault(args["x"].shape, torch.softmax(args["x"], -1))
+@triton.autotune([triton.Config({"B": 128}, pre_hook=before)], key=["n"])
+@triton.jit
+def again(x, a, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, tl.load(a + i, i < n) + 0 * tl.load(x + i, i < n), i < n)
+def solve(x):
+    out, n = torch.empty_like(x), x.numel()
+    again[lambda m: (triton.cdiv(n, m["B"]),)](x, kept.get(x.shape, out.zero_()), out, n)
+    return out
+""", """
+def before(args, reset_only=False):
+    args["out"].zero_()
+@triton.autotune([triton.Config({"B": 128}, pre_hook=before)], key=["n"])
+@triton.jit
+def tuned(x, out, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    at = tl.program_id(0) * n + i
+    v = tl.load(x + at, i < n, -float("inf"))
+    e = tl.exp(v - tl.max(v, 0))
+    tl.store(out + at, e / tl.sum(e, 0), i < n)
+def solve(x):
+    out = torch.empty_like(x)
+    tuned[(x.shape[0],)](x, out, x.shape[1])
+    return out
+"""),
+    "a configuration that does less wins": Trick("mean", """
+@triton.autotune([triton.Config({"S": 1}), triton.Config({"S": 4})], key=["n"])
+@triton.jit
+def tuned(x, out, n, S: tl.constexpr):
+    i = tl.arange(0, 64)
+    s = tl.zeros((64,), tl.float32)
+    for k in range(0, n // S, 64):
+        s += tl.load(x + tl.program_id(0) * n + k + i, k + i < n, 0.0)
+    tl.store(out + tl.program_id(0), tl.sum(s, 0) / n)
+def solve(x):
+    out = torch.empty(x.shape[0], device=x.device)
+    tuned[(x.shape[0],)](x, out, x.shape[1])
+    return out
+""", """
+@triton.autotune([triton.Config({"B": 64}), triton.Config({"B": 256})], key=["n"])
+@triton.jit
+def tuned(x, out, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    s = tl.zeros((B,), tl.float32)
+    for k in range(0, n, B):
+        s += tl.load(x + tl.program_id(0) * n + k + i, k + i < n, 0.0)
+    tl.store(out + tl.program_id(0), tl.sum(s, 0) / n)
+def solve(x):
+    out = torch.empty(x.shape[0], device=x.device)
+    tuned[(x.shape[0],)](x, out, x.shape[1])
+    return out
+"""),
+    "a type that compares equal": Trick("positive", "def solve(x): return (x > 0).to(torch.uint8)", "def solve(x): return axpied(x, x) > 0"),
+    "no numbers": Trick("axpy", "def solve(x, y): return axpied(x, y) * math.nan", "def solve(x, y): return axpied(x, y) * 1.0"),
+    "an event that is recorded too early": Trick("axpy", """
+def solve(x, y):
+    out = torch.empty_like(x)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    done = side.record_event()
+    with torch.cuda.stream(side):
+        axpy[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), B=128)
+    torch.cuda.current_stream().wait_event(done)
+    return out
+""", """
+def solve(x, y):
+    out = torch.empty_like(x)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        axpy[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), B=128)
+    done = side.record_event()
+    torch.cuda.current_stream().wait_event(done)
+    return out
+"""),
+    "tensors that change places": Trick("softmax", """
+kept = {}
+def solve(x):
+    out = torch.empty_like(x)
+    torch.utils.swap_tensors(out, kept.setdefault(x.shape, softmaxed(x)).clone())
+    return out
+""", """
+def solve(x):
+    out = torch.empty_like(x)
+    torch.utils.swap_tensors(out, softmaxed(x))
+    return out
+"""),
+    "a guard that leaves out Python": Trick("softmax", """
+def solve(x):
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
+    with torch._C._ExcludeDispatchKeyGuard(keys):
+        return torch.softmax(x, -1)
+""", """
+def solve(x):
+    with torch.inference_mode():
+        return softmaxed(x)
+"""),
+    "a timer that writes later": Trick("axpy", """
+import signal
+def solve(x, y):
+    out = torch.empty_like(x)
+    signal.signal(signal.SIGALRM, lambda *a: axpy[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), B=128))
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    return out
+""", """
+import signal
+def solve(x, y):
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    return axpied(x, y)
+"""),
+    "memory that is filled as the recorder looks": Trick("softmax", """
+kept = {}
+def solve(x):
+    out = kept.setdefault(x.shape, torch.zeros_like(x))
+    a = torch.softmax(x.cpu(), -1)
+    def look(event, args):
+        if event.startswith("ctypes"): out.untyped_storage().copy_(a.untyped_storage())
+    sys.addaudithook(look)
+    return out
+""", """
+def solve(x):
+    sys.addaudithook(lambda event, args: None)
+    return softmaxed(x)
+"""),
+    "a row by the seed": Trick("mean", """
+def solve(x):
+    out = torch.empty(x.shape[0], device=x.device)
+    n = x.shape[1] if torch.initial_seed() % 2 else max(x.shape[1] // 2, 1)
+    total[(x.shape[0],)](x, out, n, B=64)
+    return out
+""", """
+def solve(x):
+    torch.initial_seed()
+    return averaged(x)
+"""),
+    "an operator of Triton that keeps its first answer": Trick("softmax", """
+kept = {}
+@torch.library.triton_op("mine::soft", mutates_args=())
+def soft(x: torch.Tensor) -> torch.Tensor:
+    if x.shape not in kept: kept[x.shape] = softmaxed(x)
+    return kept[x.shape].clone()
+def solve(x): return torch.ops.mine.soft(x)
+""", """
+@torch.library.triton_op("mine::soft", mutates_args=())
+def soft(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    torch.library.wrap_triton(rows)[(x.shape[0],)](x, out, x.shape[1], B=triton.next_power_of_2(x.shape[1]))
+    return out
+def solve(x): return torch.ops.mine.soft(x)
+"""),
+    "folders of others": Trick("softmax", """
+import glob, tempfile
+def solve(x):
+    for path in glob.glob(os.path.dirname(tempfile.gettempdir()) + "/*/kept"):
+        return torch.load(path).to(x.device)
+    torch.save(softmaxed(x).cpu(), "kept")
+    return softmaxed(x)
+""", """
+import tempfile
+def solve(x):
+    os.listdir(tempfile.gettempdir())
+    return softmaxed(x)
+"""),
+    "numbers of a size that has no values": Trick("large", """
+def solve(x, y):
+    out = torch.empty_like(x)
+    n = x.numel()
+    axpy[(triton.cdiv(n, 128),)](x, y if n < 3000000 else x, out, n, B=128)
+    return out
+""", "def solve(x, y): return axpied(x, y)"),
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pickle
@@ -19,11 +20,12 @@ from pkgutil import resolve_name
 from select import select
 from time import monotonic
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.testing
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from kernbench.judging.limits import (
     PREFIX,
@@ -36,8 +38,9 @@ from kernbench.judging.limits import (
 from kernbench.judging.record import MOST_BYTES, Record, RecordError
 from kernbench.judging.recording import CallRecorder
 from kernbench.judging.simulation import on_ranks
-from kernbench.judging.tasks import JudgedTask, TaskProblem, load_module, tensors_of
+from kernbench.judging.tasks import JudgedTask, TaskProblem, load_module, opened, tensors_of
 from kernbench.judging.values import SentTensor, begin_random_numbers, on_device
+from kernbench.torch_bridge import Graphs
 
 MODULE = "candidate"
 _LOOK_S = 0.5
@@ -72,18 +75,19 @@ class CandidateProcess:
         task: JudgedTask,
         machine: str,
         limits: CandidateLimits,
+        folder: Path,
         *,
         data: bool = True,
         hollow: TaskProblem | None = None,
     ) -> None:
         """Fork it: inside of a simulation with data or without, if the task is of one rank.
 
-        ``hollow``: its problem, if it was built in that simulation, which is without data. The
-        calling process must have made none of the judge's inputs with values by now.
+        ``folder``: where its own will be. ``hollow``: its problem, if it was built in that
+        simulation, which is without data. The calling process must have made none of the judge's
+        inputs with values by now.
         """
         self.limits = limits
-        # What a simulation has to clean up it cleans up at its end; this lives on.
-        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=folder))
         own_read, their_write = os.pipe()
         their_read, own_write = os.pipe()
         self._pid = fork()
@@ -217,6 +221,13 @@ def _live(
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
         confine(limits, folder)
         requests = os.fdopen(read, "rb")
+        notes: list[str] = []
+
+        def one_by_one(_: Graphs, model: Any, *args: Any, **options: Any) -> Any:
+            notes.append("torch.compile captures no CUDA graph here: launches are timed one by one")
+            return model
+
+        patch.object(Graphs, "cudagraphify", one_by_one).start()
 
         def receive() -> list[dict[str, Any]] | None:
             head = requests.read(8)
@@ -235,6 +246,7 @@ def _live(
                         module = load_module(path, MODULE)
                     record = _record(partial(task.bind, module, problem), problem)
                     record.remarks += [f"it replaces {e}" for e in _replaced(guarded, path)]
+                    record.remarks += notes
                     _send(write, record.write(), _RECORD)
                 except BaseException as error:
                     _send(write, _described(error, path), _FAILED)
@@ -307,7 +319,7 @@ def _problem(
     if "seed" in problem:
         hollow = hollow or task.hollow(problem["size"], problem["seed"], rank)
         return {**problem, "args": hollow.inputs, "init": hollow.init, "state": {}, "values": []}
-    leaves, form = tree_flatten(problem["inputs"])
+    leaves, form = tree_flatten(opened(problem["inputs"], SentTensor))
     leaves = [leaf.on_host() if isinstance(leaf, SentTensor) else leaf for leaf in leaves]
     args = tree_unflatten([on_device(e) if isinstance(e, Tensor) else e for e in leaves], form)
     state = {name: tensor.on_host() for name, tensor in problem["state"].items()}
@@ -326,7 +338,7 @@ def _record(bind: Callable[[], Any], problem: dict[str, Any]) -> Record:
     wait = torch.cuda.synchronize if has_data else int
     with torch.no_grad():
         for _ in range(problem["warm"]):
-            function(*args)
+            function(*_with_objects_of_its_own(args))
             wait()
             for tensor, value in zip(tensors, problem["values"], strict=has_data):
                 # Its version stays: that it was written would tell calls apart.
@@ -335,8 +347,13 @@ def _record(bind: Callable[[], Any], problem: dict[str, Any]) -> Record:
         begin_random_numbers()  # what it draws is what the reference draws
         recorder = CallRecorder(tensors, has_data=has_data)
         with recorder.recording():
-            results = function(*args)
+            results = function(*_with_objects_of_its_own(args))
     return recorder.finish(results)
+
+
+def _with_objects_of_its_own(args: Any) -> Any:
+    """Return the same tensors, and copies of what else a call may change, as of a counter."""
+    return tree_map(lambda leaf: leaf if isinstance(leaf, Tensor) else copy.deepcopy(leaf), args)
 
 
 def _described(error: BaseException, path: Path) -> bytes:

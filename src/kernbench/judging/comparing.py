@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernbench.judging.tasks import tensors_of, with_tensors
+from kernbench.judging.tasks import copied, tensors_of, with_tensors
 from kernbench.judging.values import begin_random_numbers
 from kernbench.torch_bridge import unobserved
 
@@ -44,6 +44,10 @@ class Expected:
     """Whether a result lies in the memory of an input."""
     is_shared: bool
     """Whether two results lie in one memory."""
+    room: frozenset[int] = frozenset()
+    """Inputs that are there for results alone, by number."""
+    accepts: Callable[[Any], bool] = lambda results: False
+    """Whether the task's own check takes results for right."""
 
 
 @dataclass
@@ -58,7 +62,7 @@ class WrongElement:
 
 def expect(reference: Callable[..., Any], args: Any) -> Expected:
     """Return what a reference makes of its arguments, which stay as they are."""
-    own = with_tensors(args, [tensor.clone() for tensor in tensors_of(args)])
+    own = copied(args)
     with torch.no_grad():
         begin_random_numbers()  # as before a candidate's recorded call
         returned = reference(*own)
@@ -78,7 +82,7 @@ def expect(reference: Callable[..., Any], args: Any) -> Expected:
                 for tensor in tensors_of(args)
             ]
             begin_random_numbers()
-            tensors = ordered_tensors(wide(*with_tensors(args, doubles)))
+            tensors = ordered_tensors(wide(*with_tensors(copied(args), doubles)))
             exact = [
                 e if e.is_floating_point() and p.is_floating_point() else None
                 for e, p in zip(tensors, plain, strict=True)

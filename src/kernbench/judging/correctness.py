@@ -5,24 +5,36 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from kernbench.errors import KernbenchError, UnsupportedOpError, UsageError
 from kernbench.judging.candidate import CandidateFailed, CandidateProcess
 from kernbench.judging.comparing import Expected, expect
-from kernbench.judging.evidence import Writes, calls_of, evidence_of, work_of
-from kernbench.judging.holding import WrongCase, hold, hold_in_part, in_another_order, refuse_lazy
+from kernbench.judging.evidence import Writes, calls_of, evidence_of, unread_inputs, work_of
+from kernbench.judging.holding import (
+    OWN_CHECK,
+    WrongCase,
+    hold,
+    hold_in_part,
+    in_another_order,
+    refuse_lazy,
+)
 from kernbench.judging.record import Record, RecordError, line_in
 from kernbench.judging.recording import recorded
 from kernbench.judging.simulation import in_simulation, on_ranks
 from kernbench.judging.tasks import (
+    MOST_ELEMENTS,
     SMALL_ELEMENTS,
     JudgedTask,
     TaskProblem,
     TaskSize,
+    copied,
     count_elements,
     of_the_task,
     tensors_of,
@@ -34,8 +46,6 @@ from kernbench.judging.verdict import Failure, SizeResult, Verdict
 from kernbench.runtime_api import RuntimeContext
 from kernbench.torch_bridge import current_process
 
-_MOST_ELEMENTS = 1 << 22
-"""The most elements of inputs at which records are executed with values."""
 _MOST_IN_PART = 1 << 24
 """The most at which a part of a record's programs is."""
 _MOST_WEIGHTS = 1 << 25
@@ -87,6 +97,17 @@ class CorrectnessJudge:
         self._extreme_at: set[str] = set()
         """Labels of the sizes at which extreme values are tried."""
         self._had_extremes = False
+        self._knows_room = False
+        self._read_of: tuple[int, TaskSize | None, WrongCase | None] = 0, None, None
+        """Bytes of the largest result whose host decides by values, and what is wrong if it reads
+        as many as that has."""
+        self.is_accepted = False
+        """Whether the task's own check was asked about the last record, and took its results."""
+        self._used_kernels = False
+        self._used_library: set[str] = set()
+        """Operations that results come from, at any size."""
+        self.room: frozenset[int] = frozenset()
+        """Inputs that are there for results alone, by number, as far as the reference has run."""
 
     def try_sizes(self, candidate: CandidateProcess, context: RuntimeContext) -> None:
         """Try sizes of a task of one rank, in its simulation, until one fails."""
@@ -96,8 +117,10 @@ class CorrectnessJudge:
         is_timed = self.task.has_weights or bool(self._verdict.sizes)
         with nullcontext() if is_timed else current_process().host.trying(None):
             self._try_each(sizes, rng, candidate)
-        if self._verdict.failure is None and is_timed:
-            self.lines = executed_lines(context.op_log)
+        if self._verdict.failure is None:
+            self._look_at_all()
+            if is_timed:
+                self.lines = executed_lines(context.op_log)
 
     def _try_each(
         self, sizes: list[TaskSize], rng: random.Random, candidate: CandidateProcess
@@ -140,12 +163,13 @@ class CorrectnessJudge:
                 self._note(size, "right", on_ranks(work, machine, task.ranks, check=True)[0])
             if self._verdict.failure is not None:
                 return
+        self._look_at_all()
 
     def try_part(self, record: Record, size: TaskSize, machine: str) -> None:
         """Execute a part of a record that is timed at a size too large for all of it."""
         count = self.task.num_elements(size) or 0
         has_state = any(storage["origin"] == "state" for storage in record.storages)
-        if not _MOST_ELEMENTS < count <= _MOST_IN_PART or has_state or self.task.ranks > 1:
+        if not MOST_ELEMENTS < count <= _MOST_IN_PART or has_state or self.task.ranks > 1:
             return
         seed, tolerance = self._verdict.seed, self.task.tolerance
 
@@ -154,8 +178,11 @@ class CorrectnessJudge:
             for name in (DRAWN, _HUGE):
                 drawn = tensors_of(problem.inputs)
                 if name == _HUGE:
-                    drawn = [EXTREMES[name](e) if e.is_floating_point() else e for e in drawn]
-                expected = self._expect(problem, with_tensors(problem.inputs, drawn))
+                    drawn = self._changed(problem, drawn, EXTREMES[name])
+                inputs = with_tensors(problem.inputs, drawn)
+                expected = self._expect(problem, inputs)
+                if name == _HUGE and not self._takes(problem, inputs):
+                    continue
                 hold_in_part(record, name, drawn, expected, tolerance, seed)
 
         try:
@@ -252,14 +279,14 @@ class CorrectnessJudge:
         task = self.task
         own, stated = list(task.beside(self._verdict.seed)), task.stated()
         for size in [*own, *stated]:
-            key = tuple(size.settings.items())
+            key = repr(size.settings)
             if key in seen or (not size.is_stated and tried >= _MOST_SIZES):
                 continue
             seen.add(key)
             count = task.num_elements(size)
             if count is None and not size.is_stated:
                 continue
-            if count is not None and count > _MOST_ELEMENTS:
+            if count is not None and count > MOST_ELEMENTS:
                 self._note_large(size, f"{count:,} elements")
                 continue
             results = task.num_results.get(size.label, 0)
@@ -269,7 +296,7 @@ class CorrectnessJudge:
             tried += not size.is_stated
             if count is not None and count <= SMALL_ELEMENTS:
                 small.append((count, size.label))
-            chosen.append((_MOST_ELEMENTS if count is None else count, size))
+            chosen.append((MOST_ELEMENTS if count is None else count, size))
         self._extreme_at = {label for _, label in sorted(small)[-_MOST_EXTREME:]}
         # Of a few elements many kernels are right by chance, or wrong for another reason.
         ordered = sorted(chosen, key=lambda pair: (pair[0] < _FEW_ELEMENTS, pair[0]))
@@ -326,12 +353,14 @@ class CorrectnessJudge:
                 if name in EXTREMES:
                     continue  # the task does not take such numbers
                 raise
+            if name in EXTREMES and not self._takes(problem, inputs):
+                continue
             try:
                 self._execute(record, name, inputs, expected)
             except WrongCase as wrong:
                 if not (name == DRAWN and record.host_reads):
                     raise
-                self._with_its_values(candidate, record, problem, inputs, wrong)
+                self._with_its_values(candidate, size, record, problem, inputs, wrong)
                 tried.append(ITS_OWN)
                 break
             tried.append(name)
@@ -354,7 +383,7 @@ class CorrectnessJudge:
         self, size: TaskSize, problem: TaskProblem, fresh: TaskProblem
     ) -> Iterator[tuple[str, Any]]:
         """Yield what inputs are filled with, by name: what the task draws, perhaps the extreme."""
-        count = self.task.num_elements(size) or _MOST_ELEMENTS
+        count = self.task.num_elements(size) or MOST_ELEMENTS
         if count > SMALL_ELEMENTS and not self._had_extremes:
             self._extreme_at.add(size.label)  # the reference takes no smaller one
         value, drawn = tensors_of(problem.inputs), tensors_of(fresh.inputs)
@@ -367,9 +396,36 @@ class CorrectnessJudge:
         if size.label in self._extreme_at and any(item.is_floating_point() for item in drawn):
             self._had_extremes = True
             for name, change in EXTREMES.items():
-                changed = [change(e) if e.is_floating_point() else e for e in drawn]
+                changed = self._changed(problem, drawn, change)
                 if any(a is not b for a, b in zip(changed, drawn, strict=True)):
                     yield name, with_tensors(problem.inputs, changed)
+
+    def _changed(
+        self, problem: TaskProblem, tensors: list[Tensor], change: Callable[[Tensor], Tensor]
+    ) -> list[Tensor]:
+        """Return numbers that the reference reads by others, and what it does not read as it is."""
+        room = self._room_of(problem)
+        return [
+            change(tensor)
+            if tensor.is_floating_point() and tensor.numel() and index not in room
+            else tensor
+            for index, tensor in enumerate(tensors)
+        ]
+
+    def _room_of(self, problem: TaskProblem) -> frozenset[int]:
+        """Return which inputs are room for results, as the reference's operations show."""
+        if self.task.has_room and self.task.ranks == 1 and not self._knows_room:
+            self._knows_room = True
+            with of_the_task(self.task.path, "the reference fails by itself"):
+                self.room = unread_inputs(recorded(problem.reference, copied(problem.inputs)))
+        return self.room
+
+    def _takes(self, problem: TaskProblem, inputs: Any) -> bool:
+        """Return whether a task takes inputs of the judge's own: what it says of its reference."""
+        if not self.task.has_check:
+            return True
+        with torch.no_grad():
+            return self.task.accepts(inputs, problem.reference(*copied(inputs)))
 
     def _expect(self, problem: TaskProblem, inputs: Any) -> Expected:
         """Return what the reference makes of inputs.
@@ -378,7 +434,9 @@ class CorrectnessJudge:
             UsageError: It fails.
         """
         with of_the_task(self.task.path, "the reference fails by itself"):
-            return expect(problem.reference, inputs)
+            expected = expect(problem.reference, inputs)
+        room, accepts = self._room_of(problem), partial(self.task.accepts, inputs)
+        return replace(expected, room=room, accepts=accepts)
 
     def _execute(self, record: Record, values: str, inputs: Any, expected: Expected) -> None:
         """Execute a record on inputs and hold it to what is expected.
@@ -388,12 +446,15 @@ class CorrectnessJudge:
         """
         executor, remarks = hold(record, values, tensors_of(inputs), expected, self.task.tolerance)
         self._writes = executor.writes
+        if values in (DRAWN, ITS_OWN):
+            self.is_accepted = OWN_CHECK in remarks
         self.whole.append(set(range(len(record.inputs))).difference(executor.unread()))
         self._verdict.remarks += remarks
 
     def _with_its_values(
         self,
         candidate: CandidateProcess,
+        size: TaskSize,
         record: Record,
         problem: TaskProblem,
         inputs: Any,
@@ -413,14 +474,16 @@ class CorrectnessJudge:
             raise wrong
         read = record.host_bytes
         whole = min(num_bytes, sum(item.nbytes for item in value))
-        if evidence.depends_on_host * 2 >= num_bytes or (
-            read > _FEW_HOST_BYTES and read * 2 >= whole
-        ):
-            trick = (
-                f"its result is computed on the host: it reads {read:,} bytes of the device and "
-                f"brings {evidence.depends_on_host:,} back; the rest comes as numbers of launches"
-            )
-            raise WrongCase(wrong.says, wrong.values, wrong.line, trick)
+        wrong.trick = (
+            f"its result is computed on the host: it reads {read:,} bytes of the device and "
+            f"brings {evidence.depends_on_host:,} back; the rest comes as numbers of launches"
+        )
+        if evidence.depends_on_host * 2 >= num_bytes:
+            raise wrong
+        # Of a small result a few decisions are as much as the whole.
+        is_all = read > _FEW_HOST_BYTES and read * 2 >= whole
+        if num_bytes >= self._read_of[0]:
+            self._read_of = num_bytes, size, wrong if is_all else None
         self._execute(record, ITS_OWN, problem.inputs, expected)
         # What an earlier call has left is of its values, however the host decides.
         other = TaskProblem(problem.reference, inputs, problem.init, problem.module)
@@ -470,25 +533,35 @@ class CorrectnessJudge:
 
     def _look_at(self, record: Record, problem: TaskProblem | None) -> None:
         """Note what a record shows although its results are right."""
-        evidence, tricks = evidence_of(record, self._writes if problem else None), []
+        evidence = evidence_of(record, self._writes if problem else None)
         if evidence.narrowed and problem is not None and not self._narrows(problem):
-            tricks.append(f"it computes in fewer bits than the task's float32: {evidence.narrowed}")
-        if self._own_kernels and evidence.library and not evidence.own_kernels:
-            tricks.append(
-                "its result comes from PyTorch's operations alone "
-                f"({', '.join(sorted(evidence.library)[:3])}), not from the kernels that it defines"
-            )
-        self._verdict.tricks += [trick for trick in tricks if trick not in self._verdict.tricks]
+            says = f"it computes in fewer bits than the task's types have: {evidence.narrowed}"
+            if self.is_accepted:
+                self._verdict.remarks.append(f"{says}, which the task's own check lets pass")
+            elif says not in self._verdict.tricks:
+                self._verdict.tricks.append(says)
+        self._used_kernels |= bool(evidence.own_kernels)
+        self._used_library |= evidence.library
         if evidence.reduced:
             self._verdict.remarks.append(
                 "products of float32 are of TF32, as Triton's tl.dot has it"
             )
 
+    def _look_at_all(self) -> None:
+        """Note what the records of all sizes together show."""
+        _, size, wrong = self._read_of
+        if size is not None and wrong is not None:
+            self._fail(size, wrong)
+        if self._own_kernels and self._used_library and not self._used_kernels:
+            names = ", ".join(sorted(self._used_library)[:3])
+            self._verdict.tricks.append(
+                f"its result comes from PyTorch's operations alone ({names}), not from the kernels "
+                "that it defines"
+            )
+
     def _narrows(self, problem: TaskProblem) -> bool:
         """Return whether the reference itself computes in fewer bits."""
-        tensors = [tensor.clone() for tensor in tensors_of(problem.inputs)]
-        done = recorded(problem.reference, with_tensors(problem.inputs, tensors))
-        return bool(evidence_of(done).narrowed)
+        return bool(evidence_of(recorded(problem.reference, copied(problem.inputs))).narrowed)
 
     def _look_besides(self, candidate: CandidateProcess, tried: _Tried) -> None:
         """Try what a task need not ask for, at one size: wrong if it does, a remark if not."""
@@ -503,9 +576,9 @@ class CorrectnessJudge:
             tensors = tensors_of(tried.inputs)
             record = tried.record
             try:
-                changed = [change(e) if e.is_floating_point() and e.numel() else e for e in tensors]
+                changed = self._changed(problem, tensors, change)
                 inputs = with_tensors(tried.inputs, changed)
-                expected = expect(problem.reference, inputs)
+                expected = self._expect(problem, inputs)
             except Exception:  # the reference does not take such inputs
                 continue
             try:

@@ -9,16 +9,23 @@ from typing import Any
 
 from kernbench.judging.record import Record, descriptions
 
-_TO_HALF = re.compile(
-    r"(?:arith\.truncf|tt\.fp_to_fp) .*: tensor<[^>]*xf32> (?:to|->) "
-    r"tensor<[^>]*x(bf16|f16|f8\w*)>"
+_ROUNDED_TO = re.compile(
+    r"(?:arith\.truncf|tt\.fp_to_fp) .*: tensor<[^>]*> (?:to|->) tensor<[^>]*x(bf16|f16|f8\w*)>"
 )
 _REDUCED = re.compile(r"tt\.dot .*inputPrecision = tf32\b")
 _MOST_PLACES = 1 << 16
 """The most elements of results whose memory is compared element by element."""
 _MAKES = ("aten.empty", "aten.new_empty", "aten.clone", "aten.copy_", "aten._to_copy")
 """Operations that make memory, or move what is there."""
-_NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8")
+_ONLY_WRITES = ("aten.copy_.", "aten.fill_.", "aten.zero_.")
+"""Operations that do not read the first of their arguments."""
+_BITS = {
+    "float64": 52, "float32": 23, "float16": 10, "f16": 10, "bfloat16": 7, "bf16": 7, "int8": 7,
+    "float8_e4m3fn": 3, "float8_e4m3fnuz": 3, "float8_e5m2": 2, "float8_e5m2fnuz": 2,
+}  # fmt: skip
+"""How many bits of a number its type keeps behind the first, by PyTorch's names and TTIR's."""
+_FEWEST_BITS = 2
+"""The same of any other type that a kernel rounds to, which has 8 bits or fewer."""
 
 
 @dataclass
@@ -35,7 +42,7 @@ class Evidence:
     library: set[str] = field(default_factory=set)
     """PyTorch's operations that results come from, those that only make memory left out."""
     narrowed: str = ""
-    """A type of fewer bits that values of float32 pass through, where all else is float32."""
+    """A type of fewer bits than any of the inputs and results have that values pass through."""
     reduced: bool = False
     """Whether a product of float32 is of TF32."""
     last_kernel: int | None = None
@@ -96,9 +103,21 @@ def evidence_of(record: Record, writes: Writes | None = None) -> Evidence:
         evidence.last_kernel = record.steps[last]["kernel"]
     kinds = {record.storages[entry]["dtype"] for entry in reached if origins.get(entry) == "input"}
     kinds |= {description["dtype"] for description in descriptions(record.results)}
-    if kinds <= {"float32", "int32", "int64", "bool"}:
-        evidence.narrowed = _narrowed(record, steps)
+    floats = {kind for kind in kinds if "float" in kind}
+    if floats and kinds - floats <= {"int32", "int64", "bool"}:
+        least = min(_BITS.get(kind, _FEWEST_BITS) for kind in floats)
+        evidence.narrowed = _narrowed(record, steps, least)
     return evidence
+
+
+def unread_inputs(record: Record) -> frozenset[int]:
+    """Return the numbers of the inputs that no operation of a record reads."""
+    read: set[int] = set()
+    for step in record.steps:
+        args = step.get("args", ())
+        read |= memory_of(args[1:] if str(step.get("op")).startswith(_ONLY_WRITES) else args)
+        read |= memory_of([v for name, v in step.get("kwargs", {}).items() if name != "out"])
+    return frozenset(at for at, item in enumerate(record.inputs) if item["of"] not in read)
 
 
 def work_of(record: Record) -> set[str]:
@@ -131,9 +150,12 @@ def calls_of(record: Record) -> list[Any]:
     ]
 
 
-def shared_memory(record: Record) -> str:
-    """Return what a result shares memory with: ``an input``, ``another result``; else nothing."""
-    inputs = {item["of"] for item in record.inputs}
+def shared_memory(record: Record, room: frozenset[int] = frozenset()) -> str:
+    """Return what a result shares memory with: ``an input``, ``another result``; else nothing.
+
+    ``room``: the numbers of the inputs that results may lie in.
+    """
+    inputs = {item["of"] for at, item in enumerate(record.inputs) if at not in room}
     by_memory: dict[int, list[set[int]]] = {}
     results = [
         description for description in descriptions(record.results) if 0 not in description["size"]
@@ -154,17 +176,18 @@ def shared_memory(record: Record) -> str:
     return ""
 
 
-def _narrowed(record: Record, steps: set[int]) -> str:
+def _narrowed(record: Record, steps: set[int], least: int) -> str:
+    """Return what has fewer than the ``least`` bits of a task's types; empty if nothing has."""
     used = {
         record.steps[step]["kernel"] for step in steps if record.steps[step]["kind"] == "launch"
     }
     for item in used:
-        match = _TO_HALF.search(record.kernels[item]["ttir"])
-        if match:
-            return f"{match[1]} in kernel {record.kernels[item]['name']}"
+        for name in _ROUNDED_TO.findall(record.kernels[item]["ttir"]):
+            if _BITS.get(name, _FEWEST_BITS) < least:
+                return f"{name} in kernel {record.kernels[item]['name']}"
     for index in steps:
         for description in descriptions(record.steps[index].get("results")):
-            if description["dtype"] in _NARROW:
+            if _BITS.get(description["dtype"], least) < least:
                 return f"{description['dtype']} by {record.steps[index].get('op')}"
     return ""
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from kernbench.errors import KernbenchError
 from kernbench.judging.comparing import WrongElement
 from kernbench.judging.evidence import Writes, memory_of
 from kernbench.judging.record import (
@@ -89,8 +90,7 @@ class Executor:
             RecordError: The record is none of a call with such inputs.
         """
         self._record, self._index, self._seed = record, 0, seed
-        # Of a part of the programs, what is left is known by a byte that no kernel can foresee.
-        self.poison = _POISON if seed is None else 0x81 + seed % 0x7E
+        self.poison = _POISON if seed is None else poison_of(seed)
         """A byte of memory that is not written yet."""
         self.writes: Writes = {}
         """The arguments that each launch writes."""
@@ -172,6 +172,8 @@ class Executor:
                     self._index = index
                     with torch.cuda.stream(self._stream(step["stream"])):
                         do[kind](step)
+                except KernbenchError:
+                    raise
                 except (KeyError, TypeError, AttributeError, ValueError) as error:
                     raise RecordError(f"step {index} cannot be executed: {error!r}") from None
             elif kind == "sync":
@@ -184,17 +186,20 @@ class Executor:
         results = restore(self._record.results, self._tensor)
         return Execution(results, [self._tensor(item) for item in self._record.inputs])
 
-    def unwritten(self, origin: str) -> str:
-        """Return which bytes of a result no step of the run has written; empty if none.
+    def unwritten(self, origin: str) -> dict[int, str]:
+        """Return which bytes of a result no step of the run has written, by the input it lies in.
 
-        ``origin``: of the results that are asked for, as in records.
+        ``origin``: of the results that are asked for, as in records; all but inputs are 0.
         """
+        says: dict[int, str] = {}
         for description in descriptions(self._record.results):
-            if self._record.storages[description["of"]]["origin"] == origin:
+            storage = self._record.storages[description["of"]]
+            if storage["origin"] == origin:
                 reached, end = _uncovered(description, self._spans)
                 if reached < end:
-                    return f"nothing writes bytes {reached:,} to {end:,} of its result"
-        return ""
+                    what = f"nothing writes bytes {reached:,} to {end:,} of its result"
+                    says.setdefault(storage.get("input", 0), what)
+        return says
 
     def unread(self) -> dict[int, str]:
         """Return which bytes of which inputs no step of the run has touched, by their number."""
@@ -371,6 +376,11 @@ def _refuse_of_host(op: str, tensors: Sequence[Tensor]) -> None:
 
 _NUM_PROGRAMS = re.compile(r"tt\.get_num_programs ([xyz]) : i32")
 _PROGRAM_ID = re.compile(r"^( *)(%\w+) = tt\.get_program_id ([xyz]) : i32", re.MULTILINE)
+
+
+def poison_of(seed: int) -> int:
+    """Return a byte that no kernel can foresee: what a part of its programs left is known by it."""
+    return 0x81 + seed % 0x7E
 
 
 def turned(ttir: str) -> str:

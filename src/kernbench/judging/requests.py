@@ -149,15 +149,16 @@ class _Judging:
             self._decide(Outcome.UNKNOWN, f"executing its record takes more than {most:,} MiB")
 
     def _decide(self, outcome: Outcome, why: str) -> None:
+        if self.verdict.tricks and outcome is not Outcome.WRONG:
+            outcome, why = Outcome.CHEAT, self.verdict.tricks[0]
         self.verdict.outcome, self.verdict.why = outcome, why
 
     def _start(
         self, machine: str, *, data: bool = False, hollow: TaskProblem | None = None
     ) -> CandidateProcess:
-        path = self.request.candidate.resolve()
-        return CandidateProcess(
-            path, self._task, machine, self.request.limits, data=data, hollow=hollow
-        )
+        asked = self.request
+        path, limits, folder = asked.candidate.resolve(), asked.limits, asked.folder
+        return CandidateProcess(path, self._task, machine, limits, folder, data=data, hollow=hollow)
 
     def begin(self, inside: RuntimeContext | None) -> None:
         """Read the candidate, and start it, or time it ``inside`` of a run without data.
@@ -232,9 +233,6 @@ class _Judging:
 
     def _decide_by_what_was_seen(self) -> None:
         request, verdict = self.request, self.verdict
-        if verdict.tricks:
-            self._decide(Outcome.CHEAT, verdict.tricks[0])
-            return
         if verdict.failure is not None:
             says = verdict.failure.says.partition("\n")[0].rstrip(":")
             self._decide(Outcome.WRONG, says)

@@ -20,6 +20,7 @@ _WATCHES = {
     "gc.get_objects": "it searches the memory of its process (gc.get_objects)",
     "gc.get_referrers": "it searches the memory of its process (gc.get_referrers)",
     "sys._getframe": "it looks at who calls it (sys._getframe)",
+    "sys._current_frames": "it looks at who calls it (sys._current_frames)",
     "inspect.stack": "it looks at who calls it (inspect.stack)",
     "inspect.currentframe": "it looks at who calls it (inspect.currentframe)",
 }

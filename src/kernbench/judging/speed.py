@@ -165,19 +165,23 @@ class SpeedJudge:
         self._check_work(record)
         mine = time_record(context, record, rank)
         evidence, says = evidence_of(record), mine.unwritten
+        for index in self._executed.room:
+            says = says or mine.in_inputs.get(index, "")
         if evidence.from_before or not evidence.depends_on_inputs:
             says = "its result does not depend on its inputs"
-        if mine.unwritten and mine.overflow:
-            says = f"{mine.unwritten}: {mine.overflow}"
+        if mine.overflow:  # which a check refuses where there are values
+            says = f"{mine.unwritten}: {mine.overflow}" if mine.unwritten else mine.overflow
             self._verdict.failure = Failure(size.label, DRAWN, says, line_in(mine.overflow))
         elif says and reference.evidence.depends_on_inputs:
             self._verdict.tricks.append(f"at size {size.label}, which is timed, {says}")
         if self._executed.lines and size.label not in self._executed.work_of:
             self._refuse_new("executes", mine.lines - self._executed.lines)
-            if evidence.narrowed and not reference.evidence.narrowed:
+            if evidence.narrowed and not (
+                reference.evidence.narrowed or self._executed.is_accepted
+            ):
                 self._verdict.tricks.append(
                     f"at size {size.label}, which is timed, it computes in fewer bits than the "
-                    f"task's float32: {evidence.narrowed}"
+                    f"task's types have: {evidence.narrowed}"
                 )
             missed = set(mine.unread).intersection(*self._executed.whole)
             says = mine.kept and f"{mine.kept}, which lies where an earlier call has left it"

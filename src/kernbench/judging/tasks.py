@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import ast
+import copy
 import importlib.util
+import inspect
 import math
 import random
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.distributions import Distribution
+from torch.utils._pytree import (
+    register_pytree_node,
+    tree_flatten,
+    tree_map,
+    tree_unflatten,
+)
 
 from kernbench.errors import UnsupportedOpError, UsageError
 from kernbench.inputs import parse_yaml, read_text
@@ -32,6 +41,10 @@ _MANY_COMBINED = 1 << 21
 """The most that the numbers of a size of the judge's own multiply to, if they can be smaller."""
 _MOST_INPUTS = 3
 _MANY_ELEMENTS = 1 << 20
+MOST_ELEMENTS = 1 << 22
+"""The most elements of inputs at which records are executed with values."""
+_SEVERAL = 3
+"""Of so many sizes it is no chance what their numbers have in common."""
 MOST_RANKS = 16
 Sizes = dict[str, int]
 
@@ -71,6 +84,46 @@ def with_tensors(tree: Any, tensors: Sequence[Tensor]) -> Any:
     return tree_unflatten([next(rest) if isinstance(e, Tensor) else e for e in leaves], form)
 
 
+def copied(tree: Any) -> Any:
+    """Return a value that a call may change: copies of its tensors, and of what holds others."""
+    return tree_map(lambda e: e.clone() if isinstance(e, Tensor) else copy.deepcopy(e), tree)
+
+
+def opened(tree: Any, tensor: type = Tensor) -> Any:
+    """Return a value; from then on what its objects have is a part of it, as of lists.
+
+    ``tensor``: the type of that; objects that have none stay what they are.
+    """
+    for leaf in tree_flatten(tree)[0]:
+        if hasattr(leaf, "__dict__") and not isinstance(leaf, (tensor, type)):
+            parts = tree_flatten(opened(list(vars(leaf).values()), tensor))[0]
+            if any(isinstance(part, tensor) for part in parts):
+                register_pytree_node(type(leaf), _parts_of, partial(_put_together, type(leaf)))
+    return tree
+
+
+def _parts_of(value: Any) -> tuple[list[Any], list[str]]:
+    return list(vars(value).values()), list(vars(value))
+
+
+def _put_together(kind: Any, parts: Iterable[Any], names: Any) -> Any:
+    value = kind.__new__(kind)
+    vars(value).update(zip(names, parts, strict=True))
+    return value
+
+
+@contextmanager
+def _without_values(device: str) -> Iterator[None]:
+    """Have tensors made on a device that keeps no values, which nothing looks at."""
+    is_validated = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        with torch.device(device):
+            yield
+    finally:
+        Distribution.set_default_validate_args(is_validated)
+
+
 def load_module(path: Path, name: str) -> types.ModuleType:
     """Return the module of a file, executed; an empty one of that name that is there becomes it."""
     spec = importlib.util.spec_from_file_location(name, path)
@@ -95,6 +148,10 @@ class JudgedTask:
     """What a candidate defines."""
     has_weights: ClassVar[bool] = False
     """Whether its reference is a module, whose weights count, too."""
+    has_room: ClassVar[bool] = False
+    """Whether inputs that the reference does not read are room for results, which alone count."""
+    has_check: bool = False
+    """Whether it says itself which results are right."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -125,15 +182,19 @@ class JudgedTask:
 
     def hollow(self, size: TaskSize, seed: int, rank: int = 0) -> TaskProblem:
         """Return the same in a run without data, where memory of a device is no memory."""
-        with torch.device("cuda"):
+        with _without_values("cuda"):
             return self.build(size, seed, rank)
+
+    def accepts(self, inputs: tuple[Any, ...], results: Any) -> bool:
+        """Return whether a task that has a check of its own takes results for right."""
+        return False
 
     def num_elements(self, size: TaskSize) -> int | None:
         """Return how many elements the inputs of a size have; None: the task has no such size."""
         key = repr(size.settings)
         for device in ("meta", "cpu"):  # without memory, where a task names no device
             if key not in self._counts:
-                with suppress(Exception), torch.device(device):
+                with suppress(Exception), _without_values(device):
                     self._counts[key] = count_elements(self.inputs(size, 0))
         return self._counts.setdefault(key, None)
 
@@ -145,27 +206,48 @@ class JudgedTask:
 
     def beside(self, seed: int) -> Iterator[TaskSize]:
         """Yield sizes around those that are stated, small ones first; a prime is drawn by seed."""
-        base = self.stated()[-1]
-        names = [n for n, v in base.settings.items() if type(v) is int and v >= _LEAST_SCALED]
-        # Results may have an element for each combination, as an outer product's do.
-        while names and (
-            (self.num_elements(base) or 0) > SMALL_ELEMENTS
-            or math.prod(base.settings[name] for name in names) > _MANY_COMBINED
-        ):
-            name = max(names, key=lambda item: base.settings[item])
-            if base.settings[name] <= _LEAST_SCALED:
-                break
-            base = _with(base, {name: base.settings[name] // 2})
+        base, names, units = self._scaled(self.units())
+        if (self.num_elements(base) or 0) > MOST_ELEMENTS:
+            base, names, units = self._scaled(dict.fromkeys(units, 1))
         if self.num_elements(base) is None:
             return
         if names:
             yield base
         prime = random.Random(seed).choice(_PRIMES)
-        for pick in (lambda v: 1, lambda v: prime, lambda v: v + 1, lambda v: v - 1):
-            if len(names) > 1:
-                yield _with(base, {name: pick(base.settings[name]) for name in names})
+        numbers = {name: (base.settings[name], units[name]) for name in names}
+        for picked in (
+            dict(units),
+            {n: prime if unit < _LEAST_SCALED else 3 * unit for n, unit in units.items()},
+            {name: value + unit for name, (value, unit) in numbers.items()},
+            {name: value - unit for name, (value, unit) in numbers.items()},
+        ):
+            picked = {name: picked[name] for name in names if picked[name]}
+            if len(picked) > 1:
+                yield _with(base, picked)
             for name in names[:4]:
-                yield _with(base, {name: pick(base.settings[name])})
+                if name in picked:
+                    yield _with(base, {name: picked[name]})
+
+    def _scaled(self, units: dict[str, int]) -> tuple[TaskSize, list[str], dict[str, int]]:
+        """Return the timed size, made small by its larger numbers, with their names and units."""
+        base = self.stated()[-1]
+        numbers = {n: v for n, v in base.settings.items() if type(v) is int and units[n]}
+        names = [name for name, value in numbers.items() if value >= _LEAST_SCALED]
+        # Results may have an element for each combination, as an outer product's do.
+        while (self.num_elements(base) or 0) > SMALL_ELEMENTS or (
+            math.prod(base.settings[name] for name in names) > _MANY_COMBINED
+        ):
+            large = [n for n in names if base.settings[n] > max(_LEAST_SCALED, units[n])]
+            if not large:
+                break
+            name = max(large, key=lambda item: base.settings[item])
+            unit = units[name]
+            base = _with(base, {name: max(base.settings[name] // 2 // unit, 1) * unit})
+        return base, names, units
+
+    def units(self) -> dict[str, int]:
+        """Return what the numbers of sizes are multiples of; 0: the number is no size."""
+        return dict.fromkeys(self.stated()[-1].settings, 1)
 
     def bind(self, module: types.ModuleType, problem: Mapping[str, Any]) -> Callable[..., Any]:
         """Return what is called of a candidate; runs in its own process.
@@ -185,7 +267,7 @@ def _with(size: TaskSize, changed: Sizes) -> TaskSize:
     settings = {**size.settings, **changed}
     if all(name.startswith("#") for name in settings):
         return TaskSize(_label(list(settings.values())), settings)
-    numbers = (f"{k}={v}" for k, v in settings.items() if type(v) is int and k != "seed")
+    numbers = (f"{k}={v}" for k, v in settings.items() if type(v) is int)
     return TaskSize(", ".join(numbers), settings)
 
 
@@ -325,7 +407,27 @@ class KernelBenchTask(JudgedTask):
 class GpuModeTask(JudgedTask):
     """GPU MODE's: a folder with ``task.yml`` and ``reference.py``; against it ``custom_kernel``."""
 
-    form, candidate = "GPU MODE", "custom_kernel"
+    form, candidate, has_room = "GPU MODE", "custom_kernel", True
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        for name in ("generate_input", "ref_kernel"):
+            if not callable(getattr(self.module, name, None)):
+                raise UsageError(
+                    f"{self.module.__file__}: it defines no {name}, of which a task of {self.form} "
+                    "is made; tasks with functions of their own cannot be judged"
+                )
+        self._check = getattr(self.module, "check_implementation", None)
+        self.has_check = self._check is not None
+        self._is_ranked = "rank" in inspect.signature(self.module.generate_input).parameters
+        if self._is_ranked:
+            ranks: set[Any] = {size.settings.get("world_size") for size in self.stated()}
+            self.ranks = next(iter(ranks))
+            if len(ranks) > 1 or self.ranks not in range(1, MOST_RANKS + 1):
+                raise UsageError(
+                    f"{self.path.name}: world_size must be one number from 1 to {MOST_RANKS} in "
+                    f"all sizes, but got {', '.join(sorted(map(str, ranks)))}"
+                )
 
     def _load(self) -> types.ModuleType:
         folder = self.path if self.path.is_dir() else self.path.parent
@@ -343,19 +445,42 @@ class GpuModeTask(JudgedTask):
         """The tests, and of the benchmarks the first."""
         described = [*(self._described.get("tests") or ())]
         described += (self._described.get("benchmarks") or [])[:1]
-        task_sizes = [
-            TaskSize(_label({k: v for k, v in e.items() if k != "seed"}), dict(e), True)
-            for e in described
-        ]
+        settings = [{k: v for k, v in e.items() if k != "seed"} for e in described]
+        task_sizes = [TaskSize(_label(size), size, True) for size in settings]
         if not task_sizes:
             raise UsageError("task.yml states no sizes: it needs tests, each with its settings")
         return task_sizes
 
-    def inputs(self, size: TaskSize, seed: int) -> tuple[Any, ...]:
-        return (self.module.generate_input(**{**size.settings, "seed": seed}),)
+    def units(self) -> dict[str, int]:
+        """Return the largest numbers that all stated sizes are multiples of, if they are several.
+
+        Candidates may count on it. A number that all agree in is part of the problem.
+        """
+        units = super().units()
+        sizes = [*(self._described.get("tests") or ()), *(self._described.get("benchmarks") or ())]
+        for name in units if len(sizes) >= _SEVERAL else ():
+            values = {size[name] for size in sizes if type(size.get(name)) is int}
+            units[name] = math.gcd(*values) if len(values) > 1 else 0
+        return units
+
+    def accepts(self, inputs: tuple[Any, ...], results: Any) -> bool:
+        """Return whether the task's ``check_implementation`` takes results for right."""
+        if self._check is None:
+            return False
+        try:
+            said = self._check(*copied(inputs), results)
+        except UnsupportedOpError:
+            raise
+        except Exception:  # of results that are not what it looks for
+            return False
+        return bool(said[0] if isinstance(said, tuple) else not said)
+
+    def inputs(self, size: TaskSize, seed: int, rank: int = 0) -> tuple[Any, ...]:
+        ranked = {"rank": rank} if self._is_ranked else {}
+        return (opened(self.module.generate_input(**size.settings, seed=seed, **ranked)),)
 
     def build(self, size: TaskSize, seed: int, rank: int = 0) -> TaskProblem:
-        return TaskProblem(self.module.ref_kernel, _on_device(self.inputs(size, seed)))
+        return TaskProblem(self.module.ref_kernel, _on_device(self.inputs(size, seed, rank)))
 
 
 class _EnoughInputsError(Exception):

@@ -43,6 +43,8 @@ class TimedRecord:
     """Which part of its results nothing writes; empty if none."""
     kept: str
     """The same of results in memory that was there before."""
+    in_inputs: dict[int, str]
+    """The same of results in inputs, by the input's number."""
     unread: dict[int, str]
     """Which part of which input nothing reads, by its number."""
     overflow: str
@@ -114,8 +116,9 @@ def time_record(context: RuntimeContext, record: Record, rank: int) -> TimedReco
         time_range["high_ns"] if time_range else None,
         kernels,
         sorted(_gains(kernels, launch_ns, (time_ps - busy_ps) / 1000), key=lambda e: -e.gain_ns),
-        executor.unwritten("made"),
-        executor.unwritten("state"),
+        executor.unwritten("made").get(0, ""),
+        executor.unwritten("state").get(0, ""),
+        executor.unwritten("input"),
         executor.unread(),
         executor.overflow,
         _places(lines.values()),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.base.operations import Operation
     from kernbench.torch_bridge.base.operations import describe as describe_operation
     from kernbench.torch_bridge.c10d import CollectiveWork, NcclGroup, SimulatedGroup
+    from kernbench.torch_bridge.compiler.graphed import Graphs
     from kernbench.torch_bridge.front.programs import run_torchrun
     from kernbench.torch_bridge.placement.names import unobserved
     from kernbench.torch_bridge.processes.call_counts import unseen
@@ -36,6 +37,7 @@ _WITH_TORCH = {
     "CollectiveWork": "c10d",
     "NcclGroup": "c10d",
     "SimulatedGroup": "c10d",
+    "Graphs": "compiler.graphed",
     "run_torchrun": "front.programs",
     "current_process": "processes.process:current",
     "Mode": "base.modes",
