@@ -3,8 +3,6 @@
 Source: flashinfer-python 0.7.2.
 """
 
-from contextlib import nullcontext
-
 from flashinfer.gemm import bmm_fp8 as bmm_fp8
 from flashinfer.prefill import lacking
 
@@ -16,12 +14,3 @@ get_seq_lens = lacking("get_seq_lens")
 nvfp4_quantize_append_paged_kv_cache_with_slot_mapping = lacking(
     "nvfp4_quantize_append_paged_kv_cache_with_slot_mapping"
 )
-
-
-def autotune_v2(*_: object, **__: object) -> nullcontext[None]:
-    """Tune nothing: kernels take the time of those that tuning finds."""
-    return nullcontext()
-
-
-def autotune_v2_reload() -> None:
-    """Load nothing, as nothing is tuned."""

@@ -14,13 +14,6 @@ class AutoTuner:
         """Return a tuner."""
         return cls()
 
-    def load_configs(self, *_: Any) -> bool:
-        """Return whether there are choices in a file."""
-        return False
-
-    def clear_cache(self) -> None:
-        """Forget nothing."""
-
 
 def autotune(*_: Any, **__: Any) -> nullcontext[None]:
     """Tune nothing inside."""

@@ -1,12 +1,11 @@
 """Attention of prompts to keys in pages, by the kernels that TensorRT-LLM generates."""
 
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
 
-Cache = Tensor | tuple[Tensor, Tensor]
+Cache: TypeAlias = Tensor | tuple[Tensor, Tensor]
 """Keys and values: of a page, each ``(heads, places, size)`` by ``HND``, else places first."""
 _IGNORED = ("enable_pdl", "multi_ctas_kv_counter_buffer")
 _USUAL = {"backend": "trtllm-gen", "o_scale": 1.0, "uses_shared_paged_kv_idx": True}
@@ -14,8 +13,8 @@ _USUAL = {"backend": "trtllm-gen", "o_scale": 1.0, "uses_shared_paged_kv_idx": T
 _ELSE = "kernbench's stand-in for flashinfer has attention over pages (trtllm_batch_*) and bmm_fp8"
 
 
-def lacking(name: str) -> Callable[..., NoReturn]:
-    """Return a function that says that the stand-in does not have it."""
+def lacking(name: str) -> type:
+    """Return a class, as which it stands in annotations, that says that there is none."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise NotImplementedError(
@@ -23,7 +22,7 @@ def lacking(name: str) -> Callable[..., NoReturn]:
             "flashinfer out (KERNBENCH_STAND_INS=none)"
         )
 
-    return refuse
+    return type(name, (), {"__init__": refuse})
 
 
 def attend_pages(
