@@ -12,7 +12,6 @@ import yaml
 
 from kernbench.accuracy.rows import Answer, Machines, Ran, Row
 from kernbench.errors import KernbenchError
-from kernbench.plans import model_of
 from kernbench.serving import check_fits
 from validation.programs import (
     KeptAnswers,
@@ -38,7 +37,7 @@ the one before runs, as soon as it has given out tokens (``step_with_batch_queue
 asks again when it has its last one comes when that step is planned, and one of the loop before.
 Those that begin together come to an engine that is idle."""
 _OF_FLASHINFER = ("B200-SXM", "GB200-SXM")
-"""Devices for which vLLM takes FlashInfer's kernels."""
+"""Devices for which vLLM takes FlashInfer's attention, which has no schemas to stand in for."""
 _ROOM_TOKENS = 200
 """Of a request, what a server takes beyond the row's tokens; source: the same."""
 _CAPTURED = (1, 2, 4, 8, 16, 32)
@@ -95,8 +94,8 @@ def program_of(row: Row) -> Program:
         raise ProgramError(f"{model} is not described to vLLM")
     if row.dtype not in QUANTIZATIONS:
         raise ProgramError(f"vLLM's weights in {row.dtype} are not described")
-    if row.device in _OF_FLASHINFER and model_of(MODELS[model]["model"]).latent_kv:
-        raise ProgramError(f"vLLM's latent attention on {row.device}, FlashInfer's, is not run")
+    if row.device in _OF_FLASHINFER:
+        raise ProgramError(f"vLLM's attention on {row.device}, FlashInfer's, is not run")
     tokens = [row.integer(name) for name in ("isl", "osl")]
     graphs = {
         "mode": 0,

@@ -111,6 +111,7 @@ def test_attention_of_flashinfers_stand_in_is_plain_attention(
     # One that is installed would compile its kernels.
     (tmp_path / "flashinfer.py").write_text("raise AssertionError('the installed one')\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("KERNBENCH_STAND_INS", "flashinfer")
     context = simulated("flashinfer_attention.py", machine="b200:1")
     said = [line for remark in context.run.remarks for line in remark()]
     assert any("timed as kernels: flashinfer.attend_pages" in line for line in said)
@@ -118,9 +119,15 @@ def test_attention_of_flashinfers_stand_in_is_plain_attention(
     program.write_text("import flashinfer\n")
     with pytest.raises(AssertionError, match="the installed one"):
         simulated(program, machine="h100-sxm:1")
+    monkeypatch.delenv("KERNBENCH_STAND_INS")
+    with pytest.raises(AssertionError, match="the installed one"):
+        simulated(program, machine="b200:1")
 
 
-def test_time_of_flashinfers_attention_is_that_of_its_keys(tmp_path: Path) -> None:
+def test_time_of_flashinfers_attention_is_that_of_its_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNBENCH_STAND_INS", "flashinfer")
     simulated("flashinfer_attention.py", tmp_path / "f", machine="b200:1", data=False)
     (wide_ms, wide_bytes), (narrow_ms, narrow_bytes) = torch.load(tmp_path / "f")
     launch_ms = 0.01

@@ -31,7 +31,8 @@ _PACKAGES: dict[str, Callable[[Patches, Callable[[], object]], None]] = {
 }
 """What defines the operations that a package's functions call, by the package's name."""
 _IN_FRONT = frozenset(("flashinfer", "flashinfer_cubin"))
-"""Packages that are stood in for though they are installed, on machines with their kernels."""
+"""Packages that are stood in for where it is asked for flashinfer, though they are installed, on
+machines with their kernels."""
 _EXTENSIONS = frozenset(("transformer_engine",))
 """Packages of which only an extension module is stood in for, by an installation of its own."""
 _ASKED = "KERNBENCH_STAND_INS"
@@ -39,13 +40,15 @@ _NONE = "none"
 
 
 def wanted_stand_ins() -> frozenset[str]:
-    """Return the packages that are stood in for: all, or those that ``KERNBENCH_STAND_INS`` names.
+    """Return the packages that are stood in for: those that ``KERNBENCH_STAND_INS`` names.
+
+    Without it all but flashinfer, for whose sake engines leave their own kernels.
 
     Raises:
         UsageError: It names a package for which there is none.
     """
     known, asked = _EXTENSIONS.union(_PACKAGES), os.environ.get(_ASKED)
-    names = known if asked is None else frozenset(asked.split(",")) - {_NONE}
+    names = known - _IN_FRONT if asked is None else frozenset(asked.split(",")) - {_NONE}
     for name in sorted(names - known):
         hint = nearest(name, (*sorted(known), _NONE))
         raise UsageError(f"{_ASKED}={asked}: no stand-in for {name}; {hint}")
@@ -65,8 +68,8 @@ def install(patches: Patches, used: set[str], architecture: str) -> None:
         return
     # Behind all others: an installed package is found first.
     finders = [*sys.meta_path, _StandInFinder(patches, names - _IN_FRONT, used)]
-    if names & _IN_FRONT and flashinfer.is_described(architecture):
-        finders.insert(0, _StandInFinder(patches, names & _IN_FRONT, used))
+    if "flashinfer" in names and flashinfer.is_described(architecture):
+        finders.insert(0, _StandInFinder(patches, _IN_FRONT, used))
     patches.set(sys, "meta_path", finders)
     patches.on_close(_forget)
 
