@@ -19,6 +19,7 @@ from kernbench.library_kernels import (
     described_kernels,
     flash_launches,
     stream,
+    variant_names,
 )
 from validation.kernels import FOLDER
 from validation.predictors.libraries.attention_releases import LEFT_WINDOW, Release, releases
@@ -117,19 +118,17 @@ def _kernel(row: Row, problem: AttentionProblem, machine: Machine) -> FlashKerne
     architecture = machine.spec.kernel_library or ""
     stack = f"{row.fields.get('framework', '')}_{row.fields.get('kernel', '')}"
     op = row.op.removeprefix("attention_")
-    shared = _SHARED.get(stack, {}).get(architecture)
-    if shared is not None:
-        known = attention_kernels(architecture)
-        name = f"{shared}_{_KINDS.get(op, op)}"
-        # FlashAttention 3 takes queries of the keys' dtype.
-        kernel = known.get(f"{name}_fp8" if problem.kv_bytes == 1 else name) or known.get(name)
-        if kernel is not None:
-            return kernel
     known = _of_stacks(architecture)
     for variant in _variants(row.fields.get("framework", ""), op, problem):
         name = f"{stack}_{op}{variant}"
         if name in known:
             return known.get(f"{name}_d{problem.head_dim}", known[name])
+    shared = _SHARED.get(stack, {}).get(architecture)
+    known = attention_kernels(architecture)
+    kind = f"{shared}_{_KINDS.get(op, op)}"
+    for name in variant_names(kind, problem.kv_bytes == 1, bool(problem.window)):
+        if name in known:
+            return known[name]
     raise NotModeledError(f"no kernel for {row.op} of {stack} on {machine.name}")
 
 

@@ -11,6 +11,7 @@ from kernbench.library_kernels.attention import (
     flash_backward_launches,
     flash_launches,
     ragged_launches,
+    variant_names,
 )
 from kernbench.library_kernels.blocks import BlockLaunch, Sweep, time_blocks, wait_us
 from kernbench.library_kernels.choice import KernelChoice, fastest, times_of

@@ -101,3 +101,37 @@ def test_nothing_is_said_where_nothing_is_stood_in_for(tmp_path: Path) -> None:
     program.write_text("import torch\ntorch.ones(2, device='cuda')\n")
     context = simulated(program, machine="ahbm:1")
     assert not any("stand-in" in line for remark in context.run.remarks for line in remark())
+
+
+@pytest.mark.adr("0305-D1")
+@pytest.mark.adr("0305-D2")
+def test_attention_of_flashinfers_stand_in_is_plain_attention(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One that is installed would compile its kernels.
+    (tmp_path / "flashinfer.py").write_text("raise AssertionError('the installed one')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("KERNBENCH_STAND_INS", "flashinfer")
+    context = simulated("flashinfer_attention.py", machine="b200:1")
+    said = [line for remark in context.run.remarks for line in remark()]
+    assert any("timed as kernels: flashinfer.attend_pages" in line for line in said)
+    program = tmp_path / "program.py"
+    program.write_text("import flashinfer\n")
+    with pytest.raises(AssertionError, match="the installed one"):
+        simulated(program, machine="h100-sxm:1")
+    monkeypatch.delenv("KERNBENCH_STAND_INS")
+    with pytest.raises(AssertionError, match="the installed one"):
+        simulated(program, machine="b200:1")
+
+
+def test_time_of_flashinfers_attention_is_that_of_its_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNBENCH_STAND_INS", "flashinfer")
+    simulated("flashinfer_attention.py", tmp_path / "f", machine="b200:1", data=False)
+    (wide_ms, wide_bytes), (narrow_ms, narrow_bytes) = torch.load(tmp_path / "f")
+    launch_ms = 0.01
+    for time, size in ((wide_ms, wide_bytes), (narrow_ms, narrow_bytes)):
+        least = size / 8e12 * 1e3
+        assert least < time < 1.5 * least + launch_ms
+    assert narrow_ms < 0.75 * wide_ms

@@ -5,6 +5,7 @@ from kernbench.library_kernels.attention.catalogue import (
     CUDNN_FIRST,
     attention_kernels,
     described_kernels,
+    variant_names,
 )
 from kernbench.library_kernels.attention.forward import (
     AttentionProblem,

@@ -27,6 +27,16 @@ def attention_kernels(architecture: str) -> Mapping[str, FlashKernel]:
     return described_kernels(folder / f"{architecture}.yaml")
 
 
+def variant_names(name: str, is_narrow: bool, has_window: bool) -> tuple[str, ...]:
+    """Return what a kernel may be called for 8-bit keys and for a window, the nearest name first.
+
+    >>> variant_names("flash3_paged", True, False)
+    ('flash3_paged_fp8', 'flash3_paged')
+    """
+    narrow = (f"{name}_fp8", name) if is_narrow else (name,)
+    return (*(f"{item}_window" for item in narrow if has_window), *narrow)
+
+
 def described_kernels(file: Any) -> Mapping[str, FlashKernel]:
     """Return the kernels that a file describes by name; none where there is no such file."""
     if not file.is_file():

@@ -62,7 +62,9 @@ def installations(programs: Programs) -> list[Installation]:
         Installation(
             "replaced.stand_ins",
             "stand-ins for packages of CUDA C++ that are not installed",
-            lambda patches: finder.install(patches, session.stand_ins),
+            lambda patches: finder.install(
+                patches, session.stand_ins, session.run.machine.spec.kernel_library or ""
+            ),
             after={"compiler": "its finder comes behind all others"},
         ),
         Installation(

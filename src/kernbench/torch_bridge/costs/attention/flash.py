@@ -45,6 +45,8 @@ class FlashCall:
     """How many keys before its own a query sees; 0 for all."""
     value_dim: int | None = None
     """The size of values where it is another; those of latent vectors are the first of a key."""
+    kv_bytes: int | None = None
+    """Bytes of an element of keys and values where they are not those of ``dtype``."""
 
 
 class FlashLengths(NamedTuple):
@@ -86,7 +88,7 @@ def _of_library(
             window=call.window,
             dtype=dtype.name,
             q_bytes=dtype.itemsize,
-            kv_bytes=dtype.itemsize,
+            kv_bytes=call.kv_bytes or dtype.itemsize,
         )
         for (q_len, kv_len), count in counted.items()
     ]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernbench.library_kernels import attention_kernels
+from kernbench.library_kernels import attention_kernels, variant_names
 from kernbench.torch_bridge.base.operations import describe
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs.attention import FlashCall
@@ -87,9 +87,11 @@ def _varlen(
     )
     kind = kernel_of(call.max_seqlen_q or q.shape[0])
     kinds = ("paged", kind) if kind == "forward" and table is not None else (kind,)
-    narrow = "_fp8" * (q.element_size() == 1)
     names = [
-        f"flash{g}_{name}{end}" for g in (generation, 2) for name in kinds for end in (narrow, "")
+        variant
+        for g in (generation, 2)
+        for name in kinds
+        for variant in variant_names(f"flash{g}_{name}", q.element_size() == 1, flash.left >= 0)
     ]
     library = attention_kernels(current().session.run.machine.spec.kernel_library or "")
     kernel = next((kernel for kernel in names if kernel in library), names[-1])

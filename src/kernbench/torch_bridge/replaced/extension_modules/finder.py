@@ -35,7 +35,7 @@ schemas are no text of it, but put together by its code."""
 
 def install(patches: Patches) -> None:
     """Let programs load extension modules that are linked with libraries of CUDA."""
-    operators = _DefinedOperators(patches)
+    operators = DefinedOperators(patches)
     create, execute = ExtensionFileLoader.create_module, ExtensionFileLoader.exec_module
     names: set[str] = set()
 
@@ -82,7 +82,7 @@ def install(patches: Patches) -> None:
     patches.on_close(forget)
 
 
-class _DefinedOperators:
+class DefinedOperators:
     """The operators that were defined for a run."""
 
     def __init__(self, patches: Patches) -> None:

@@ -83,16 +83,15 @@ def launch(
 def call_of(
     name: str, kernel: str, q: Tensor, k: Tensor, options: FlashOptions, **sizes: Any
 ) -> FlashCall:
-    """Return what is asked of a kernel; ``sizes`` of heads, where they are not those of ``q``."""
+    """Return what is asked of a kernel; ``sizes`` where they are not those of ``q`` and ``k``."""
     return FlashCall(
         name=name,
         kernel=kernel,
         heads=q.shape[-2],
         kv_heads=k.shape[-2],
-        dtype=q.dtype,
         causal=options.causal,
         window=max(options.left, 0),
-        **{"head_dim": q.shape[-1], **sizes},
+        **{"dtype": q.dtype, "head_dim": q.shape[-1], **sizes},
     )
 
 

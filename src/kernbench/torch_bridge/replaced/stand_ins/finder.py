@@ -1,7 +1,8 @@
 """Packages that no CPU machine can build: stand-ins of kernbench's for those that are missing.
 
 Their kernels are CUDA C++. A stand-in has the package's functions, which compute by definition and
-take the time of the kernels. A package that is installed is used as it is.
+take the time of the kernels. A package that is installed is used as it is, unless it would compile
+its kernels for a GPU when they are called.
 """
 
 from __future__ import annotations
@@ -19,13 +20,19 @@ from typing import Any
 from kernbench.errors import UsageError, nearest
 from kernbench.torch_bridge.base.loaders import LoaderAround
 from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.replaced.extension_modules import flashinfer
 from kernbench.torch_bridge.replaced.package_kernels import flash_operations
 
 FOLDER = Path(__file__).parent
 _PACKAGES: dict[str, Callable[[Patches, Callable[[], object]], None]] = {
-    "flash_attn": flash_operations.install
+    "flash_attn": flash_operations.install,
+    "flashinfer": lambda patches, note: flashinfer.install(patches),
+    "flashinfer_cubin": lambda patches, note: None,
 }
 """What defines the operations that a package's functions call, by the package's name."""
+_IN_FRONT = frozenset(("flashinfer", "flashinfer_cubin"))
+"""Packages that are stood in for where it is asked for flashinfer, though they are installed, on
+machines with their kernels."""
 _EXTENSIONS = frozenset(("transformer_engine",))
 """Packages of which only an extension module is stood in for, by an installation of its own."""
 _ASKED = "KERNBENCH_STAND_INS"
@@ -33,21 +40,25 @@ _NONE = "none"
 
 
 def wanted_stand_ins() -> frozenset[str]:
-    """Return the packages that are stood in for: all, or those that ``KERNBENCH_STAND_INS`` names.
+    """Return the packages that are stood in for: those that ``KERNBENCH_STAND_INS`` names.
+
+    Without it all but flashinfer, for whose sake engines leave their own kernels.
 
     Raises:
         UsageError: It names a package for which there is none.
     """
     known, asked = _EXTENSIONS.union(_PACKAGES), os.environ.get(_ASKED)
-    names = known if asked is None else frozenset(asked.split(",")) - {_NONE}
+    names = known - _IN_FRONT if asked is None else frozenset(asked.split(",")) - {_NONE}
     for name in sorted(names - known):
         hint = nearest(name, (*sorted(known), _NONE))
         raise UsageError(f"{_ASKED}={asked}: no stand-in for {name}; {hint}")
     return names
 
 
-def install(patches: Patches, used: set[str]) -> None:
+def install(patches: Patches, used: set[str], architecture: str) -> None:
     """Let programs import stand-ins; add to ``used`` what each run uses, not only imports.
+
+    ``architecture`` is that of the machine's GPUs, as libraries of kernels call it.
 
     Raises:
         UsageError: ``KERNBENCH_STAND_INS`` names a package for which there is none.
@@ -55,9 +66,11 @@ def install(patches: Patches, used: set[str]) -> None:
     names = wanted_stand_ins() - _EXTENSIONS
     if not names:
         return
-    finder = _StandInFinder(patches, names, used)
     # Behind all others: an installed package is found first.
-    patches.set(sys, "meta_path", [*sys.meta_path, finder])
+    finders = [*sys.meta_path, _StandInFinder(patches, names - _IN_FRONT, used)]
+    if "flashinfer" in names and flashinfer.is_described(architecture):
+        finders.insert(0, _StandInFinder(patches, _IN_FRONT, used))
+    patches.set(sys, "meta_path", finders)
     patches.on_close(_forget)
 
 
@@ -76,6 +89,9 @@ class _StandInFinder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         top = fullname.partition(".")[0]
         if top not in self._names:
+            return None
+        if path is not None and top in _IN_FRONT:
+            # Engines look for parts that they can do without.
             return None
         if path is not None:
             _refuse_part(fullname, top, path)

@@ -1,0 +1,1 @@
+"""What would compile kernels of FlashInfer's."""
