@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,8 +50,8 @@ def test_a_task_that_changed_is_loaded_anew(
             sizes.write_text(stated)
         else:
             task.write_text(TASKS["axpy"].replace("sizes = [100, 1000]", stated))
-        (time,) = judge(candidate, task, seed=1, values=False).times
-        assert time.size == str(size)
+        (timed,) = judge(candidate, task, seed=1, values=False).times
+        assert timed.size == str(size)
 
 
 @pytest.mark.adr("0295-D2")
@@ -77,3 +80,32 @@ def test_a_task_that_never_ends_keeps_nobody_waiting(judged: Judged) -> None:
     assert verdict.outcome is Outcome.UNKNOWN
     assert "not judged within 2 s" in verdict.why
     assert len(judged(HEAD + HONEST["axpy"], SMALL["axpy"], **_TIME).times) == 1
+
+
+@pytest.mark.adr("0295-D1")
+def test_who_is_ready_for_an_earlier_task_ends(tmp_path: Path) -> None:
+    """Three stay; each forked process has what its parent listened to then, and has to close it."""
+    (tmp_path / "candidate.py").write_text(HEAD + HONEST["axpy"])
+    with Judge() as judge:
+        for number in range(5):
+            task = tmp_path / f"task{number}.py"
+            task.write_text(
+                TASKS["axpy"].replace("sizes = [100, 1000]", f"sizes = [{64 + number}]")
+            )
+            assert judge(tmp_path / "candidate.py", task, values=False).times
+            if number == 2:
+                most = len(descendants(os.getpid()))
+        until = time.monotonic() + 20
+        while len(descendants(os.getpid())) > most and time.monotonic() < until:
+            time.sleep(0.05)
+        assert len(descendants(os.getpid())) <= most
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that these have."""
+    tasks = Path(f"/proc/{pid}/task")
+    with suppress(FileNotFoundError, ProcessLookupError):
+        started = [(task / "children").read_text().split() for task in tasks.iterdir()]
+        children = [int(child) for texts in started for child in texts]
+        return [*children, *(other for child in children for other in descendants(child))]
+    return []

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from os import _exit, close, fork, kill, pipe, waitpid
@@ -97,7 +98,7 @@ def main() -> None:
             key = json.dumps([value["options"], value["machines"], files, *map(_stamp, files)])
             there = ready.pop(key, None)
             if there is None or not there.takes(data, asks):
-                there = _Ready(control, value)
+                there = _Ready([control, *(other.control for other in ready.values())], value)
                 there.takes(data, asks)
             ready[key] = there
             if len(ready) > _MOST_READY:
@@ -128,15 +129,16 @@ def _stamp(path: str) -> list[int]:
 class _Ready:
     """A process that has loaded a task and timed its reference, as the warm one knows it."""
 
-    def __init__(self, above: socket, request: dict[str, Any]) -> None:
-        """Fork it, for requests like this one; ``above``: what its own parent listens to."""
+    def __init__(self, of_parent: Iterable[socket], request: dict[str, Any]) -> None:
+        """Fork it, for requests like this one; ``of_parent``: what its own parent listens to."""
         self.control, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
         self._files: dict[str, list[int]] = {}
         """What it has loaded, as it was then; it says so when it is ready."""
         with theirs:
             if os.fork() == 0:
-                self.control.close()
-                above.close()
+                # Else others would not hear that their parent has closed theirs.
+                for own in (self.control, *of_parent):
+                    own.close()
                 _be_ready(Forking(theirs), request)
 
     def takes(self, request: bytes, asks: socket) -> bool:
