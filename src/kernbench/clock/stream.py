@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from simpy import Environment, Event
+from simpy import Event
 
 from kernbench.clock.handles import Handle, Timer
 from kernbench.clock.hbm_sharing import HbmSharing
@@ -42,11 +42,6 @@ class StreamCommand(Handle):
     """What it does, if others can slow it down; :meth:`begin` sets it."""
     caller = 0
     """The number of the line that launched it, where they are recorded (:class:`Callers`)."""
-
-    def __init__(self, env: Environment, label: str = "") -> None:
-        self.env = env
-        self.callbacks = []
-        self.label = label
 
     def begin(self) -> int | None:
         """Return the duration in picoseconds. The command starts now.

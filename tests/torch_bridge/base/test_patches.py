@@ -49,6 +49,36 @@ def test_what_a_function_keeps_outside_of_its_dict_is_put_back() -> None:
     assert doubled() == 2
 
 
+class Shape:
+    sides = 3
+
+    def of_object(self, *, more: int) -> int:
+        return self.sides + more
+
+    @classmethod
+    def of_class(cls, *, more: int) -> int:
+        return cls.sides + more
+
+    @staticmethod
+    def of_none(*, more: int) -> int:
+        return 3 + more
+
+
+@pytest.mark.parametrize("name", ["of_object", "of_class", "of_none"])
+def test_what_wraps_a_function_gets_it_and_is_called_as_it_was(name: str) -> None:
+    def around(original: Any, factor: int, *args: Any, **kwargs: Any) -> int:
+        result: int = factor * original(*args, **kwargs)
+        return result
+
+    before = vars(Shape)[name]
+    patches = Patches()
+    patches.wrap(Shape, name, around, 10)
+    assert getattr(Shape(), name)(more=1) == 40
+    assert getattr(Shape, name).__qualname__ == f"Shape.{name}"
+    patches.close()
+    assert vars(Shape)[name] is before
+
+
 def test_an_interrupt_waits_until_everything_is_restored() -> None:
     owner, untimely = ModuleType("owner"), []
     patches = Patches()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -231,7 +232,7 @@ def describe(func: Any) -> Operation:
     ends_at = _OF_GROUPS.get(full_name)
     has_choices = full_name.startswith("aten._scaled_dot_product_") or ends_at is not None
     return Operation(
-        call=_counting(func._op, written) if counts else func._op,
+        call=partial(_counting, func._op, written) if counts else func._op,
         # A device's attention has the name without what says that the host computes it.
         name=packet.replace("_for_cpu", ""),
         full_name=full_name,
@@ -268,19 +269,15 @@ def describe(func: Any) -> Operation:
     )
 
 
-def _counting(call: Callable[..., Any], written: frozenset[int]) -> Callable[..., Any]:
-    """Return a call that counts a version of each tensor which it writes.
+def _counting(call: Callable[..., Any], written: frozenset[int], *args: Any, **kwargs: Any) -> Any:
+    """Call, and count a version of each tensor which that writes.
 
     CUDA's kernels for lists of tensors do so themselves, and operations that a kernel in Python
     calls; here, below autograd, they do not.
     """
-
-    def count(*args: Any, **kwargs: Any) -> Any:
-        result = call(*args, **kwargs)
-        count_versions(args, written)
-        return result
-
-    return count
+    result = call(*args, **kwargs)
+    count_versions(args, written)
+    return result
 
 
 def count_versions(args: Any, written: frozenset[int]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
+from inspect import getattr_static
 from typing import Any
 from weakref import WeakMethod
 
@@ -71,6 +73,17 @@ class Patches:
         """Replace several attributes."""
         for name, value in {**values, **named}.items():
             self.set(owner, name, value)
+
+    def wrap(self, owner: Any, name: str, around: Callable[..., Any], *more: Any) -> None:
+        """Call ``around`` in the place of a function, with that, ``more``, and its arguments."""
+        original = getattr(owner, name)
+
+        @wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return around(original, *more, *args, **kwargs)
+
+        is_bound = isinstance(getattr_static(owner, name), (staticmethod, classmethod))
+        self.set(owner, name, staticmethod(call) if is_bound else call)
 
     def hide(self, owner: Any, name: str) -> None:
         """Remove an attribute of ``owner`` itself; an inherited one of that name shows."""

@@ -1,6 +1,7 @@
 """What each collective does to the tensors of its ranks.
 
-Every function takes the inputs and the outputs of all ranks, in group order, and writes outputs.
+Every function takes the inputs and the outputs of all ranks, in group order, behind what it may
+have to know of the call, and writes outputs.
 What each ``ReduceOp`` computes is in the order of the ranks.
 """
 
@@ -71,49 +72,33 @@ Lists = Sequence[Sequence[Tensor]]
 Compute = Callable[[Lists, Lists], None]
 
 
-def all_reduce(op: Any) -> Compute:
+def all_reduce(op: Any, _: Lists, outputs: Lists) -> None:
     """Combine in place."""
-
-    def compute(_: Lists, outputs: Lists) -> None:
-        for tensors in zip(*outputs, strict=True):
-            total = reduce_in_order(tensors, op)
-            for tensor in tensors:
-                tensor.copy_(total)
-
-    return compute
+    for tensors in zip(*outputs, strict=True):
+        total = reduce_in_order(tensors, op)
+        for tensor in tensors:
+            tensor.copy_(total)
 
 
-def all_reduce_into(op: Any) -> Compute:
+def all_reduce_into(op: Any, inputs: Lists, outputs: Lists) -> None:
     """Combine into tensors beside those that are given."""
-
-    def compute(inputs: Lists, outputs: Lists) -> None:
-        total = reduce_in_order([item[0] for item in inputs], op)
-        for (target,) in outputs:
-            target.copy_(total)
-
-    return compute
+    total = reduce_in_order([item[0] for item in inputs], op)
+    for (target,) in outputs:
+        target.copy_(total)
 
 
-def reduce(op: Any, root: int) -> Compute:
+def reduce(op: Any, root: int, inputs: Lists, outputs: Lists) -> None:
     """Combine into the root's tensor."""
-
-    def compute(inputs: Lists, outputs: Lists) -> None:
-        for index, target in enumerate(outputs[root]):
-            target.copy_(reduce_in_order([value[index] for value in inputs], op))
-
-    return compute
+    for index, target in enumerate(outputs[root]):
+        target.copy_(reduce_in_order([value[index] for value in inputs], op))
 
 
-def broadcast(root: int) -> Compute:
+def broadcast(root: int, _: Lists, outputs: Lists) -> None:
     """Copy the root's tensors to all ranks."""
-
-    def compute(_: Lists, outputs: Lists) -> None:
-        for position, targets in enumerate(outputs):
-            if position != root:
-                for target, source in zip(targets, outputs[root], strict=True):
-                    target.copy_(source)
-
-    return compute
+    for position, targets in enumerate(outputs):
+        if position != root:
+            for target, source in zip(targets, outputs[root], strict=True):
+                target.copy_(source)
 
 
 def all_gather(inputs: Lists, outputs: Lists) -> None:
@@ -136,57 +121,41 @@ def all_gather_flat(inputs: Lists, outputs: Lists) -> None:
                 at += source.numel()
 
 
-def reduce_scatter(op: Any) -> Compute:
+def reduce_scatter(op: Any, inputs: Lists, outputs: Lists) -> None:
     """Write to each rank the combination of the inputs at its position."""
-
-    def compute(inputs: Lists, outputs: Lists) -> None:
-        ranks = len(inputs)
-        for position, targets in enumerate(outputs):
-            for index, target in enumerate(targets):
-                parts = [value[index * ranks + position] for value in inputs]
-                target.copy_(reduce_in_order(parts, op).view_as(target))
-
-    return compute
+    ranks = len(inputs)
+    for position, targets in enumerate(outputs):
+        for index, target in enumerate(targets):
+            parts = [value[index * ranks + position] for value in inputs]
+            target.copy_(reduce_in_order(parts, op).view_as(target))
 
 
-def reduce_scatter_flat(op: Any) -> Compute:
+def reduce_scatter_flat(op: Any, inputs: Lists, outputs: Lists) -> None:
     """Do the same for inputs of one tensor each, cut into one part per rank."""
-
-    def compute(inputs: Lists, outputs: Lists) -> None:
-        for position, targets in enumerate(outputs):
-            for index, target in enumerate(targets):
-                size = target.numel()
-                part = slice(position * size, (position + 1) * size)
-                parts = [value[index].reshape(-1)[part] for value in inputs]
-                target.view(-1).copy_(reduce_in_order(parts, op))
-
-    return compute
+    for position, targets in enumerate(outputs):
+        for index, target in enumerate(targets):
+            size = target.numel()
+            part = slice(position * size, (position + 1) * size)
+            parts = [value[index].reshape(-1)[part] for value in inputs]
+            target.view(-1).copy_(reduce_in_order(parts, op))
 
 
-def gather(root: int) -> Compute:
+def gather(root: int, inputs: Lists, outputs: Lists) -> None:
     """Copy all inputs to the root."""
-
-    def compute(inputs: Lists, outputs: Lists) -> None:
-        # As for scatter.
-        for target, (source,) in zip(
-            outputs[root] or [item[0] for item in inputs], inputs, strict=True
-        ):
-            target.copy_(source)
-
-    return compute
+    # As for scatter.
+    for target, (source,) in zip(
+        outputs[root] or [item[0] for item in inputs], inputs, strict=True
+    ):
+        target.copy_(source)
 
 
-def scatter(root: int) -> Compute:
+def scatter(root: int, inputs: Lists, outputs: Lists) -> None:
     """Copy one of the root's tensors to each rank."""
-
-    def compute(inputs: Lists, outputs: Lists) -> None:
-        # Of a folded run perhaps the root is not there, and somebody else stands for it.
-        for source, (target,) in zip(
-            inputs[root] or [output[0] for output in outputs], outputs, strict=True
-        ):
-            target.copy_(source)
-
-    return compute
+    # Of a folded run perhaps the root is not there, and somebody else stands for it.
+    for source, (target,) in zip(
+        inputs[root] or [output[0] for output in outputs], outputs, strict=True
+    ):
+        target.copy_(source)
 
 
 def all_to_all(inputs: Lists, outputs: Lists) -> None:

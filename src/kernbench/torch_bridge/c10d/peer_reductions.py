@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 import torch.distributed.distributed_c10d as c10d
@@ -137,4 +138,6 @@ def _all_reduce(call: OperatorCall) -> None:
     most = next((size for number, size in _ONE_SHOT_BYTES if ranks <= number), 0)
     described = signature("all_reduce", [view], view.numel(), name_of(ReduceOp.SUM))
     described = replace(described, algorithm="one_shot" if call.inp.nbytes < most else "two_shot")
-    group._post(Call(described, [view], [call.out], data.all_reduce_into(ReduceOp.SUM))).wait()
+    group._post(
+        Call(described, [view], [call.out], partial(data.all_reduce_into, ReduceOp.SUM))
+    ).wait()

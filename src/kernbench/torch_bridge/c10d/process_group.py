@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -244,25 +245,25 @@ class SimulatedGroup(dist.ProcessGroup):
         op = _reduce_op(opts)
         check_reduce_op("all_reduce", op, tensors)
         asked = signature("all_reduce", tensors, _numel(tensors), name_of(op))
-        return self._post(Call(asked, tensors, tensors, data.all_reduce(op)))
+        return self._post(Call(asked, tensors, tensors, partial(data.all_reduce, op)))
 
     allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: Any, opts: Any, *rest: Any) -> CollectiveWork:
         tensors = _listed(tensors)
         root = opts.rootRank
-        self._check_root("broadcast", "source", root)
+        check_position("broadcast", "source", root, self.members())
         asked = signature("broadcast", tensors, _numel(tensors), root=root)
         inputs = tensors if self._rank == root else []
-        return self._post(Call(asked, inputs, tensors, data.broadcast(root)))
+        return self._post(Call(asked, inputs, tensors, partial(data.broadcast, root)))
 
     def reduce(self, tensors: Any, opts: Any, *rest: Any) -> CollectiveWork:
         tensors = _listed(tensors)
         root, op = opts.rootRank, opts.reduceOp
-        self._check_root("reduce", "destination", root)
+        check_position("reduce", "destination", root, self.members())
         check_reduce_op("reduce", op, tensors)
         asked = signature("reduce", tensors, _numel(tensors), name_of(op), root)
-        return self._post(Call(asked, tensors, tensors, data.reduce(op, root)))
+        return self._post(Call(asked, tensors, tensors, partial(data.reduce, op, root)))
 
     def allgather(self, output_lists: Any, inputs: Any, opts: Any = None) -> CollectiveWork:
         if isinstance(inputs, Tensor):
@@ -308,7 +309,7 @@ class SimulatedGroup(dist.ProcessGroup):
         # Timed as one of even parts, which moves as many bytes over as many links.
         even = -(-_numel(inputs) // self._size) * self._size
         asked = signature("reduce_scatter", inputs, even, name_of(op))
-        return self._post(Call(asked, inputs, list(outputs), data.reduce_scatter(op)))
+        return self._post(Call(asked, inputs, list(outputs), partial(data.reduce_scatter, op)))
 
     def reduce_scatter_single(self, output: Any, value: Any, opts: Any = None) -> CollectiveWork:
         return self.reduce_scatter_single_coalesced([output], [value], opts)
@@ -321,7 +322,9 @@ class SimulatedGroup(dist.ProcessGroup):
         for output, value in zip(outputs, inputs, strict=True):
             check_whole("reduce_scatter_tensor: input", value, output, self._size)
         asked = signature("reduce_scatter", inputs, _numel(inputs), name_of(op))
-        return self._post(Call(asked, list(inputs), list(outputs), data.reduce_scatter_flat(op)))
+        return self._post(
+            Call(asked, list(inputs), list(outputs), partial(data.reduce_scatter_flat, op))
+        )
 
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -347,21 +350,21 @@ class SimulatedGroup(dist.ProcessGroup):
 
     def gather(self, output_lists: Any, inputs: Any, opts: Any, *rest: Any) -> CollectiveWork:
         root = opts.rootRank
-        self._check_root("gather", "destination", root)
+        check_position("gather", "destination", root, self.members())
         outputs = list(output_lists[0]) if output_lists else []
         if self._rank == root:
             check_list("gather", "output", outputs, inputs[0], self._size)
         asked = signature("gather", inputs, _numel(inputs) * self._size, root=root)
-        return self._post(Call(asked, list(inputs), outputs, data.gather(root)))
+        return self._post(Call(asked, list(inputs), outputs, partial(data.gather, root)))
 
     def scatter(self, outputs: Any, input_lists: Any, opts: Any, *rest: Any) -> CollectiveWork:
         root = opts.rootRank
-        self._check_root("scatter", "source", root)
+        check_position("scatter", "source", root, self.members())
         inputs = list(input_lists[0]) if input_lists else []
         if self._rank == root:
             check_list("scatter", "input", inputs, outputs[0], self._size)
         asked = signature("scatter", outputs, _numel(outputs) * self._size, root=root)
-        return self._post(Call(asked, inputs, list(outputs), data.scatter(root)))
+        return self._post(Call(asked, inputs, list(outputs), partial(data.scatter, root)))
 
     def barrier(self, opts: Any = None, *rest: Any) -> CollectiveWork:
         return self._post(Call(signature("barrier", [], 0), [], [], data.nothing))
@@ -380,9 +383,6 @@ class SimulatedGroup(dist.ProcessGroup):
             "recv from any rank: the result would depend on which rank sends first, so that runs "
             "would not be repeatable; name the rank with src="
         )
-
-    def _check_root(self, op: str, what: str, root: Any) -> None:
-        check_position(op, what, root, self.members())
 
     def _pair(self, side: str, tensors: list[Tensor], peer: int, tag: int) -> CollectiveWork:
         members = self.members()
@@ -459,7 +459,7 @@ class NcclGroup(SimulatedGroup):
         assert self._shared is not None
         asked = signature("all_reduce", [tensor], tensor.numel(), name_of(ReduceOp.SUM))
         asked = replace(asked, algorithm=algorithm)
-        compute = data.all_reduce(ReduceOp.SUM)
+        compute = partial(data.all_reduce, ReduceOp.SUM)
         if residence_of(tensor) is None:
             # It is C++'s own, inside an operation, whose copies take no time.
             return self._post(Call(asked, [tensor], [tensor], compute))

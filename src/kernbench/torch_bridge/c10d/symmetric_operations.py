@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,7 +61,7 @@ def _post(
 
 def _reduce(name: str, algorithm: str, tensor: Tensor, op: str, group: str, into: Tensor) -> Tensor:
     _check(name, tensor, op)
-    compute = data.all_reduce_into(ReduceOp.SUM)
+    compute = partial(data.all_reduce_into, ReduceOp.SUM)
     return _post("all_reduce", tensor, into, group, algorithm, compute, tensor.numel())
 
 

@@ -25,8 +25,7 @@ def install(patches: Patches, run: Run) -> None:
     patches.set(utils, "datasheet_tops", lambda *args, **kwargs: _peak(run, *args, **kwargs))
     clock_mhz = float(run.machine.spec.sip.clock_ghz) * 1e3
     patches.set(torch._utils_internal, "max_clock_rate", lambda: clock_mhz)
-    modeled = _modeled(run, comm_analysis.estimate_nccl_collective_runtime_impl)
-    patches.set(comm_analysis, "estimate_nccl_collective_runtime_impl", modeled)
+    patches.wrap(comm_analysis, "estimate_nccl_collective_runtime_impl", _modeled_ms, run)
 
 
 def _peak(run: Run, dtype: torch.dtype, is_tf32: bool = False) -> float | None:
@@ -40,20 +39,18 @@ def _peak(run: Run, dtype: torch.dtype, is_tf32: bool = False) -> float | None:
     return float(sip.peak_flops_per_s(name)) / _FLOPS_PER_TFLOP
 
 
-def _modeled(run: Run, original: Callable[..., float]) -> Callable[..., float]:
-    """Return what gives the modeled time of a collective on idle links, in milliseconds.
+def _modeled_ms(
+    original: Callable[..., float], run: Run, size_bytes: int, group_size: int, kind: Any
+) -> float:
+    """Return the modeled time of a collective on idle links, in milliseconds.
 
     Its ranks are the first of the machine; the size is NCCL's, in bytes.
     """
-
-    def estimate(size_bytes: int, group_size: int, kind: Any) -> float:
-        if not (1 < group_size <= run.machine.num_sips and kind.name in _COLLECTIVES):
-            return original(size_bytes, group_size, kind)
-        # A schedule splits it over the ranks.
-        num_elements = -(-int(size_bytes) // group_size) * group_size
-        asked = Asked(kind.name.lower(), group_size, num_elements, 1)
-        sips, selector = tuple(range(group_size)), run.network.selector
-        time_ps, _ = selector.bracket(asked, sips, selector.choose(asked, sips))
-        return time_ps / _PS_PER_MS
-
-    return estimate
+    if not (1 < group_size <= run.machine.num_sips and kind.name in _COLLECTIVES):
+        return original(size_bytes, group_size, kind)
+    # A schedule splits it over the ranks.
+    num_elements = -(-int(size_bytes) // group_size) * group_size
+    asked = Asked(kind.name.lower(), group_size, num_elements, 1)
+    sips, selector = tuple(range(group_size)), run.network.selector
+    time_ps, _ = selector.bracket(asked, sips, selector.choose(asked, sips))
+    return time_ps / _PS_PER_MS

@@ -64,7 +64,7 @@ def install(patches: Patches, views: Views) -> None:
     patches.set(SubgraphTracer, "create_proxy", _with_indices(SubgraphTracer.create_proxy))
     for name in _OF_PATTERNS:
         module = importlib.import_module(f"torch._inductor.fx_passes.{name}")
-        patches.set(module, "lazy_init", _on_one_device(module.lazy_init))
+        patches.wrap(module, "lazy_init", _on_one_device)
     views.over.update(
         {
             (Tensor, "device"): property(_device_of),
@@ -204,27 +204,22 @@ def _as_tensors(tracer: Any, tensor: Any, index: Any) -> Any:
     return wrap_fx_proxy(tracer.output_graph.current_tx, proxy).as_proxy()
 
 
-def _on_one_device(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what traces patterns, for the first device alone: all ranks share them.
+def _on_one_device(original: Callable[..., Any], device: Any = None) -> Any:
+    """Trace patterns, for the first device alone: all ranks share them.
 
     A graph without inputs names no device, or one without an index, for which C++ asks a guard.
     The numbers in them take memory of no device, least of all of one that is not the rank's.
     """
-    first = torch.device(DEVICE_TYPE, 0)
-
-    @functools.wraps(original)
-    def lazy_init(device: Any = None) -> Any:
-        is_first = device is None or device.type == DEVICE_TYPE
-        process = current()
-        own = process.allocators
-        of_nobody = CachingAllocator(lambda size_bytes: None, lambda size_bytes: None)
-        process.allocators = {**own, process.first_sip: of_nobody}
-        try:
-            return original(first if is_first else device)
-        finally:
-            process.allocators = own
-
-    return lazy_init
+    if device is None or device.type == DEVICE_TYPE:
+        device = torch.device(DEVICE_TYPE, 0)
+    process = current()
+    own = process.allocators
+    of_nobody = CachingAllocator(lambda size_bytes: None, lambda size_bytes: None)
+    process.allocators = {**own, process.first_sip: of_nobody}
+    try:
+        return original(device)
+    finally:
+        process.allocators = own
 
 
 def _is_of_streams(target: Any) -> bool:

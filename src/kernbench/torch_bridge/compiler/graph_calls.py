@@ -52,9 +52,8 @@ def install(patches: Patches, views: Views) -> None:
 
     unguarded: list[_Entry] = []
     patches.set(CompiledFxGraph, "__call__", unseen(_in_graph(CompiledFxGraph.__call__)))
-    patches.set(AotAutograd, "__call__", _making_graphs(AotAutograd.__call__, unguarded))
-    guarding = _counting_guards(CheckFunctionManager.__init__, unguarded)
-    patches.set(CheckFunctionManager, "__init__", guarding)
+    patches.wrap(AotAutograd, "__call__", _making_graphs, unguarded)
+    patches.wrap(CheckFunctionManager, "__init__", _counting_guards, unguarded)
     for name in ("apply", "apply_boxed"):
         if hasattr(BackwardCFunction, name):
             patches.set(BackwardCFunction, name, _of_node(getattr(BackwardCFunction, name)))
@@ -103,28 +102,23 @@ def _leave_out(calls: ThreadCalls, num_calls: int) -> None:
     calls.resume()
 
 
-def _making_graphs(compile_graph: Callable[..., Any], unguarded: list[_Entry]) -> Any:
-    @wraps(compile_graph)
-    def make(*args: Any, **kwargs: Any) -> Any:
-        entry = _Entry()
-        unguarded.append(entry)
-        return _entered(compile_graph(*args, **kwargs), entry)
-
-    return make
+def _making_graphs(
+    original: Callable[..., Any], unguarded: list[_Entry], *args: Any, **kwargs: Any
+) -> Callable[..., Any]:
+    entry = _Entry()
+    unguarded.append(entry)
+    return _entered(original(*args, **kwargs), entry)
 
 
-def _counting_guards(original: Callable[..., None], unguarded: list[_Entry]) -> Any:
-    """Return the initializer of what holds guards, which tells the graphs behind them."""
-
-    @wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        num_guards = _num_guards(self.guard_manager.root)
-        for entry in unguarded:
-            entry.num_guards = num_guards
-        unguarded.clear()
-
-    return init
+def _counting_guards(
+    original: Callable[..., Any], unguarded: list[_Entry], self: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Initialize what holds guards, and tell the graphs behind them."""
+    original(self, *args, **kwargs)
+    num_guards = _num_guards(self.guard_manager.root)
+    for entry in unguarded:
+        entry.num_guards = num_guards
+    unguarded.clear()
 
 
 def _num_guards(manager: Any) -> int:

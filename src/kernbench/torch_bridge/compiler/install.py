@@ -166,7 +166,10 @@ class Compiler:
         without_compiler.leave()
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         wrappers.install_early(self._patches)
-        self._let_functions_differ()
+        # Dynamo has handlers by function, so that no two names may have one.
+        for name, value in list(vars(torch.accelerator).items()):
+            if callable(value) and not name.startswith("_"):
+                self._patches.set(torch.accelerator, name, unseen(value))
         module = importlib.import_module("torch._dynamo")
         for name in _ON_THE_WAY:
             self._patches.set(module, name, self._prepared(getattr(module, name)))
@@ -215,12 +218,6 @@ class Compiler:
         graph_calls.install(patches, views)
         self._lines.install(patches)
         self._leave_untraced(trace_rules)
-
-    def _let_functions_differ(self) -> None:
-        # Dynamo has handlers by function, so that no two names may have one.
-        for name, value in list(vars(torch.accelerator).items()):
-            if callable(value) and not name.startswith("_"):
-                self._patches.set(torch.accelerator, name, unseen(value))
 
     def _compile_kernels(self) -> None:
         from torch._functorch._aot_autograd import autograd_cache

@@ -40,18 +40,14 @@ def install(patches: Patches, numbering: Numbering) -> None:
 
     details, of_graph = codecache.FxGraphHashDetails, autograd_cache.AOTAutogradCacheDetails
     patches.set(details, "__init__", _with_device(details.__init__, numbering))
-    patches.set(of_graph, "__init__", _with_rank(of_graph.__init__))
+    patches.wrap(of_graph, "__init__", _with_rank)
     for pickler in (autograd_cache.AOTAutogradCachePickler, codecache.FxGraphCachePickler):
-        reduce = _by_number(pickler.reducer_override, numbering, codecache._ident)
-        patches.set(pickler, "reducer_override", reduce)
-    load = GraphLowering._compile_to_module_lines
-    patches.set(GraphLowering, "_compile_to_module_lines", _written(load, numbering))
-    load = codecache.PyCodeCache.load_by_key_path
-    patches.set(codecache.PyCodeCache, "load_by_key_path", staticmethod(_read(load, numbering)))
-    cached = autograd_cache.AOTAutogradCache
-    patches.set(cached, "save", staticmethod(_saving(cached.save, numbering)))
+        patches.wrap(pickler, "reducer_override", _by_number, numbering, codecache._ident)
+    patches.wrap(GraphLowering, "_compile_to_module_lines", _written, numbering)
+    patches.wrap(codecache.PyCodeCache, "load_by_key_path", _read, numbering)
+    patches.wrap(autograd_cache.AOTAutogradCache, "save", _saving, numbering)
     result = autograd_cache.GenericAOTAutogradResult
-    patches.set(result, "wrap_post_compile", _loading(result.wrap_post_compile, numbering))
+    patches.wrap(result, "wrap_post_compile", _loading, numbering)
 
 
 def _with_device(original: Callable[..., None], numbering: Numbering) -> Callable[..., None]:
@@ -68,8 +64,10 @@ def _with_device(original: Callable[..., None], numbering: Numbering) -> Callabl
     return init
 
 
-def _with_rank(original: Callable[..., None]) -> Callable[..., None]:
-    """Return the initializer of a program's graph, which is of one rank if it has DTensors.
+def _with_rank(
+    original: Callable[..., Any], self: Any, gm: Any, inputs: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Initialize the details of a program's graph, which is of one rank if it has DTensors.
 
     Their operations are traced as those of a place in a mesh.
     """
@@ -78,18 +76,13 @@ def _with_rank(original: Callable[..., None]) -> Callable[..., None]:
     # The name before PyTorch 2.14, which warns at each call of it.
     is_opaque = getattr(opaque_object, "is_opaque_symbolic_type", None)
     is_opaque = is_opaque or opaque_object.is_opaque_reference_type
-
-    @wraps(original)
-    def init(self: Any, gm: Any, inputs: Any, *args: Any, **kwargs: Any) -> None:
-        if any(
-            is_opaque(type(item))
-            or (isinstance(item, torch.Tensor) and is_traceable_wrapper_subclass(item))
-            for item in _values(gm, inputs)
-        ):
-            self.kernbench_rank = current().rank
-        original(self, gm, inputs, *args, **kwargs)
-
-    return init
+    if any(
+        is_opaque(type(item))
+        or (isinstance(item, torch.Tensor) and is_traceable_wrapper_subclass(item))
+        for item in _values(gm, inputs)
+    ):
+        self.kernbench_rank = current().rank
+    original(self, gm, inputs, *args, **kwargs)
 
 
 def _values(gm: Any, inputs: Iterable[Any]) -> Iterator[Any]:
@@ -101,26 +94,21 @@ def _values(gm: Any, inputs: Iterable[Any]) -> Iterator[Any]:
 
 
 def _by_number(
-    original: Callable[..., Any], numbering: Numbering, identity: Callable[..., Any]
-) -> Callable[..., Any]:
-    """Return how a pickler of keys takes an object, to which devices are their numbers in files."""
-
-    @wraps(original)
-    def reduce(self: Any, value: Any) -> Any:
-        if type(value) is torch.device:
-            return identity, (str(numbering.exchanged_device(value)),)
-        if type(value).__name__ == "BoxedDeviceIndex":
-            index = value.value
-            return identity, (index if index is None else numbering.exchanged(index),)
-        result = original(self, value)
-        if isinstance(value, torch.fx.GraphModule):
-            if result is NotImplemented:
-                table = self.dispatch_table.get(type(value))
-                result = value.__reduce__() if table is None else table(value)
-            return result[0], _numbered(result[1], numbering), *result[2:]
-        return result
-
-    return reduce
+    original: Callable[..., Any], numbering: Numbering, identity: Any, self: Any, value: Any
+) -> Any:
+    """Reduce an object for a pickler of keys, to which devices are their numbers in files."""
+    if type(value) is torch.device:
+        return identity, (str(numbering.exchanged_device(value)),)
+    if type(value).__name__ == "BoxedDeviceIndex":
+        index = value.value
+        return identity, (index if index is None else numbering.exchanged(index),)
+    result = original(self, value)
+    if isinstance(value, torch.fx.GraphModule):
+        if result is NotImplemented:
+            table = self.dispatch_table.get(type(value))
+            result = value.__reduce__() if table is None else table(value)
+        return result[0], _numbered(result[1], numbering), *result[2:]
+    return result
 
 
 def _numbered(parts: Any, numbering: Numbering) -> Any:
@@ -132,39 +120,27 @@ def _numbered(parts: Any, numbering: Numbering) -> Any:
     return parts
 
 
-def _written(original: Callable[..., Any], numbering: Numbering) -> Callable[..., Any]:
-    @wraps(original)
-    def compile_to_module_lines(self: Any, code: Any) -> Any:
-        code.value = numbering.written(code.value)
-        return original(self, code)
-
-    return compile_to_module_lines
+def _written(original: Callable[..., Any], numbering: Numbering, self: Any, code: Any) -> Any:
+    code.value = numbering.written(code.value)
+    return original(self, code)
 
 
-def _read(original: Callable[..., Any], numbering: Numbering) -> Callable[..., Any]:
-    @wraps(original)
-    def load_by_key_path(*args: Any, **kwargs: Any) -> Any:
-        module = original(*args, **kwargs)
-        numbering.read(module)
-        return module
-
-    return load_by_key_path
+def _read(original: Callable[..., Any], numbering: Numbering, *args: Any, **kwargs: Any) -> Any:
+    module = original(*args, **kwargs)
+    numbering.read(module)
+    return module
 
 
-def _saving(original: Callable[..., None], numbering: Numbering) -> Callable[..., None]:
-    @wraps(original)
-    def save(key: str, entry: Any, remote: bool) -> None:
-        original(key, _renumbered(entry, numbering), remote)
-
-    return save
+def _saving(
+    original: Callable[..., Any], numbering: Numbering, key: str, entry: Any, remote: bool
+) -> None:
+    original(key, _renumbered(entry, numbering), remote)
 
 
-def _loading(original: Callable[..., Any], numbering: Numbering) -> Callable[..., Any]:
-    @wraps(original)
-    def wrap_post_compile(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(_renumbered(self, numbering), *args, **kwargs)
-
-    return wrap_post_compile
+def _loading(
+    original: Callable[..., Any], numbering: Numbering, self: Any, *args: Any, **kwargs: Any
+) -> Any:
+    return original(_renumbered(self, numbering), *args, **kwargs)
 
 
 def _renumbered(entry: Any, numbering: Numbering) -> Any:

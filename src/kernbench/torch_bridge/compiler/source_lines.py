@@ -7,7 +7,6 @@ in each process.
 
 from __future__ import annotations
 
-import functools
 import linecache
 import re
 import sys
@@ -42,18 +41,13 @@ class SourceLines:
         """Keep the lines of each graph that Dynamo hands to a compiler."""
         from torch._dynamo.output_graph import OutputGraph
 
-        original = OutputGraph.call_user_compiler
-        patches.set(OutputGraph, "call_user_compiler", self._keeping(original))
+        patches.wrap(OutputGraph, "call_user_compiler", self._keep)
 
-    def _keeping(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(output: Any, gm: Any, *args: Any) -> Any:
-            traces = {node.name: node.meta.get("stack_trace") for node in gm.graph.nodes}
-            known = {name: trace for name, trace in traces.items() if trace}
-            self._graphs.append((_key(output.root_tx.f_code), known))
-            return original(output, gm, *args)
-
-        return call
+    def _keep(self, original: Callable[..., Any], output: Any, gm: Any, *args: Any) -> Any:
+        traces = {node.name: node.meta.get("stack_trace") for node in gm.graph.nodes}
+        known = {name: trace for name, trace in traces.items() if trace}
+        self._graphs.append((_key(output.root_tx.f_code), known))
+        return original(output, gm, *args)
 
     def of_launch(self) -> str:
         """Return the lines that the kernel computes which the caller's callers launch.

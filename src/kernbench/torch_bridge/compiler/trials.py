@@ -62,110 +62,81 @@ def install(patches: Patches, views: Views) -> None:
             for name in vars(owner):
                 if name.startswith("benchmark_gpu"):
                     patches.set(owner, name, benchmark)
-    example = staticmethod(_on_device(AlgorithmSelectorCache.generate_example_value))
-    patches.set(AlgorithmSelectorCache, "generate_example_value", example)
-    inputs = staticmethod(_tried(views, AlgorithmSelectorCache.get_inputs))
-    patches.set(AlgorithmSelectorCache, "get_inputs", inputs)
-    patches.set(pad_mm, "_should_pad", _tried(views, pad_mm._should_pad))
+    patches.wrap(AlgorithmSelectorCache, "generate_example_value", _on_device)
+    patches.wrap(AlgorithmSelectorCache, "get_inputs", _tried, views)
+    patches.wrap(pad_mm, "_should_pad", _tried, views)
     # Of functions of PyTorch it first looks at a result, which lies as the host's would otherwise.
     request = getattr(autotune_process, "ExternKernelBenchmarkRequest", None)
     if request is not None:
-        patches.set(request, "benchmark", _tried(views, request.benchmark))
-    fused = _fusion_tried(views, TritonScheduling.benchmark_codegened_module)
-    patches.set(TritonScheduling, "benchmark_codegened_module", fused)
-    tuned = _off_the_timeline(CachingAutotuner.autotune_to_one_config)
-    patches.set(CachingAutotuner, "autotune_to_one_config", tuned)
-    further = _off_the_timeline(CachingAutotuner.coordinate_descent_tuning)
-    patches.set(CachingAutotuner, "coordinate_descent_tuning", further)
+        patches.wrap(request, "benchmark", _tried, views)
+    patches.wrap(TritonScheduling, "benchmark_codegened_module", _fusion_tried, views)
+    patches.wrap(CachingAutotuner, "autotune_to_one_config", _off_the_timeline)
+    patches.wrap(CachingAutotuner, "coordinate_descent_tuning", _off_the_timeline)
     noted = _noted_off_the_timeline(RuntimeMetricsContext.finish)
     patches.set(RuntimeMetricsContext, "finish", unseen(noted, is_python=True))
-    copied = _unread(CachingAutotuner.copy_args_to_cpu_if_needed)
-    patches.set(CachingAutotuner, "copy_args_to_cpu_if_needed", copied)
+    patches.wrap(CachingAutotuner, "copy_args_to_cpu_if_needed", _unread)
     # Dynamo itself makes the state of an optimizer, of real tensors.
     call_method = OptimizerVariable.call_method
     patches.set(OptimizerVariable, "call_method", _initialized_at_runtime(views, call_method))
 
 
-def _off_the_timeline(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what chooses among candidates at a kernel's first launch, in no time of the run.
+def _off_the_timeline(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Choose among candidates at a kernel's first launch, in no time of the run.
 
     That is more than the launches: arguments that are copied out of the way, and clocks.
     """
-
-    @functools.wraps(original)
-    def choose(*args: Any, **kwargs: Any) -> Any:
-        with _trying([]):
-            return original(*args, **kwargs)
-
-    return choose
+    with _trying([]):
+        return original(*args, **kwargs)
 
 
 def _noted_off_the_timeline(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return what notes what a graph's call has tuned, with clocks, where it has tuned anything."""
-    note = _off_the_timeline(original)
 
     def finish(self: Any) -> None:
         if self._metrics:
-            note(self)
+            _off_the_timeline(original, self)
 
     return finish
 
 
-def _unread(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what copies a kernel's arguments to the host, from where they come back after it.
+def _unread(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Copy a kernel's arguments to the host, from where they come back after it.
 
     Without data such a copy takes no memory: it would be gigabytes of zeros, for each candidate.
     """
-
-    @functools.wraps(original)
-    def copy(*args: Any, **kwargs: Any) -> Any:
-        process = current()
-        process.reads_copies = False
-        try:
-            return original(*args, **kwargs)
-        finally:
-            process.reads_copies = True
-
-    return copy
+    process = current()
+    process.reads_copies = False
+    try:
+        return original(*args, **kwargs)
+    finally:
+        process.reads_copies = True
 
 
-def _on_device(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what makes a tensor to try something with, where PyTorch's conversions lose it."""
-
-    @functools.wraps(original)
-    def make(size: Any, stride: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(size, stride, device, *args, **kwargs)
-        if torch.device(device).type == DEVICE_TYPE and device_of(result).type != DEVICE_TYPE:
-            settle(result, with_index(device), "aten.empty")
-        return result
-
-    return make
+def _on_device(
+    original: Callable[..., Any], size: Any, stride: Any, device: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Make a tensor to try something with, on its device where PyTorch's conversions lose that."""
+    result = original(size, stride, device, *args, **kwargs)
+    if torch.device(device).type == DEVICE_TYPE and device_of(result).type != DEVICE_TYPE:
+        settle(result, with_index(device), "aten.empty")
+    return result
 
 
-def _tried(views: Views, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what makes tensors to try something with, or tries it, on a device: observed."""
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with at_runtime(views), _trying([]):
-            return original(*args, **kwargs)
-
-    return call
+def _tried(original: Callable[..., Any], views: Views, *args: Any, **kwargs: Any) -> Any:
+    """Make tensors to try something with, or try it, on a device: observed."""
+    with at_runtime(views), _trying([]):
+        return original(*args, **kwargs)
 
 
-def _fusion_tried(views: Views, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what launches and times a kernel that Inductor may fuse, and keeps its time in a file.
+def _fusion_tried(
+    original: Callable[..., Any], views: Views, self: Any, mod: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Launch and time a kernel that Inductor may fuse, and keep its time in a file.
 
     That file is of the kernel alone, but its time is of a machine.
     """
-    tried = _tried(views, original)
-
-    @functools.wraps(original)
-    def benchmark(self: Any, mod: Any, *args: Any, **kwargs: Any) -> Any:
-        Path(mod.__file__).with_suffix(".kernel_perf").unlink(missing_ok=True)
-        return tried(self, mod, *args, **kwargs)
-
-    return benchmark
+    Path(mod.__file__).with_suffix(".kernel_perf").unlink(missing_ok=True)
+    return _tried(original, views, self, mod, *args, **kwargs)
 
 
 def _initialized_at_runtime(views: Views, original: Callable[..., Any]) -> Callable[..., Any]:

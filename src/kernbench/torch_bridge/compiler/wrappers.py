@@ -70,8 +70,7 @@ def install(patches: Patches, numbering: Numbering) -> None:
     library.impl("empty.memory_format", _empty, "CUDA")
     library.impl("empty_strided", _empty_strided, "CUDA")
     patches.set(pad_mm, "no_dispatch", contextlib.nullcontext)
-    folder = joint_graph.UniformValueConstantFolder
-    patches.set(folder, "_deduce_value", _unless_pinned(folder._deduce_value))
+    patches.wrap(joint_graph.UniformValueConstantFolder, "_deduce_value", _unless_pinned)
 
 
 def _laying_out(check: Callable[..., None]) -> Callable[..., None]:
@@ -107,14 +106,9 @@ def _is_capturing() -> bool:
     return HERE.process is not None and HERE.process.capture is not None
 
 
-def _unless_pinned(deduce: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what computes a constant while compiling, but none in pinned memory: C++ has none."""
-
-    @functools.wraps(deduce)
-    def deduce_value(self: Any, node: Any) -> Any:
-        return self.unknown_value if node.kwargs.get("pin_memory") else deduce(self, node)
-
-    return deduce_value
+def _unless_pinned(original: Callable[..., Any], self: Any, node: Any) -> Any:
+    """Compute a constant while compiling, but none in pinned memory: C++ has none."""
+    return self.unknown_value if node.kwargs.get("pin_memory") else original(self, node)
 
 
 def _empty_strided_pinned(size: Any, stride: Any, dtype: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from math import gcd, prod
 from typing import Any
@@ -66,27 +67,23 @@ def _behind_first(products: Callable[[Any, Any], Products]) -> Callable[[Any, An
     return lambda args, result: products(args[1:], result)
 
 
-def _grouped(ends_at: int) -> Callable[[Any, Any], Products]:
-    """Return what finds groups of rows, of columns or of K, which end where an argument says.
+def _grouped(ends_at: int, args: Any, result: Any) -> Products:
+    """Return products of groups of rows, of columns or of K, which end where an argument says.
 
     It is a list of their ends; a tensor, if these are not known: then all have one size.
     """
-
-    def products(args: Any, result: Any) -> Products:
-        a, b = args[0], args[1]
-        (m, k), n = a.shape[-2:], b.shape[-1]
-        if a.dim() == b.dim() == 3:
-            return _one(a.shape[0], m, n, k)
-        if a.dim() == 3:
-            sizes = _sizes_of(args[ends_at], n, a.shape[0])
-            return _of_groups((m, size, k) for size in sizes)
-        if b.dim() == 3:
-            sizes = _sizes_of(args[ends_at], m, b.shape[0])
-            return _of_groups((size, n, k) for size in sizes)
-        sizes = _sizes_of(args[ends_at], k, result.shape[0])
-        return _of_groups((m, n, size) for size in sizes)
-
-    return products
+    a, b = args[0], args[1]
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    if a.dim() == b.dim() == 3:
+        return _one(a.shape[0], m, n, k)
+    if a.dim() == 3:
+        sizes = _sizes_of(args[ends_at], n, a.shape[0])
+        return _of_groups((m, size, k) for size in sizes)
+    if b.dim() == 3:
+        sizes = _sizes_of(args[ends_at], m, b.shape[0])
+        return _of_groups((size, n, k) for size in sizes)
+    sizes = _sizes_of(args[ends_at], k, result.shape[0])
+    return _of_groups((m, n, size) for size in sizes)
 
 
 def _sizes_of(ends: Any, total: int, groups: int) -> list[int]:
@@ -192,13 +189,13 @@ PRODUCTS: dict[Any, Callable[[Any, Any], Products]] = {
     aten._weight_int4pack_mm.default: lambda args, result: _one(
         1, args[0].shape[0], result.shape[1], args[0].shape[1]
     ),
-    aten._grouped_mm.default: _grouped(2),
+    aten._grouped_mm.default: partial(_grouped, 2),
     aten._scaled_mm.default: _mm,
     aten._scaled_mm.out: _mm,
     aten._scaled_mm_v2.default: _mm,
     aten._scaled_mm_v2.out: _mm,
-    aten._scaled_grouped_mm.default: _grouped(4),
-    aten._scaled_grouped_mm_v2.default: _grouped(8),
+    aten._scaled_grouped_mm.default: partial(_grouped, 4),
+    aten._scaled_grouped_mm_v2.default: partial(_grouped, 8),
     aten.mm.dtype: _mm,
     aten.mm.dtype_out: _mm,
     aten.bmm.dtype: _bmm,

@@ -19,7 +19,8 @@ def num_bytes(values: Iterable[Any]) -> int:
     for value in values:
         if isinstance(value, Tensor):
             if value.layout is not strided:
-                total += _sparse_bytes(value)
+                # Elements, and their indices.
+                total += value._nnz() * (value.element_size() + 8 * value.dim())
             elif has_steps(value) and 0 in value.stride():
                 total += _expanded_bytes(value)
             else:
@@ -34,12 +35,6 @@ def _expanded_bytes(value: Tensor) -> int:
     for size, stride in zip(value.shape, value.stride(), strict=True):
         count *= size if stride or not size else 1
     return count
-
-
-def _sparse_bytes(value: Tensor) -> int:
-    """Return the bytes of a sparse tensor's elements and of their indices."""
-    count = value._nnz()
-    return count * (value.element_size() + 8 * value.dim())
 
 
 def most_elements(values: Iterable[Any]) -> int:

@@ -113,11 +113,8 @@ def _uuid_of(index: int) -> bytes:
     return f"GPU-{torch.cuda.get_device_properties(index).uuid}".encode()
 
 
-def _text(of: Callable[[int], bytes]) -> Callable[..., None]:
-    def call(handle: Any, buffer: Any, size: Any) -> None:
-        buffer.value = of(_index(handle))[: _number(size) - 1]
-
-    return call
+def _text(of: Callable[[int], bytes], handle: Any, buffer: Any, size: Any) -> None:
+    buffer.value = of(_index(handle))[: _number(size) - 1]
 
 
 def _capability(handle: Any, major: Any, minor: Any) -> None:
@@ -163,8 +160,8 @@ _NVML: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetHandleByIndex": _handle,
     "nvmlDeviceGetHandleByUUID": _by_uuid,
     "nvmlDeviceGetIndex": _index_of,
-    "nvmlDeviceGetName": _text(lambda index: torch.cuda.get_device_name(index).encode()),
-    "nvmlDeviceGetUUID": _text(_uuid_of),
+    "nvmlDeviceGetName": partial(_text, lambda index: torch.cuda.get_device_name(index).encode()),
+    "nvmlDeviceGetUUID": partial(_text, _uuid_of),
     "nvmlDeviceGetCudaComputeCapability": _capability,
     "nvmlDeviceGetMemoryInfo": _memory,
     "nvmlDeviceGetP2PStatus": _p2p,

@@ -54,7 +54,6 @@ def _location_of(storage: Any) -> str | None:
 
 
 def _device(storage: Any) -> torch.device:
-    """``UntypedStorage.device``."""
     residence = None if EXECUTING.depth else getattr(storage, "_kernbench", None)
     return getattr(residence, "device", None) or cpp_place(storage)
 

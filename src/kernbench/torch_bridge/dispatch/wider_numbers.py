@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -90,11 +91,11 @@ def with_dtypes_of_gpus(operation: Operation) -> Operation:
     once, by whatever kernel the CPU has: without one for halves that takes 10 to 100 times as long.
     """
     if operation.full_name in _PRODUCTS and _SLOW_HALVES:
-        return replace(operation, call=_in_float32(operation.call))
+        return replace(operation, call=partial(_in_float32, operation.call))
     if operation.full_name in _FORWARD:
-        return replace(operation, call=_forward(operation.call))
+        return replace(operation, call=partial(_forward, operation.call))
     if operation.full_name in _BACKWARD:
-        return replace(operation, call=_backward(operation.call))
+        return replace(operation, call=partial(_backward, operation.call))
     return operation
 
 
@@ -118,17 +119,13 @@ _BACKWARD = frozenset(
 )
 
 
-def _in_float32(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a product of halves alone be one of float32; the call refuses dtypes that are mixed."""
-
-    def cast(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if x.dtype not in _SLOW_HALVES or _dtypes(x, args, kwargs) != {x.dtype}:
-            return call(x, *args, **kwargs)
-        result = _rounded(call, x.dtype, torch.float32, (x, *args), kwargs)
-        out = kwargs.get("out")
-        return result if out is None else out.copy_(result)
-
-    return cast
+def _in_float32(call: Callable[..., Any], x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Call a product of halves alone as one of float32; the call refuses dtypes that are mixed."""
+    if x.dtype not in _SLOW_HALVES or _dtypes(x, args, kwargs) != {x.dtype}:
+        return call(x, *args, **kwargs)
+    result = _rounded(call, x.dtype, torch.float32, (x, *args), kwargs)
+    out = kwargs.get("out")
+    return result if out is None else out.copy_(result)
 
 
 def _dtypes(*args: Any) -> set[torch.dtype]:
@@ -137,17 +134,13 @@ def _dtypes(*args: Any) -> set[torch.dtype]:
     return {item for item in items if isinstance(item, torch.dtype)} - {torch.int32}
 
 
-def _forward(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def cast(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
-        return call(x.float(), dim, False) if half_to_float else call(x, dim, False)
-
-    return cast
+def _forward(call: Callable[..., Tensor], x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    return call(x.float(), dim, False) if half_to_float else call(x, dim, False)
 
 
-def _backward(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def cast(grad: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype) -> Tensor:
-        if input_dtype is torch.float16 and grad.dtype is torch.float32:
-            return call(grad, output, dim, torch.float32).half()
-        return call(grad, output, dim, input_dtype)
-
-    return cast
+def _backward(
+    call: Callable[..., Tensor], grad: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype
+) -> Tensor:
+    if input_dtype is torch.float16 and grad.dtype is torch.float32:
+        return call(grad, output, dim, torch.float32).half()
+    return call(grad, output, dim, input_dtype)

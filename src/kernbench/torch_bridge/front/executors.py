@@ -140,7 +140,6 @@ def _make_executor(
 
 
 def _submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-    """``ProcessPoolExecutor.submit``."""
     lazy: _LazyPool | None = vars(self).get("_kernbench_pool")
     if lazy is None:
         future: Future[Any] = _submit_really(self, fn, *args, **kwargs)
@@ -176,7 +175,6 @@ def _submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> 
 
 
 def _shut_down(self: Any, wait: bool = True, *, cancel_futures: bool = False) -> None:
-    """``ProcessPoolExecutor.shutdown``."""
     lazy: _LazyPool | None = vars(self).get("_kernbench_pool")
     if lazy is None:
         _shut_down_really(self, wait, cancel_futures=cancel_futures)

@@ -68,7 +68,6 @@ def _named(handler: Any) -> Any:
 
 
 def _handler(process: Process, number: int) -> Any:
-    """``signal.getsignal``."""
     if number not in signal.valid_signals():
         raise ValueError("signal number out of range")
     usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
@@ -76,7 +75,6 @@ def _handler(process: Process, number: int) -> Any:
 
 
 def _handle(process: Process, number: int, handler: Any) -> Any:
-    """``signal.signal``."""
     handler = _named(handler)
     if not callable(handler) and handler not in (signal.SIG_IGN, signal.SIG_DFL):
         raise TypeError(
@@ -92,7 +90,6 @@ def _handle(process: Process, number: int, handler: Any) -> Any:
 
 
 def _set_wakeup(process: Process, fd: int, *, warn_on_full_buffer: bool = True) -> int:
-    """``signal.set_wakeup_fd``."""
     if not _is_main(process):
         raise ValueError("set_wakeup_fd only works in main thread of the main interpreter")
     before, process.signals.wakeup_fd = process.signals.wakeup_fd, fd
@@ -126,7 +123,6 @@ def receive(process: Process, number: int) -> None:
 
 
 def _send(process: Process, pid: int, number: int) -> None:
-    """``os.kill``."""
     started = process.session.started.get(pid)
     if pid == (process.pid or _getpid()):
         if number:
@@ -166,7 +162,6 @@ def _name(number: int) -> str:
 
 
 def _abort(process: Process) -> None:
-    """``os.abort``."""
     process.signals.handlers.pop(signal.SIGABRT, None)
     receive(process, signal.SIGABRT)
 
@@ -174,7 +169,6 @@ def _abort(process: Process) -> None:
 def _set_timer(
     process: Process, which: int, seconds: float, interval: float = 0.0
 ) -> tuple[float, float]:
-    """``signal.setitimer``."""
     if which != signal.ITIMER_REAL:
         _refuse("signal.setitimer of a clock other than ITIMER_REAL", "of other timers")
     if seconds < 0 or interval < 0:
@@ -191,7 +185,6 @@ def _set_timer(
 
 
 def _timer(process: Process, which: int) -> tuple[float, float]:
-    """``signal.getitimer``."""
     due_ps = process.host.alarm_ps
     if which != signal.ITIMER_REAL or due_ps is None:
         return 0.0, 0.0
@@ -200,7 +193,6 @@ def _timer(process: Process, which: int) -> tuple[float, float]:
 
 
 def _alarm(process: Process, seconds: int) -> int:
-    """``signal.alarm``."""
     left_s, _ = _set_timer(process, signal.ITIMER_REAL, seconds)
     return max(round(left_s), 1) if left_s else 0
 

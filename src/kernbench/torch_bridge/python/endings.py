@@ -121,7 +121,6 @@ def _registering() -> Process | None:
 
 
 def _register(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
-    """``atexit.register``."""
     process = _registering()
     if process is None:
         return _REGISTER(func, *args, **kwargs)
@@ -132,7 +131,6 @@ def _register(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[.
 
 
 def _unregister(func: Callable[..., Any]) -> None:
-    """``atexit.unregister``."""
     process = _registering()
     if process is None:
         _UNREGISTER(func)
@@ -161,7 +159,6 @@ def _run_handlers() -> None:
 
 
 def _register_before_threads_end(func: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """``threading._register_atexit``."""
     process = _registering()
     if process is None:
         _register_of_threads(func, *args, **kwargs)

@@ -6,6 +6,7 @@ Source: the definitions that vLLM's own tests compare its kernels with (``tests/
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -39,19 +40,15 @@ def _fused_add_rms_norm(call: OperatorCall) -> None:
     call.input.copy_(normalized(added(call.input, call.residual), call.weight, call.epsilon))
 
 
-def _wide_half(activate: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _wide_half(activate: Callable[..., Tensor], x: Tensor, **how: float) -> Tensor:
     """Return an activation of rows' first half, rounded, times their second half."""
-
-    def compute(x: Tensor, **how: float) -> Tensor:
-        first, second = x.chunk(2, -1)
-        return activate(first.float(), **how).to(x.dtype) * second
-
-    return compute
+    first, second = x.chunk(2, -1)
+    return activate(first.float(), **how).to(x.dtype) * second
 
 
-def _of_halves(activate: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _of_halves(activate: Callable[..., Tensor], x: Tensor, **how: float) -> Tensor:
     """Return an activation of rows' halves, both in float32."""
-    return lambda x, **how: activate(*x.float().chunk(2, -1), **how)
+    return activate(*x.float().chunk(2, -1), **how)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -75,16 +72,16 @@ def _swigluoai(x: Tensor, alpha: float, limit: float) -> Tensor:
 
 
 _ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
-    "silu_and_mul": (_wide_half(silu), ()),
-    "gelu_and_mul": (_wide_half(gelu), ()),
-    "gelu_tanh_and_mul": (_wide_half(gelu_tanh), ()),
-    "mul_and_silu": (_of_halves(lambda first, second: first * silu(second)), ()),
+    "silu_and_mul": (partial(_wide_half, silu), ()),
+    "gelu_and_mul": (partial(_wide_half, gelu), ()),
+    "gelu_tanh_and_mul": (partial(_wide_half, gelu_tanh), ()),
+    "mul_and_silu": (partial(_of_halves, lambda first, second: first * silu(second)), ()),
     "fatrelu_and_mul": (
-        _wide_half(lambda x, threshold: x.where(x > threshold, 0.0)),
+        partial(_wide_half, lambda x, threshold: x.where(x > threshold, 0.0)),
         ("threshold",),
     ),
-    "silu_and_mul_with_clamp": (_of_halves(clamped_silu), ("limit", "alpha", "beta")),
-    "situ_and_mul": (_of_halves(situ), ("beta", "linear_beta")),
+    "silu_and_mul_with_clamp": (partial(_of_halves, clamped_silu), ("limit", "alpha", "beta")),
+    "situ_and_mul": (partial(_of_halves, situ), ("beta", "linear_beta")),
     "swigluoai_and_mul": (_swigluoai, ("alpha", "limit")),
     "gelu_new": (lambda x: gelu_tanh(x.float()), ()),
     "gelu_fast": (lambda x: gelu_tanh(x.float()), ()),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -215,17 +216,13 @@ def _batched_align(call: OperatorCall) -> None:
     tokens[: total * size] = result.flatten().to(tokens.dtype)
 
 
-def blocks_of(expert_ids: Tensor, block: int) -> Callable[[], list[int] | None]:
-    """Return what reads experts' counts of rows, those that fill up their blocks included."""
-
-    def read() -> list[int] | None:
-        numbers = numbers_of(expert_ids)
-        if numbers is None:
-            return None
-        counts = Counter(number for number in numbers if number >= 0)
-        return [block * count for count in counts.values()]
-
-    return read
+def blocks_of(expert_ids: Tensor, block: int) -> list[int] | None:
+    """Return experts' counts of rows, those that fill up their blocks included; None if unknown."""
+    numbers = numbers_of(expert_ids)
+    if numbers is None:
+        return None
+    counts = Counter(number for number in numbers if number >= 0)
+    return [block * count for count in counts.values()]
 
 
 def _of_choices(call: OperatorCall) -> Any:
@@ -238,7 +235,7 @@ def _marlin_groups(call: OperatorCall, out: Tensor) -> Callable[[int], Any]:
     experts, n, k = call.b_q_weight.shape[0], call.size_n, call.size_k
     weights = call.b_q_weight, call.b_scales, call.b_zeros_or_none
     bytes_of = num_bytes(weights) / (experts * n * k)
-    counts = blocks_of(call.expert_ids, call.moe_block_size)
+    counts = partial(blocks_of, call.expert_ids, call.moe_block_size)
     # Constants are those of four bits, with scales of groups of integers; other formats unpack
     # likewise.
     tiles = replace(MARLIN, name=f"{MARLIN.name}_int4", row_tiles=(call.moe_block_size,))
