@@ -238,4 +238,5 @@ def test_products_with_scales_take_what_was_measured(
         machine,
         BM=64, BN=block, BK=128, GROUP=32, num_warps=4, num_stages=3,
     )  # fmt: skip
-    assert ps / 1e6 == pytest.approx(measured_us, rel=0.1)
+    # All are too fast: what addresses and barriers take is not modeled.
+    assert 0.85 < ps / 1e6 / measured_us < 1.02
