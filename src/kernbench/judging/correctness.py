@@ -98,9 +98,9 @@ class CorrectnessJudge:
         """Labels of the sizes at which extreme values are tried."""
         self._had_extremes = False
         self._knows_room = False
-        self._read_of: tuple[int, TaskSize | None, WrongCase | None] = 0, None, None
-        """Bytes of the largest result whose host decides by values, and what is wrong if it reads
-        as many as that has."""
+        self._read_of: tuple[int, int, TaskSize | None, WrongCase | None] = 0, 0, None, None
+        """Bytes of the largest result whose host decides by values, the most that it reads there,
+        and what is wrong if those are as many."""
         self.is_accepted = False
         """Whether the task's own check was asked about the last record, and took its results."""
         self._used_kernels = False
@@ -482,8 +482,8 @@ class CorrectnessJudge:
             raise wrong
         # Of a small result a few decisions are as much as the whole.
         is_all = read > _FEW_HOST_BYTES and read * 2 >= whole
-        if num_bytes >= self._read_of[0]:
-            self._read_of = num_bytes, size, wrong if is_all else None
+        if (num_bytes, read) >= self._read_of[:2]:
+            self._read_of = num_bytes, read, size, wrong if is_all else None
         self._execute(record, ITS_OWN, problem.inputs, expected)
         # What an earlier call has left is of its values, however the host decides.
         other = TaskProblem(problem.reference, inputs, problem.init, problem.module)
@@ -549,7 +549,7 @@ class CorrectnessJudge:
 
     def _look_at_all(self) -> None:
         """Note what the records of all sizes together show."""
-        _, size, wrong = self._read_of
+        *_, size, wrong = self._read_of
         if size is not None and wrong is not None:
             self._fail(size, wrong)
         if self._own_kernels and self._used_library and not self._used_kernels:
