@@ -115,6 +115,14 @@ def test_a_trick_is_found(name: str, judged: Judged) -> None:
     assert any(word in said for word in _SAMPLE[name].split("|"))
 
 
+@pytest.mark.adr("0256-D1")
+def test_what_the_host_has_computed_is_a_cheat(judged: Judged) -> None:
+    trick = TRICKS["the host's answer as numbers of launches"]
+    verdict = judged(HEAD + trick.text, trick.task)
+    assert verdict.outcome is Outcome.CHEAT
+    assert "computed on the host" in verdict.why
+
+
 @pytest.mark.campaign
 @pytest.mark.adr("0256-D1")
 @pytest.mark.parametrize("name", TRICKS)

@@ -233,6 +233,9 @@ class _Judging:
 
     def _decide_by_what_was_seen(self) -> None:
         request, verdict = self.request, self.verdict
+        if verdict.tricks:
+            self._decide(Outcome.CHEAT, verdict.tricks[0])
+            return
         if verdict.failure is not None:
             says = verdict.failure.says.partition("\n")[0].rstrip(":")
             self._decide(Outcome.WRONG, says)

@@ -20,12 +20,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.utils._pytree import (
-    register_pytree_node,
-    tree_flatten,
-    tree_map,
-    tree_unflatten,
-)
+from torch.utils._pytree import register_pytree_node, tree_flatten, tree_map, tree_unflatten
 
 from kernbench.errors import UnsupportedOpError, UsageError
 from kernbench.inputs import parse_yaml, read_text
